@@ -1,0 +1,1 @@
+"""Data sets: the recipe, the generator, the store on disk, and its certificate."""

@@ -1,0 +1,204 @@
+"""From a recipe to a finished data set: makes what is missing, mends what is damaged."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from powerphase.dataset.layout import BLOCK_STEPS, Block, sha256_of
+from powerphase.dataset.manifest import BlockRecord, Manifest, cpu_features, made_with
+from powerphase.dataset.recipe import (
+    DEFAULT_SETPOINT_PU,
+    Recipe,
+    make_recipe,
+    setpoints_pu,
+)
+from powerphase.dataset.solving import WORK_STEPS, StepSolver, solve_blocks
+from powerphase.dataset.store import Store, is_url, open_store
+from powerphase.dataset.writer import Static, StoreWriter, writing
+from powerphase.errors import PowerFlowError, StoreError, UnknownName
+from powerphase.grid.admittance import admittance
+from powerphase.grid.case import PQ, Grid
+from powerphase.grid.catalog import licence_of, load_grid
+from powerphase.grid.rescue import CARRIED
+from powerphase.synthesis.archetypes import ARCHETYPES
+from powerphase.synthesis.signals import SIGNALS, Signals
+from powerphase.synthesis.sources import load_signals
+
+Engine = Literal["local", "ray"]
+Progress = Callable[[int, int], None]
+"""Called with the steps that are done and the steps of the whole record."""
+
+
+def generate(
+    grid: str | Path | Grid,
+    out: str | Path,
+    *,
+    signals: str | Path | Signals = "synthetic",
+    edition: str | None = None,
+    seed: int = 0,
+    dispatch: str = "proportional",
+    setpoint: float | str = DEFAULT_SETPOINT_PU,
+    start: str | None = None,
+    end: str | None = None,
+    threads: int | None = None,
+    engine: str = "local",
+    work_steps: int = WORK_STEPS,
+    on_progress: Progress | None = None,
+) -> Store:
+    """Make the data set at `out`, or finish or mend the one that is there, and open it.
+
+    Args:
+        grid: a name of the catalogue, the path of a MATPOWER `.m` file, or a grid.
+        out: a local directory.
+        signals: `synthetic`, `opsd`, the path of a file in OPSD's format, or signals.
+        edition: what results on this data set are called; by default it follows from the signals.
+        seed: fixes archetypes, power factors and noise.
+        dispatch: `proportional` (generation follows the load) or `slack` (it stays as it is).
+        setpoint: voltage of slack and PV buses [p.u.], or `case` for the case file's own.
+        start: first day (UTC), by default the signals' first.
+        end: last day (UTC, included), by default the signals' last.
+        threads: by default as many as there are processors; no effect on the result.
+        engine: `local`, or `ray` to spread blocks over a Ray cluster.
+        work_steps: steps that a thread solves in one piece; no effect on the result.
+        on_progress: called with (steps done, steps in all) as blocks are finished.
+    """
+    if engine not in get_args(Engine):
+        raise UnknownName.among("engine", engine, get_args(Engine))
+    if is_url(str(out)):
+        raise StoreError(f"{out}: data sets are written to a local directory; copy it afterwards")
+    network = grid if isinstance(grid, Grid) else load_grid(grid)
+    source = signals if isinstance(signals, Signals) else load_signals(signals, edition)
+    recipe = make_recipe(
+        network, source, seed=seed, dispatch=dispatch, setpoint=setpoint, start=start, end=end
+    )
+    solver = StepSolver(network, source, recipe)
+    static = _static(solver, recipe)
+    manifest = _manifest(solver, recipe, static)
+    with writing(Path(out), manifest, static) as writer:
+        expected = _withdraw_damaged(writer)
+        todo = [n for n in range(manifest.n_blocks) if n not in writer.manifest.blocks]
+        blocks = [(n, manifest.steps(n)) for n in todo]
+        if engine == "ray":
+            from powerphase.dataset.cluster import solve_blocks_on_ray
+
+            made = solve_blocks_on_ray(network, source, recipe, blocks)
+        else:
+            made = solve_blocks(solver, blocks, threads or os.cpu_count() or 1, work_steps)
+        _write_all(writer, made, on_progress)
+        _carry_forward(writer)
+        _check_mended(writer, expected)
+    return open_store(out)
+
+
+def _write_all(
+    writer: StoreWriter, made: Iterator[tuple[int, Block]], on_progress: Progress | None
+) -> None:
+    """Write blocks as they come, whatever their order."""
+    m = writer.manifest
+    done = sum(len(range(m.n_steps)[m.steps(n)]) for n in m.blocks)
+    if on_progress:
+        on_progress(done, m.n_steps)
+    for number, block in made:
+        writer.write(number, block)
+        done += len(block.state)
+        if on_progress:
+            on_progress(done, m.n_steps)
+
+
+def _withdraw_damaged(writer: StoreWriter) -> dict[int, BlockRecord]:
+    """Strike damaged blocks from the manifest, to be made again; return their records."""
+    store = writer.store
+    writer.write_static(store.static_damage())
+    damaged = {n: record for n, record in store.manifest.blocks.items() if store.checked(n)[1]}
+    writer.forget(list(damaged))
+    return damaged
+
+
+def _check_mended(writer: StoreWriter, expected: dict[int, BlockRecord]) -> None:
+    """A block made again must be the block that was there."""
+    for number, record in expected.items():
+        if writer.manifest.blocks[number].sha256 != record.sha256:
+            raise StoreError(
+                f"{writer.path}: block {number} was damaged and made again, but these versions or "
+                "this processor do not repeat its bits; remove the data set and generate it anew"
+            )
+
+
+def _carry_forward(writer: StoreWriter) -> None:
+    """The last pass: steps that nothing could solve take the state of the last solved step.
+
+    It runs over the finished record, in order, because the step before may lie in another block.
+    Steps before the first solved one take that one's state.
+    """
+    blocks = writer.manifest.blocks
+    for number in sorted(n for n, record in blocks.items() if record.unsolved):
+        store = writer.store
+        first = store.manifest.steps(number).start
+        before = first - 1 if number else _first_solved(store)
+        state, mismatch = store.state[before], store.array("mismatch")[before]
+        block = store.read_block(number)
+        for row in range(len(block.state)):
+            if np.isnan(block.state[row, 0]):
+                block.state[row], block.mismatch[row] = state, mismatch
+            state, mismatch = block.state[row], block.mismatch[row]
+        writer.write(number, block)
+
+
+def _first_solved(store: Store) -> int:
+    solved = np.flatnonzero(store.provenance != CARRIED)
+    if not solved.size:
+        raise PowerFlowError(
+            f"{store.path}: no step of the record could be solved, even with injections scaled to "
+            "0.70; try another setpoint or dispatch"
+        )
+    return int(solved[0])
+
+
+def _manifest(solver: StepSolver, recipe: Recipe, static: Static) -> Manifest:
+    """The manifest of a data set of which no block is made yet."""
+    grid, signals = solver.grid, solver.injections.signals
+    return Manifest(
+        grid=grid.name,
+        edition=signals.edition,
+        fingerprint=recipe.fingerprint,
+        recipe=recipe.as_json(),
+        n_steps=solver.last - solver.first,
+        n_buses=grid.n_buses,
+        block_steps=BLOCK_STEPS,
+        attribution=[licence_of(grid), signals.attribution],
+        filled_signal_values=signals.filled,
+        made_with=made_with(),
+        cpu_features=cpu_features(),
+        static_sha256={name: sha256_of(values) for name, (values, _) in static.items()},
+    )
+
+
+def _static(solver: StepSolver, recipe: Recipe) -> Static:
+    """Clock, signals and the grid with every bus's role: the series' context travels with it."""
+    grid, roles, signals = solver.grid, solver.injections.roles, solver.injections.signals
+    record = slice(solver.first, solver.last)
+    ybus = admittance(grid)
+    return {
+        "time": (signals.time[record].astype(np.int64), "start of step, seconds since 1970 UTC"),
+        "signals": (signals.values_mw[record], f"{', '.join(SIGNALS)} [MW]"),
+        "grid/base_mva": (np.array([grid.base_mva]), "power base [MVA]"),
+        "grid/bus": (grid.bus, "MATPOWER's bus matrix, columns BUS_I to VMIN"),
+        "grid/gen": (grid.gen, "MATPOWER's gen matrix, columns GEN_BUS to PMIN"),
+        "grid/branch": (grid.branch, "MATPOWER's branch matrix, columns F_BUS to BR_STATUS"),
+        "grid/bus_id": (grid.bus_id, "bus number in the case file"),
+        "grid/bus_type": (grid.bus_type, "1 slack, 2 PV, 3 PQ, by generators in service"),
+        "grid/setpoint_pu": (
+            np.where(grid.bus_type == PQ, np.nan, setpoints_pu(recipe, grid)),
+            "voltage that the bus is held at [p.u.]; NaN at PQ buses",
+        ),
+        "grid/archetype": (roles.archetype, f"-1 no load, else {', '.join(ARCHETYPES)} from 0"),
+        "grid/power_factor": (roles.power_factor, "cos φ of the load; NaN without one"),
+        "grid/region": (roles.region, "region of the shared noise"),
+        "grid/high_voltage": (roles.high_voltage, "whether the load is of the high-voltage class"),
+        "grid/ybus_data": (ybus.data, "admittance matrix [p.u.], CSR values"),
+        "grid/ybus_indices": (ybus.indices.astype(np.int32), "admittance matrix, CSR columns"),
+        "grid/ybus_indptr": (ybus.indptr.astype(np.int32), "admittance matrix, CSR row starts"),
+    }

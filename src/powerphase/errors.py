@@ -1,0 +1,61 @@
+"""Every error that powerphase raises on purpose, as one tree.
+
+    PowerphaseError
+    ├── UnknownName        a grid, model or option that is not in its table
+    ├── CaseError          a MATPOWER case that cannot be taken as it is
+    ├── SignalError        load, solar and wind that cannot be taken as they are
+    ├── DownloadError      a file that could not be fetched whole and unchanged
+    ├── RecipeError        options that do not go together or make no data set
+    ├── PowerFlowError     a grid that cannot be solved at all
+    └── StoreError         a data set on disk that is missing, broken or in the way
+        └── StoreBusy      another process is writing it
+
+A message says where, what was found, what was needed and what to do. The command line prints it as
+one sentence; `--debug` shows the traceback.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PowerphaseError(Exception):
+    """The root: catch this to catch everything that powerphase reports."""
+
+
+class UnknownName(PowerphaseError):
+    """A name that is not in the table it was looked up in."""
+
+    @classmethod
+    def among(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownName":
+        """The error for `name`, with its near misses (or all of a short table) as advice."""
+        names = sorted(known)
+        near = get_close_matches(name.lower(), names, n=3, cutoff=0.5) or names
+        return cls(f"no {kind} {name!r}; did you mean {', '.join(near)}?")
+
+
+class CaseError(PowerphaseError):
+    """A MATPOWER case that cannot be read, or that describes no solvable grid."""
+
+
+class SignalError(PowerphaseError):
+    """A load, solar or wind record that cannot be used without guessing."""
+
+
+class DownloadError(PowerphaseError):
+    """A download that was cut, refused, or is not the file it should be."""
+
+
+class RecipeError(PowerphaseError):
+    """Options from which no data set can be made."""
+
+
+class PowerFlowError(PowerphaseError):
+    """A power flow without a solution where one is indispensable."""
+
+
+class StoreError(PowerphaseError):
+    """A data set on disk that is missing, unfinished, damaged or something else."""
+
+
+class StoreBusy(StoreError):
+    """A data set that another process is writing right now."""

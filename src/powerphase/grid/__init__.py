@@ -1,0 +1,1 @@
+"""Grids: MATPOWER cases, their admittance matrix, and AC power flow."""

@@ -1,0 +1,60 @@
+"""The bus admittance matrix, and what the AC equations say about a state.
+
+This is our own reading of the case file, independent of the solver's, so that the mismatch of a
+solved state is a check and not an echo.
+"""
+
+import numpy as np
+from jaxtyping import Complex, Float
+from scipy.sparse import coo_array, csr_array
+
+from powerphase.grid.case import BR_B, BR_R, BR_X, BS, GS, PQ, PV, SHIFT, TAP, Grid
+
+
+def admittance(grid: Grid) -> csr_array:
+    """The complex N x N bus admittance matrix [p.u.] with line charging, taps, shifts and shunts.
+
+    A branch is MATPOWER's: a series impedance with half of its charging at each end, behind an
+    ideal transformer of ratio `TAP` (0 means 1) and phase shift `SHIFT` at its from end.
+    """
+    branch = grid.branch[grid.branch_on]
+    series = 1 / (branch[:, BR_R] + 1j * branch[:, BR_X])
+    to_to = series + 0.5j * branch[:, BR_B]
+    ratio = np.where(branch[:, TAP] == 0, 1.0, branch[:, TAP])
+    tap = ratio * np.exp(1j * np.deg2rad(branch[:, SHIFT]))
+    shunt = (grid.bus[:, GS] + 1j * grid.bus[:, BS]) / grid.base_mva
+
+    start, end = grid.branch_rows[grid.branch_on].T
+    every = np.arange(grid.n_buses)
+    values = [to_to / ratio**2, -series / tap.conj(), -series / tap, to_to, shunt]
+    rows = np.concatenate([start, start, end, end, every])
+    columns = np.concatenate([start, end, start, end, every])
+    shape = (grid.n_buses, grid.n_buses)
+    ybus = coo_array((np.concatenate(values), (rows, columns)), shape=shape).tocsr()
+    ybus.sort_indices()
+    return ybus
+
+
+def consumption_mva(
+    ybus: csr_array, base_mva: float, voltage: Complex[np.ndarray, "S N"]
+) -> Complex[np.ndarray, "S N"]:
+    """Net power P + jQ [MW, MVAr] that each bus draws from the network at the given voltages."""
+    # Transposed, the sparse product streams over rows of steps that lie together in memory.
+    current = (ybus @ np.ascontiguousarray(voltage.T)).T
+    return -base_mva * voltage * current.conj()
+
+
+def mismatch_pu(
+    grid: Grid,
+    found_mva: Complex[np.ndarray, "S N"],
+    p_mw: Float[np.ndarray, "S N"],
+    q_mvar: Float[np.ndarray, "S N"],
+) -> Float[np.ndarray, " S"]:
+    """Largest deviation [p.u.] per step between found and specified consumption.
+
+    P is specified at PV and PQ buses, Q at PQ buses.
+    """
+    with_p, with_q = np.isin(grid.bus_type, (PV, PQ)), grid.bus_type == PQ
+    worst_p = np.abs(found_mva.real - p_mw)[:, with_p].max(axis=1, initial=0.0)
+    worst_q = np.abs(found_mva.imag - q_mvar)[:, with_q].max(axis=1, initial=0.0)
+    return np.maximum(worst_p, worst_q) / grid.base_mva

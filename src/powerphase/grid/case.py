@@ -1,0 +1,217 @@
+"""A transmission grid as a MATPOWER case describes it, checked before anything is computed with it.
+
+The solver diverges in silence on zero impedances, missing numbers and islands, and gives a second
+reference bus another meaning than MATPOWER does. So a `Grid` is checked when it is made: whoever
+holds one holds a connected network with one reference bus and finite data.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from powerphase.errors import CaseError
+from powerphase.grid.matpower_file import read_matpower_file
+
+# Columns of MATPOWER's matrices, by MATPOWER's own names.
+BUS_I, BUS_TYPE, PD, QD, GS, BS, BUS_AREA, VM, VA, BASE_KV, ZONE, VMAX, VMIN = range(13)
+GEN_BUS, PG, QG, QMAX, QMIN, VG, MBASE, GEN_STATUS, PMAX, PMIN = range(10)
+F_BUS, T_BUS, BR_R, BR_X, BR_B, RATE_A, RATE_B, RATE_C, TAP, SHIFT, BR_STATUS = range(11)
+COLUMNS = {"bus": 13, "gen": 10, "branch": 11}
+
+MATPOWER_PQ, MATPOWER_PV, MATPOWER_REF = 1, 2, 3
+SLACK, PV, PQ = 1, 2, 3
+"""Bus types by the paper's codes, which are not MATPOWER's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Buses, generators and branches of one connected AC network, in the case file's order."""
+
+    name: str
+    base_mva: float
+    bus: Float[np.ndarray, "N 13"]
+    gen: Float[np.ndarray, "generators 10"]
+    branch: Float[np.ndarray, "branches 11"]
+
+    def __post_init__(self) -> None:
+        problems = _problems(self)
+        if problems:
+            raise CaseError(f"grid {self.name!r}: {'; '.join(problems)}")
+
+    @property
+    def n_buses(self) -> int:
+        """Number of buses, N."""
+        return len(self.bus)
+
+    @cached_property
+    def bus_id(self) -> Int[np.ndarray, " N"]:
+        """The case file's bus numbers."""
+        return self.bus[:, BUS_I].astype(np.int64)
+
+    @cached_property
+    def generator_row(self) -> Int[np.ndarray, " generators"]:
+        """Bus row (0-based) of each generator."""
+        return self.rows(self.gen[:, GEN_BUS])
+
+    @cached_property
+    def branch_rows(self) -> Int[np.ndarray, "branches 2"]:
+        """Bus rows (0-based) of each branch's two ends: from, to."""
+        ends = self.rows(self.branch[:, [F_BUS, T_BUS]].ravel())
+        return ends.reshape(-1, 2)
+
+    @cached_property
+    def generator_on(self) -> Bool[np.ndarray, " generators"]:
+        """Whether each generator is in service."""
+        return self.gen[:, GEN_STATUS] > 0
+
+    @cached_property
+    def branch_on(self) -> Bool[np.ndarray, " branches"]:
+        """Whether each branch is in service."""
+        return self.branch[:, BR_STATUS] > 0
+
+    @cached_property
+    def bus_type(self) -> Int[np.ndarray, " N"]:
+        """1 slack, 2 PV, 3 PQ; a PV bus whose generators are all off is PQ."""
+        types = np.full(self.n_buses, PQ)
+        generating = np.zeros(self.n_buses, dtype=bool)
+        generating[self.generator_row[self.generator_on]] = True
+        types[(self.bus[:, BUS_TYPE] == MATPOWER_PV) & generating] = PV
+        types[self.bus[:, BUS_TYPE] == MATPOWER_REF] = SLACK
+        return types
+
+    @property
+    def n_pq_in_file(self) -> int:
+        """Buses that the file calls PQ, whatever the status of its generators."""
+        return int((self.bus[:, BUS_TYPE] == MATPOWER_PQ).sum())
+
+    @cached_property
+    def setpoint_pu(self) -> Float[np.ndarray, " N"]:
+        """The file's voltage set-point of each slack or PV bus [p.u.]; NaN at PQ buses."""
+        setpoint = np.full(self.n_buses, np.nan)
+        on = self.generator_on & (self.bus_type[self.generator_row] != PQ)
+        setpoint[self.generator_row[on][::-1]] = self.gen[on, VG][::-1]
+        clash = on & (setpoint[self.generator_row] != self.gen[:, VG])
+        if clash.any():
+            bus = self.bus_id[self.generator_row[clash][0]]
+            raise CaseError(
+                f"grid {self.name!r}: generators at bus {bus} have different voltage set-points; "
+                "give one number for all with setpoint"
+            )
+        return setpoint
+
+    @cached_property
+    def sha256(self) -> str:
+        """Content hash of the network, part of a recipe's fingerprint; the name is not in it."""
+        digest = hashlib.sha256(np.float64(self.base_mva).astype("<f8").tobytes())
+        for matrix in (self.bus, self.gen, self.branch):
+            digest.update(repr(matrix.shape).encode())
+            digest.update(np.ascontiguousarray(matrix, dtype="<f8").tobytes())
+        return digest.hexdigest()
+
+    def rows(self, bus_ids: np.ndarray) -> Int[np.ndarray, " n"]:
+        """Bus rows (0-based) of the given bus numbers; all of them must exist."""
+        order = np.argsort(self.bus_id, kind="stable")
+        place = np.searchsorted(self.bus_id, bus_ids, sorter=order)
+        found = order[np.minimum(place, len(order) - 1)]
+        unknown = np.flatnonzero(self.bus_id[found] != bus_ids)
+        if unknown.size:
+            bus = bus_ids[unknown[0]]
+            raise CaseError(
+                f"grid {self.name!r}: no bus {bus:g}; its {self.n_buses} buses are numbered "
+                f"{self.bus_id.min()} to {self.bus_id.max()}"
+            )
+        return found.astype(np.int64)
+
+
+def read_grid(path: Path, name: str | None = None) -> Grid:
+    """The grid in the MATPOWER case file at `path`, called `name` or by the file's stem."""
+    case = read_matpower_file(path)
+    matrices: dict[str, np.ndarray] = {}
+    for field, width in COLUMNS.items():
+        matrix = np.asarray(case[field])
+        if len(matrix) == 0 or matrix.shape[1] < width:
+            found = f"{matrix.shape[1]} columns" if len(matrix) else "no rows"
+            raise CaseError(f"{path}: mpc.{field} has {found}; at least {width} columns are needed")
+        matrices[field] = np.ascontiguousarray(matrix[:, :width])
+    dc_lines = np.asarray(case.get("dcline", np.empty((0, 3))))
+    if (dc_lines[:, 2:3] > 0).any():
+        raise CaseError(
+            f"{path}: holds DC lines in service, which AC power flow alone cannot describe; "
+            "replace them by loads and generators or choose another grid"
+        )
+    return Grid(name or path.stem, float(np.asarray(case["baseMVA"])), **matrices)
+
+
+def _problems(grid: Grid) -> list[str]:
+    """Everything that keeps the grid from having one well-defined power flow, as clauses."""
+    problems = _data_problems(grid)
+    # The checks below need sound data to stand on.
+    return problems or _reference_problems(grid) + _network_problems(grid)
+
+
+def _data_problems(grid: Grid) -> list[str]:
+    problems = []
+    if not (np.isfinite(grid.base_mva) and grid.base_mva > 0):
+        problems.append(f"baseMVA is {grid.base_mva:g}, it must be positive")
+    ids, count = np.unique(grid.bus[:, BUS_I], return_counts=True)
+    if (count > 1).any():
+        problems.append(f"bus number {ids[count > 1][0]:g} is used {count.max()} times")
+    for name, matrix, columns in (
+        ("bus", grid.bus, [BUS_I, BUS_TYPE, PD, QD, GS, BS, BASE_KV]),
+        ("gen", grid.gen, [GEN_BUS, PG, QG, VG, GEN_STATUS]),
+        ("branch", grid.branch, [F_BUS, T_BUS, BR_R, BR_X, BR_B, TAP, SHIFT, BR_STATUS]),
+    ):
+        broken = np.flatnonzero(~np.isfinite(matrix[:, columns]).all(axis=1))
+        if broken.size:
+            problems.append(f"row {broken[0] + 1} of mpc.{name} holds a number that is not finite")
+    for name, used in (("gen", grid.gen[:, [GEN_BUS]]), ("branch", grid.branch[:, [F_BUS, T_BUS]])):
+        unknown = np.setdiff1d(used, ids)
+        if unknown.size:
+            problems.append(f"mpc.{name} refers to bus {unknown[0]:g}, which mpc.bus lacks")
+    if not (grid.bus[:, PD] > 0).any():
+        problems.append("no bus has a load with P > 0, so there is nothing to vary")
+    return problems
+
+
+def _reference_problems(grid: Grid) -> list[str]:
+    reference = np.flatnonzero(grid.bus[:, BUS_TYPE] == MATPOWER_REF)
+    if len(reference) == 0:
+        return ["no slack bus (type 3); mark one bus with a generator as the reference"]
+    if len(reference) > 1:
+        names = ", ".join(str(bus) for bus in grid.bus_id[reference[:4]])
+        return [f"{len(reference)} slack buses ({names}); exactly one must have type 3"]
+    if not grid.generator_on[grid.generator_row == reference[0]].any():
+        return [f"the slack bus {grid.bus_id[reference[0]]} has no generator in service"]
+    return []
+
+
+def _network_problems(grid: Grid) -> list[str]:
+    problems = []
+    strange = ~np.isin(grid.bus[:, BUS_TYPE], (MATPOWER_PQ, MATPOWER_PV, MATPOWER_REF))
+    if strange.any():
+        bus = grid.bus[np.flatnonzero(strange)[0]]
+        problems.append(
+            f"bus {bus[BUS_I]:g} has type {bus[BUS_TYPE]:g}; remove isolated buses (type 4)"
+        )
+    short = grid.branch_on & (grid.branch[:, BR_R] == 0) & (grid.branch[:, BR_X] == 0)
+    if short.any():
+        row = grid.branch[np.flatnonzero(short)[0]]
+        problems.append(
+            f"the branch {row[F_BUS]:g}-{row[T_BUS]:g} has no impedance; merge its buses"
+        )
+    ends = grid.branch_rows[grid.branch_on]
+    links = coo_array((np.ones(len(ends)), ends.T), shape=(grid.n_buses, grid.n_buses))
+    n_islands, island = connected_components(links, directed=False)
+    if n_islands > 1:
+        outside = np.flatnonzero(island != np.bincount(island).argmax())
+        problems.append(
+            f"{n_islands} islands; bus {grid.bus_id[outside[0]]} is among {len(outside)} buses "
+            "that no branch in service connects to the main network"
+        )
+    return problems

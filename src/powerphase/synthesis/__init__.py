@@ -1,0 +1,1 @@
+"""From national signals to the active and reactive power at every bus."""
