@@ -80,7 +80,7 @@ class PowerFlow:
         threads: int = 1,
     ) -> None:
         self.threads = threads
-        self._network = init_from_matpower(_bus_level_case(grid, setpoint_pu))
+        self._network = init_from_matpower(bus_level_case(grid, setpoint_pu))
         # Every bus owns a load, so columns of the sweep are bus rows.
         for row in range(grid.n_buses):
             self._network.change_p_load(row, p_mw[row])
@@ -134,7 +134,7 @@ class PowerFlow:
         )
 
 
-def _bus_level_case(grid: Grid, setpoint_pu: Float[np.ndarray, " N"]) -> dict[str, object]:
+def bus_level_case(grid: Grid, setpoint_pu: Float[np.ndarray, " N"]) -> dict[str, object]:
     """The grid with one load per bus and one idle generator per voltage-controlled bus."""
     bus = grid.bus.copy()
     bus[:, BUS_TYPE] = np.select(

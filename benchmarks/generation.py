@@ -1,0 +1,91 @@
+"""Our generator against a plain pandapower loop, on the same steps, in one run.
+
+Ours is the whole of `powerphase generate`: injections, power flow, rescue, checksums, files, from
+`--blocks` blocks of ten days. The reference is the shortest loop that a user of pandapower would
+write: put the step's P and Q into the load table, call `runpp`, nothing stored; its injections are
+given to it for free. Both use all cores that they can: pandapower has no use for a second one.
+
+    python benchmarks/generation.py activsg500 pegase1354 ...
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandapower
+from pandapower.converter.pypower.from_ppc import from_ppc
+
+from powerphase.dataset.generation import generate
+from powerphase.dataset.recipe import make_recipe, setpoints_pu
+from powerphase.dataset.solving import StepSolver
+from powerphase.grid.catalog import CATALOG, load_grid
+from powerphase.grid.powerflow import bus_level_case
+from powerphase.synthesis.sources import load_signals
+
+PAPER = [name for name, entry in CATALOG.items() if entry.in_paper]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("grids", nargs="*", default=PAPER)
+    parser.add_argument("--signals", default="synthetic")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--blocks", type=int, default=2, help="blocks of ten days that we make")
+    parser.add_argument("--steps", type=int, default=24, help="steps that pandapower solves")
+    options = parser.parse_args()
+    signals = load_signals(options.signals)
+    print("| grid | pandapower [ms/step] | powerphase [ms/step] | ratio | rescued | peak memory |")
+    print("|---|---|---|---|---|---|")
+    for name in options.grids:
+        end = str(np.datetime64("2015-01-01") + 10 * options.blocks - 1)
+        grid = load_grid(name)
+        recipe = make_recipe(
+            grid,
+            signals,
+            seed=options.seed,
+            dispatch="proportional",
+            setpoint=1.02,
+            start="2015-01-01",
+            end=end,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            store = generate(grid, Path(folder) / name, signals=signals, seed=options.seed, end=end)
+            ours = (time.perf_counter() - began) / store.manifest.n_steps
+            rescued = sum(store.manifest.provenance[1:]) / store.manifest.n_steps
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        theirs = pandapower_seconds(StepSolver(grid, signals, recipe), recipe, options.steps)
+        print(
+            f"| {name} | {1e3 * theirs:.1f} | {1e3 * ours:.3f} | {theirs / ours:.0f}x "
+            f"| {rescued:.1%} | {peak:.2f} GiB |",
+            flush=True,
+        )
+
+
+def pandapower_seconds(solver: StepSolver, recipe, n_steps: int) -> float:
+    """Median seconds of one `runpp` over steps spread across the first ten days."""
+    grid = solver.grid
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        case = bus_level_case(grid, setpoints_pu(recipe, grid))
+        net = from_ppc(case | {"version": "2"}, f_hz=50)
+    p_mw, q_mvar = solver.injections.steps(0, 960)
+    seconds = []
+    for step in np.linspace(0, 959, n_steps + 1, dtype=int):
+        began = time.perf_counter()
+        net.load["p_mw"] = p_mw[step]
+        net.load["q_mvar"] = q_mvar[step]
+        try:
+            pandapower.runpp(net)
+        except pandapower.LoadflowNotConverged:
+            continue
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds[1:]))  # the first call compiles
+
+
+if __name__ == "__main__":
+    main()
