@@ -132,13 +132,12 @@ class Store:
         if isinstance(time, str | np.datetime64):
             day = np.array(time, dtype="datetime64[D]")
             time = slice(day, day + 1)
-        first = 0 if time.start is None else self._step(time.start)
-        last = self.manifest.n_steps if time.stop is None else self._step(time.stop)
-        return slice(first, last)
+        first, last = (None if end is None else self._step(end) for end in (time.start, time.stop))
+        return slice(*slice(first, last).indices(self.manifest.n_steps))
 
     def _step(self, moment: int | str | np.datetime64 | np.ndarray) -> int:
         if isinstance(moment, int | np.integer):
-            return range(self.manifest.n_steps + 1)[moment]
+            return int(moment)
         try:
             return int(np.searchsorted(self.time, np.array(moment, dtype="datetime64[s]")))
         except ValueError:

@@ -53,6 +53,8 @@ class StoreWriter:
         """Write a block whole, then vouch for it."""
         steps = self.manifest.steps(number)
         for name, values in block.arrays():
+            # Zarr would merge with what is there, and stumble over it where it is damaged.
+            _remove(self.path / name / "c" / str(number))
             zarr.open_array(self._zarr, path=name, mode="r+")[steps] = values
         self._record({**self.manifest.blocks, number: record_of(block)})
 
@@ -72,7 +74,7 @@ class StoreWriter:
         """Lay out the empty record; the manifest comes last, so it proves that all is there."""
         for leftover in self.path.iterdir():
             if leftover.name != LOCK:
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+                _remove(leftover)
         m = self.manifest
         about: dict[str, Any] = {"grid": m.grid, "edition": m.edition, "fingerprint": m.fingerprint}
         about |= {"attribution": m.attribution, "made_by": "powerphase"}
@@ -124,7 +126,16 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.unlink()
+            # Without a manifest the lock stays: it marks the rubble of a false start as ours.
+            if (path / MANIFEST).exists() or list(path.iterdir()) == [lock]:
+                lock.unlink()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _check_continuable(path: Path, found: Manifest, wanted: Manifest) -> None:

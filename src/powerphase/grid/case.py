@@ -161,7 +161,11 @@ def _data_problems(grid: Grid) -> list[str]:
         problems.append(f"baseMVA is {grid.base_mva:g}, it must be positive")
     ids, count = np.unique(grid.bus[:, BUS_I], return_counts=True)
     if (count > 1).any():
-        problems.append(f"bus number {ids[count > 1][0]:g} is used {count.max()} times")
+        again = count.argmax()
+        problems.append(f"bus number {ids[again]:g} is used {count[again]} times")
+    odd = ids[~((ids >= 1) & (ids <= 2**53) & (ids == np.round(ids)))]
+    if odd.size:
+        problems.append(f"bus number {odd[0]:g} is not a positive whole number")
     for name, matrix, columns in (
         ("bus", grid.bus, [BUS_I, BUS_TYPE, PD, QD, GS, BS, BASE_KV]),
         ("gen", grid.gen, [GEN_BUS, PG, QG, VG, GEN_STATUS]),

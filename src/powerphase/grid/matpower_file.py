@@ -17,13 +17,24 @@ from powerphase.errors import CaseError
 MATRICES = ("bus", "gen", "branch", "dcline")
 """The fields that become numbers; costs, names and fuels do not matter to a power flow."""
 
-_BLOCK_COMMENT = re.compile(r"^[ \t]*%\{[ \t]*$.*?^[ \t]*%\}[ \t]*$", re.MULTILINE | re.DOTALL)
-_QUOTED_OR_COMMENT = re.compile(r"('(?:[^'\n]|'')*')|%[^\n]*|\.\.\.[^\n]*\n")
+# Possessive, so that a file cut inside a list of names is refused at once and not in ages.
+_STRING = r"'(?:[^'\n]|'')*+'|\"(?:[^\"\n]|\"\")*+\""
+# A block comment that never closes hides the rest of the file, as it does from MATLAB.
+_BLOCK_COMMENT = re.compile(
+    r"^[ \t]*%\{[ \t]*$.*?(?:^[ \t]*%\}[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
+_STRING_OR_COMMENT = re.compile(rf"(?P<string>{_STRING})|%[^\n]*|(?P<continuation>\.{{3}}[^\n]*\n)")
 _FUNCTION = re.compile(r"function\s+mpc\s*=\s*\w+[ \t]*;?")
 _FIELD = re.compile(r"mpc\.(\w+)\s*=\s*")
-_LITERAL = re.compile(r"\[[^\]]*\]|\{(?:'(?:[^'\n]|'')*'|[^'}])*\}|'(?:[^'\n]|'')*'|[^\s;,\[{']+")
+_LITERAL = re.compile(rf"\[[^\]]*\]|\{{(?:{_STRING}|[^'\"}}])*+\}}|{_STRING}|[^\s;,\[{{'\"]+")
+_NUMBER = re.compile(
+    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE
+)
 _SEPARATOR = re.compile(r"[\s;,]*")
 _END = re.compile(r"(?:end|return)\b")
+
+_JOINT = "\f"
+"""Stands where a row goes on in the next line: white space that ends a line but not the row."""
 
 
 def read_matpower_file(path: Path) -> dict[str, float | Float[np.ndarray, "rows columns"]]:
@@ -32,7 +43,7 @@ def read_matpower_file(path: Path) -> dict[str, float | Float[np.ndarray, "rows 
     case: dict[str, float | Float[np.ndarray, "rows columns"]] = {}
     for line, field, literal in _assignments(path, text):
         if field == "baseMVA":
-            case[field] = _number(literal, path, line)
+            (case[field],) = _numbers([literal], path, line)
         elif field in MATRICES:
             case[field] = _matrix(literal, path, line, field)
     missing = [name for name in ("baseMVA", "bus", "gen", "branch") if name not in case]
@@ -57,10 +68,10 @@ def _without_comments(text: str) -> str:
     """The text without comments and continuations; line numbers stay what they were."""
 
     def blank(match: re.Match[str]) -> str:
-        return match[1] if match.lastindex else "\n" * match[0].count("\n")
+        return match["string"] or (_JOINT if match["continuation"] else "")
 
-    text = _BLOCK_COMMENT.sub(blank, text.replace("\r\n", "\n"))
-    return _QUOTED_OR_COMMENT.sub(blank, text)
+    text = _BLOCK_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+    return _STRING_OR_COMMENT.sub(blank, text)
 
 
 def _assignments(path: Path, text: str) -> Iterator[tuple[int, str, str]]:
@@ -69,7 +80,7 @@ def _assignments(path: Path, text: str) -> Iterator[tuple[int, str, str]]:
     if head := _FUNCTION.match(text, position):
         position = _skip(text, head.end())
     while position < len(text):
-        line = text.count("\n", 0, position) + 1
+        line = 1 + _lines(text[:position])
         field = _FIELD.match(text, position)
         literal = _LITERAL.match(text, field.end()) if field else None
         if field is None or literal is None:
@@ -78,6 +89,11 @@ def _assignments(path: Path, text: str) -> Iterator[tuple[int, str, str]]:
             raise _refusal(path, line, text[position:].splitlines()[0].strip())
         yield line, field[1], literal[0]
         position = _skip(text, literal.end())
+
+
+def _lines(text: str) -> int:
+    """How many lines of the file end within the text."""
+    return text.count("\n") + text.count(_JOINT)
 
 
 def _skip(text: str, position: int) -> int:
@@ -94,28 +110,28 @@ def _refusal(path: Path, line: int, snippet: str) -> CaseError:
     )
 
 
-def _number(token: str, path: Path, line: int) -> float:
-    try:
-        return float(token)
-    except ValueError:
-        raise CaseError(
-            f"{path}:{line}: {token[:40]!r} is not a number; write out its value"
-        ) from None
+def _numbers(tokens: list[str], path: Path, line: int) -> list[float]:
+    for token in tokens:
+        # Not float() alone, which also takes 1_000 and digits of other scripts.
+        if not _NUMBER.fullmatch(token):
+            raise CaseError(f"{path}:{line}: {token[:40]!r} is not a number; write out its value")
+    return [float(token) for token in tokens]
 
 
 def _matrix(literal: str, path: Path, line: int, field: str) -> Float[np.ndarray, "rows columns"]:
     if not literal.startswith("["):
         raise CaseError(f"{path}:{line}: mpc.{field} is {literal[:40]!r}; a matrix was expected")
     rows: list[list[float]] = []
-    for offset, text in enumerate(literal[1:-1].split("\n")):
+    for text in literal[1:-1].split("\n"):
         for row in text.split(";"):
             tokens = row.replace(",", " ").split()
             if not tokens:
                 continue
-            rows.append([_number(token, path, line + offset) for token in tokens])
+            rows.append(_numbers(tokens, path, line))
             if len(tokens) != len(rows[0]):
                 raise CaseError(
-                    f"{path}:{line + offset}: a row of mpc.{field} has {len(tokens)} columns, "
+                    f"{path}:{line}: a row of mpc.{field} has {len(tokens)} columns, "
                     f"its first row has {len(rows[0])}; make the matrix rectangular"
                 )
+        line += 1 + _lines(text)
     return np.array(rows, dtype=np.float64).reshape(len(rows), -1 if rows else 0)

@@ -38,6 +38,9 @@ def solve_with_rescue(
     """Solve every step, by Newton where it can, and say for each how it was solved."""
     first = flow.solve(p_mw, q_mvar)
     n_steps = len(p_mw)
+    open_rows = np.flatnonzero(~first.converged)
+    if open_rows.size:  # their injections are about to change, the caller's are not
+        p_mw, q_mvar = p_mw.copy(), q_mvar.copy()
     result = RescuedSolution(
         voltage=first.voltage,
         p_mw=p_mw,
@@ -46,7 +49,6 @@ def solve_with_rescue(
         backoff=np.ones(n_steps),
         iterations=first.iterations,
     )
-    open_rows = np.flatnonzero(~first.converged)
     if not open_rows.size:
         return result
     attempt = flow.solve(p_mw[open_rows], q_mvar[open_rows], iwamoto=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from powerphase.errors import SignalError
 from powerphase.grid.case import BASE_KV, PD, Grid
 from powerphase.seeds import stream
 from powerphase.synthesis.signals import Signals
@@ -54,7 +55,14 @@ def shapes(signals: Signals) -> Float[np.ndarray, "S 5"]:
         EV: np.where(evening, EV_BOOST * load, load),
     }
     stacked = np.stack([columns[index] for index in range(len(ARCHETYPES))], axis=1)
-    return stacked / stacked.mean(axis=0)
+    means_mw = stacked.mean(axis=0)
+    if (means_mw <= 0).any():
+        worst = int(means_mw.argmin())
+        raise SignalError(
+            f"signals {signals.edition!r}: the {ARCHETYPES[worst]} shape has a mean of "
+            f"{means_mw[worst]:,.0f} MW, it must be positive; too much solar or wind for this load"
+        )
+    return stacked / means_mw
 
 
 def assign_roles(grid: Grid, seed: int) -> Roles:

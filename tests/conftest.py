@@ -1,0 +1,64 @@
+"""What many tests stand on: signals that are formulas, and grids that are read once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from powerphase.axes import STEP_S
+from powerphase.grid.case import Grid
+from powerphase.grid.catalog import load_grid
+from powerphase.grid.powerflow import PowerFlow
+from powerphase.synthesis.injections import Injections
+from powerphase.synthesis.signals import Signals
+
+SETPOINT_PU = 1.02
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A grid under the recipe: what each step asks for, and the power flow that answers."""
+
+    grid: Grid
+    injections: Injections
+    flow: PowerFlow
+
+
+@pytest.fixture(scope="session")
+def signals() -> Signals:
+    """Two weeks of plain functions of time: a daily load, a solar bell, a slow wind."""
+    time = np.datetime64("2015-01-01", "s") + np.arange(0, 14 * 86_400, STEP_S)
+    hour = np.arange(len(time)) / 4
+    load = 55e3 - 9e3 * np.cos(2 * np.pi * (hour - 3) / 24) - 3e3 * np.cos(4 * np.pi * hour / 24)
+    solar = 17e3 * np.maximum(0, -np.cos(2 * np.pi * hour / 24))
+    wind = 9e3 + 6e3 * np.sin(2 * np.pi * hour / 77)
+    return Signals(time, np.stack([load, solar, wind], axis=1), "analytic", "formulas of a test")
+
+
+@pytest.fixture(scope="session")
+def grid_of() -> Callable[[str], Grid]:
+    """The grid of a name in the catalogue."""
+    return cache(load_grid)
+
+
+@pytest.fixture(scope="session")
+def problem_of(grid_of: Callable[[str], Grid], signals: Signals) -> Callable[[str], Problem]:
+    """The grid of a name with injections of seed 0 and every set-point at 1.02 p.u."""
+
+    @cache
+    def problem(name: str) -> Problem:
+        grid = grid_of(name)
+        injections = Injections(grid, signals, seed=0)
+        setpoint_pu = np.full(grid.n_buses, SETPOINT_PU)
+        return Problem(grid, injections, PowerFlow(grid, setpoint_pu, *injections.mean()))
+
+    return problem
+
+
+@pytest.fixture(scope="session")
+def some_steps(signals: Signals) -> NDArray[np.int64]:
+    """A few steps anywhere in the record, always the same."""
+    return np.random.default_rng(20150101).choice(len(signals.time), size=4, replace=False)

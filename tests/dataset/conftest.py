@@ -1,0 +1,20 @@
+from pathlib import Path
+
+import pytest
+
+from powerphase.dataset.generation import generate
+from powerphase.synthesis.signals import Signals
+from tests.dataset.exact import exact_signals
+
+
+@pytest.fixture(scope="session")
+def signals() -> Signals:
+    return exact_signals()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, signals: Signals) -> Path:
+    """A data set of three blocks, made in one go by one thread; read it, never change it."""
+    out = tmp_path_factory.mktemp("undisturbed") / "store"
+    generate("ieee14", out, signals=signals, threads=1)
+    return out

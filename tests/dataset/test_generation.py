@@ -1,0 +1,248 @@
+"""The generator: the same bytes however it is run, and nothing lost however it is stopped."""
+
+import multiprocessing
+import signal
+import time
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerphase.axes import THETA, P, Q, V
+from powerphase.dataset.generation import generate
+from powerphase.dataset.recipe import make_recipe
+from powerphase.dataset.store import Store, open_store
+from powerphase.errors import (
+    CaseError,
+    PowerFlowError,
+    RecipeError,
+    SignalError,
+    StoreError,
+    UnknownName,
+)
+from powerphase.grid.case import PD, PQ, PV, SLACK
+from powerphase.grid.catalog import load_grid
+from powerphase.grid.rescue import BACKED_OFF, CARRIED, NEWTON
+from powerphase.synthesis.injections import Injections
+from powerphase.synthesis.signals import Signals
+from tests.dataset.exact import exact_signals, files_of
+
+GRID = "ieee14"
+
+
+@pytest.mark.parametrize(("threads", "work_steps"), [(2, 96), (1, 37), (2, 480), (3, 960)])
+def test_threads_and_work_sizes_leave_no_trace(
+    tmp_path: Path, undisturbed: Path, signals: Signals, threads: int, work_steps: int
+) -> None:
+    generate(GRID, tmp_path / "s", signals=signals, threads=threads, work_steps=work_steps)
+    assert files_of(tmp_path / "s") == files_of(undisturbed)
+
+
+# A server that has everything imported forks each generator, so that a kill after a random time
+# hits the work and not the imports.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["powerphase.dataset.generation"])
+
+
+def _generate(out: Path, threads: int, work_steps: int) -> None:
+    generate(GRID, out, signals=exact_signals(), threads=threads, work_steps=work_steps)
+
+
+def _start(out: Path, threads: int, work_steps: int) -> BaseProcess:
+    child = FORKED.Process(target=_generate, args=(out, threads, work_steps))
+    child.start()
+    return child
+
+
+@pytest.fixture(scope="module")
+def child_seconds(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """How long an undisturbed generator takes in a warm child process."""
+    for attempt in range(2):
+        began = time.perf_counter()
+        child = _start(tmp_path_factory.mktemp("timing") / str(attempt), 2, 96)
+        child.join()
+        assert child.exitcode == 0
+    return time.perf_counter() - began
+
+
+def test_a_killed_generator_finishes_with_the_bytes_of_an_undisturbed_one(
+    tmp_path: Path, undisturbed: Path, child_seconds: float
+) -> None:
+    moments = np.random.default_rng(20).uniform(0.1, 0.95, 20) * child_seconds
+    hits = 0
+    for number, moment in enumerate(moments):
+        out, threads, work_steps = tmp_path / f"{number}", 1 + number % 2, (96, 37, 480)[number % 3]
+        child = _start(out, threads, work_steps)
+        child.join(moment)
+        child.kill()
+        child.join()
+        hits += child.exitcode == -signal.SIGKILL
+        again = _start(out, threads, work_steps)
+        again.join()
+        assert again.exitcode == 0
+        assert files_of(out) == files_of(undisturbed)
+    assert hits >= 10
+
+
+def test_progress_counts_what_was_already_there(tmp_path: Path, signals: Signals) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop_after_first_block(done: int, total: int) -> None:
+        if done:
+            raise Stop
+
+    with pytest.raises(Stop):
+        generate(GRID, tmp_path / "s", signals=signals, on_progress=stop_after_first_block)
+    with pytest.raises(StoreError, match="unfinished, 1 of 3 blocks are done"):
+        open_store(tmp_path / "s")
+    seen: list[tuple[int, int]] = []
+    generate(GRID, tmp_path / "s", signals=signals, on_progress=lambda *step: seen.append(step))
+    assert seen == [(960, 2880), (1920, 2880), (2880, 2880)]
+
+
+def test_specified_quantities_are_stored_as_specified_and_only_solved_ones_as_solved(
+    undisturbed: Path, signals: Signals
+) -> None:
+    store, grid = open_store(undisturbed), load_grid(GRID)
+    p_mw, q_mvar = Injections(grid, signals, seed=0).steps(0, 2880)
+    state = store.read()
+    with_p, with_q = grid.bus_type != SLACK, grid.bus_type == PQ
+    assert np.array_equal(state[:, with_p, P], p_mw[:, with_p].astype(np.float32))
+    assert np.array_equal(state[:, with_q, Q], q_mvar[:, with_q].astype(np.float32))
+    assert not np.array_equal(state[:, grid.bus_type == PV, Q], q_mvar[:, grid.bus_type == PV])
+    assert (state[:, ~with_q, V] == np.float32(1.02)).all()
+    assert (state[:, grid.bus_type == SLACK, THETA] == 0).all()
+    empty = with_q & (grid.bus[:, PD] == 0)
+    assert empty.any()
+    assert (state[:, empty, P] == 0).all()
+    assert (state[:, empty, Q] == 0).all()
+
+
+def test_a_record_that_starts_later_holds_the_same_days(
+    tmp_path: Path, undisturbed: Path, signals: Signals
+) -> None:
+    part = generate(GRID, tmp_path / "s", signals=signals, start="2015-01-07", end="2015-01-19")
+    assert part.manifest.n_steps == 13 * 96
+    assert part.time[0] == np.datetime64("2015-01-07")
+    whole = open_store(undisturbed)
+    assert np.array_equal(part.read(), whole.read(slice("2015-01-07", "2015-01-20")))
+
+
+@pytest.fixture(scope="module")
+def stressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[int], list[int]]:
+    """A record with hopeless steps at its start and across a block's edge, and one too heavy."""
+    signals = exact_signals(25)
+    hopeless, heavy = [0, 1, 959, 960, 961, 1500], [1200]
+    values = signals.values_mw.copy()
+    values[hopeless, 0] *= 40
+    values[heavy, 0] *= 6
+    heavier = replace(signals, values_mw=values)
+    out = tmp_path_factory.mktemp("stressed") / "s"
+    return generate(GRID, out, signals=heavier), hopeless, heavy
+
+
+def test_unsolvable_steps_carry_the_last_solved_state_even_across_blocks(
+    stressed: tuple[Store, list[int], list[int]],
+) -> None:
+    store, hopeless, _ = stressed
+    state, provenance = store.read(), store.provenance
+    assert np.flatnonzero(provenance == CARRIED).tolist() == hopeless
+    for step in (959, 960, 961):
+        assert np.array_equal(state[step], state[958])
+    for step in (0, 1):  # nothing lies before them, so the first solved state must do
+        assert np.array_equal(state[step], state[2])
+    assert np.isnan(store.array("backoff")[...][hopeless]).all()
+
+
+def test_backed_off_steps_hold_the_scaled_injections_that_were_solved(
+    stressed: tuple[Store, list[int], list[int]],
+) -> None:
+    store, _, heavy = stressed
+    backoff = np.asarray(store.array("backoff")[...])
+    assert np.flatnonzero(store.provenance == BACKED_OFF).tolist() == heavy
+    assert 0.7 <= backoff[heavy[0]] < 1
+    assert (backoff[store.provenance == NEWTON] == 1).all()
+    assert store.manifest.provenance == [25 * 96 - 7, 0, 1, 6]
+
+
+def test_a_record_without_any_solvable_step_is_an_error(tmp_path: Path) -> None:
+    signals = exact_signals(20)
+    values = signals.values_mw.copy()
+    values[-96:, 0] *= 100  # the mean over the record solves, its last day does not
+    with pytest.raises(PowerFlowError, match="no step of the record could be solved"):
+        generate(
+            GRID,
+            tmp_path / "s",
+            signals=replace(signals, values_mw=values),
+            start="2015-01-20",
+        )
+
+
+def test_the_same_recipe_has_the_same_fingerprint_whatever_things_are_called(
+    signals: Signals,
+) -> None:
+    grid = load_grid(GRID)
+    options = {"seed": 0, "dispatch": "proportional", "setpoint": 1.02, "start": None, "end": None}
+    recipe = make_recipe(grid, signals, **options)
+    renamed = make_recipe(
+        replace(grid, name="other"),
+        replace(signals, edition="other", attribution="other"),
+        **{**options, "setpoint": "1.020", "start": "2015-01-01", "end": "2015-01-30"},
+    )
+    assert renamed.fingerprint == recipe.fingerprint
+    for change in ({"seed": 1}, {"dispatch": "slack"}, {"setpoint": "case"}, {"end": "2015-01-29"}):
+        assert make_recipe(grid, signals, **{**options, **change}).fingerprint != recipe.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"grid": "iee14"}, UnknownName, "no grid 'iee14'; did you mean ieee14"),
+        ({"grid": "no/such.m"}, CaseError, "no/such.m: cannot be read"),
+        ({"dispatch": "proportionate"}, UnknownName, "no dispatch 'proportionate'; did you mean p"),
+        ({"engine": "dask"}, UnknownName, "no engine 'dask'; did you mean local, ray"),
+        ({"setpoint": "high"}, RecipeError, "'high' is neither 'case' nor a number"),
+        ({"setpoint": 102.0}, RecipeError, "102 p.u. is not a voltage"),
+        ({"start": "yesterday"}, RecipeError, "start 'yesterday' is not a day"),
+        ({"start": "2016-01-01"}, RecipeError, "which cover 2015-01-01 to 2015-01-30"),
+        ({"start": "2015-01-09", "end": "2015-01-08"}, RecipeError, "is empty or leaves"),
+        ({"signals": "no.csv"}, SignalError, "no.csv"),
+        ({"signals": "synthetic", "edition": "mine"}, SignalError, "name themselves"),
+        ({"signals": "no.csv", "edition": "My Own"}, SignalError, "'My Own' is no name"),
+        ({"out": "s3://bucket/s"}, StoreError, "local directory"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_a_sentence_before_anything_is_written(
+    tmp_path: Path, signals: Signals, options: dict, error: type, message: str
+) -> None:
+    arguments = {"grid": GRID, "out": tmp_path / "s", "signals": signals, **options}
+    with pytest.raises(error, match=message):
+        generate(**arguments)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_grid_whose_mean_state_does_not_solve_is_refused(
+    tmp_path: Path, signals: Signals
+) -> None:
+    grid = load_grid(GRID)
+    bus = grid.bus.copy()
+    bus[:, PD] *= 30
+    with pytest.raises(PowerFlowError, match="no power flow at its mean injections"):
+        generate(replace(grid, bus=bus), tmp_path / "s", signals=signals)
+
+
+def test_the_alternatives_of_the_recipe_do_what_they_say(tmp_path: Path, signals: Signals) -> None:
+    grid = load_grid(GRID)
+    options = {"signals": signals, "end": "2015-01-02"}
+    case = generate(GRID, tmp_path / "case", setpoint="case", **options)
+    held = grid.bus_type != PQ
+    assert np.allclose(case.read(variable="V")[:, held], grid.setpoint_pu[held], rtol=1e-7)
+    slack = generate(GRID, tmp_path / "slack", dispatch="slack", **options)
+    generator = int(grid.bus_id[np.flatnonzero((grid.bus_type == PV) & (grid.bus[:, PD] == 0))[0]])
+    assert np.ptp(slack.read(bus=generator, variable="P")) == 0
+    assert np.ptp(case.read(bus=generator, variable="P")) == 0  # its generators idle in the file
+    load = slack.read(variable="P")[:, grid.bus_type != SLACK].sum(axis=1)
+    assert np.corrcoef(load, slack.read(bus=1, variable="P"))[0, 1] < -0.999
