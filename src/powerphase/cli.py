@@ -38,22 +38,27 @@ signals_app = typer.Typer(help="The national signals that drive every data set."
 app.add_typer(signals_app, name="signals", no_args_is_help=True)
 
 console = Console(highlight=False)
+INTERRUPTED = 130
+"""The exit status that typer gives to Ctrl-C, as shells do."""
+
 problems = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def main() -> None:
     """Run the command; an error is one sentence on standard error and a non-zero exit."""
     debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app([argument for argument in sys.argv[1:] if argument != "--debug"])
+        app(arguments)
     except PowerphaseError as error:
         if debug:
             raise
         problems.print(f"powerphase: {error}", markup=False)
         sys.exit(1)
-    except KeyboardInterrupt:
-        problems.print("powerphase: stopped; run the same command again to continue")
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            problems.print("powerphase: stopped; run the same command again to continue")
+        raise
 
 
 @app.callback(invoke_without_command=True)
@@ -105,7 +110,7 @@ def generate(
     out: Annotated[Path | None, typer.Option(help="Where to; by default data/GRID.")] = None,
     signals: Annotated[str, typer.Option(help="synthetic, opsd, or a file.")] = "synthetic",
     edition: Annotated[str | None, typer.Option(help="Names a file's signals in results.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes load types, power factors, noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Fixes load types, power factors, noise.")] = 2,
     dispatch: Annotated[str, typer.Option(help="proportional or slack.")] = "proportional",
     setpoint: Annotated[str, typer.Option(help="Voltage at generators [p.u.], or case.")] = "1.02",
     start: Annotated[str | None, typer.Option(help="First day, e.g. 2015-01-01.")] = None,

@@ -11,6 +11,7 @@ from powerphase.dataset.layout import BLOCK_STEPS, Block, sha256_of
 from powerphase.dataset.manifest import BlockRecord, Manifest, cpu_features, made_with
 from powerphase.dataset.recipe import (
     DEFAULT_SETPOINT_PU,
+    EDITION_SEED,
     Recipe,
     make_recipe,
     setpoints_pu,
@@ -38,7 +39,7 @@ def generate(
     *,
     signals: str | Path | Signals = "synthetic",
     edition: str | None = None,
-    seed: int = 0,
+    seed: int = EDITION_SEED,
     dispatch: str = "proportional",
     setpoint: float | str = DEFAULT_SETPOINT_PU,
     start: str | None = None,
@@ -55,7 +56,7 @@ def generate(
         out: a local directory.
         signals: `synthetic`, `opsd`, the path of a file in OPSD's format, or signals.
         edition: what results on this data set are called; by default it follows from the signals.
-        seed: fixes archetypes, power factors and noise.
+        seed: fixes archetypes, power factors and noise; by default, that of the paper's grids.
         dispatch: `proportional` (generation follows the load) or `slack` (it stays as it is).
         setpoint: voltage of slack and PV buses [p.u.], or `case` for the case file's own.
         start: first day (UTC), by default the signals' first.

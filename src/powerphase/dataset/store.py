@@ -1,6 +1,7 @@
 """A data set on disk, opened for reading: all that anyone needs who did not make it."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,24 +44,23 @@ class Store:
     @property
     def provenance(self) -> UInt8[np.ndarray, " S"]:
         """How each step was solved: 0 Newton, 1 Iwamoto, 2 backed off, 3 carried forward."""
-        return np.asarray(self.array("provenance")[...])
+        return self._load("provenance")
 
     @cached_property
     def time(self) -> Shaped[np.ndarray, " S"]:
         """Start of each step, `datetime64[s]`, UTC."""
-        return np.asarray(self.array("time")[...]).astype("datetime64[s]")
+        return self._load("time").astype("datetime64[s]")
 
     @cached_property
     def signals_mw(self) -> Float[np.ndarray, "S 3"]:
         """National load, solar and wind [MW] at each step."""
-        return np.asarray(self.array("signals")[...])
+        return self._load("signals")
 
     @cached_property
     def grid(self) -> Grid:
         """The network, as complete as in its case file."""
-        matrices = {name: np.asarray(self.array(f"grid/{name}")[...]) for name in _MATRICES}
-        base_mva = float(np.asarray(self.array("grid/base_mva")[...])[0])
-        return Grid(self.manifest.grid, base_mva, **matrices)
+        matrices = {name: self._load(f"grid/{name}") for name in ("bus", "gen", "branch")}
+        return Grid(self.manifest.grid, float(self._load("grid/base_mva")[0]), **matrices)
 
     def array(self, name: str) -> "zarr.Array[Any]":
         """The array `name` of the data set, e.g. `grid/power_factor`."""
@@ -89,10 +89,10 @@ class Store:
         every = np.arange(self.manifest.n_buses)[rows]
         channels = (len(VARIABLES) * every[:, None] + kinds).ravel()
         chosen = self._steps(time)
-        if bus is None and len(kinds) == len(VARIABLES):
-            values = np.asarray(self.state[chosen])[:, channels]
+        if bus is None and variable is None:
+            values = self._load(STATE, chosen)
         else:
-            values = np.asarray(self.state.oindex[chosen, channels])
+            values = self._load(STATE, (chosen, channels))
         values = values.reshape(len(values), len(every), len(kinds))
         if isinstance(variable, str):
             values = values[..., 0]
@@ -102,7 +102,7 @@ class Store:
         """One block of the record, whole."""
         steps = self.manifest.steps(number)
         names = (STATE, *PER_STEP)
-        return Block(**{name: np.asarray(self.array(name)[steps]) for name in names})
+        return Block(**{name: self._load(name, steps) for name in names})
 
     def checked(self, number: int) -> tuple[dict[str, np.ndarray], list[str]]:
         """The sound arrays of a block, and the names of its damaged ones."""
@@ -117,14 +117,22 @@ class Store:
     ) -> tuple[dict[str, np.ndarray], list[str]]:
         sound = {}
         for name, expected in sha256.items():
-            try:
-                values = np.asarray(self.array(name)[steps])
-            except Exception:
-                # Codecs report broken bytes by whatever exception they like; all mean the same.
-                continue
-            if sha256_of(values) == expected:
-                sound[name] = values
+            with suppress(StoreError):
+                values = self._load(name, steps)
+                if sha256_of(values) == expected:
+                    sound[name] = values
         return sound, [name for name in sha256 if name not in sound]
+
+    def _load(self, name: str, chosen: Any = ...) -> np.ndarray:
+        """The chosen part of an array, as it is on disk."""
+        try:
+            return np.asarray(self.array(name).oindex[chosen])
+        except Exception as error:
+            # Codecs report broken bytes by whatever exception they like; all mean the same.
+            raise StoreError(
+                f"{self.path}: {name} cannot be decoded ({error}); `powerphase verify` lists all "
+                "damage, and the `powerphase generate` that made the data set mends it"
+            ) from error
 
     def _steps(self, time: TimeRange) -> slice:
         if time is None:
@@ -142,9 +150,6 @@ class Store:
             return int(np.searchsorted(self.time, np.array(moment, dtype="datetime64[s]")))
         except ValueError:
             raise StoreError(f"{moment!r} is not a time; write it as 2016-07-01T12:00") from None
-
-
-_MATRICES = ("bus", "gen", "branch")
 
 
 def open_store(path: str | Path, unfinished_ok: bool = False) -> Store:

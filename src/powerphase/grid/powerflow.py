@@ -86,7 +86,9 @@ class PowerFlow:
             self._network.change_p_load(row, p_mw[row])
             self._network.change_q_load(row, q_mvar[row])
         flat = np.where(grid.bus_type == PQ, 1.0, setpoint_pu).astype(np.complex128)
-        file = grid.bus[:, VM] * np.exp(1j * np.deg2rad(grid.bus[:, VA]))
+        # The solver keeps the slack bus at the angle it starts from; ours is 0, whichever start.
+        angle_deg = grid.bus[:, VA] - grid.bus[grid.bus_type == SLACK, VA]
+        file = grid.bus[:, VM] * np.exp(1j * np.deg2rad(angle_deg))
         for start in (flat, file):
             self._start = np.array(self._network.ac_pf(start, 50, TOLERANCE_MVA))
             if self._start.size:

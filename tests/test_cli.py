@@ -1,0 +1,139 @@
+"""The command line: what a user sees, and what an error looks like."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from powerphase import cli
+from powerphase.dataset.store import open_store
+from powerphase.errors import PowerphaseError
+
+RUN = [sys.executable, "-c", "from powerphase.cli import main; main()"]
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*RUN, *map(str, arguments)]
+    env = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "s"
+    done = run("generate", "ieee14", "--out", out, "--start", "2015-06-01", "--end", "2015-06-12")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_generate_makes_what_it_says(store: Path) -> None:
+    manifest = open_store(store).manifest
+    assert (manifest.grid, manifest.edition, manifest.n_steps) == ("ieee14", "synthetic", 12 * 96)
+    assert manifest.recipe["seed"] == 2
+
+
+def test_verify_and_info_describe_it(store: Path) -> None:
+    verified = run("verify", store)
+    assert verified.returncode == 0
+    for phrase in ("valid", "all as the manifest says", "MVAr", "newton 1,152, iwamoto 0"):
+        assert phrase in verified.stdout
+    shown = run("info", store)
+    assert shown.returncode == 0
+    for phrase in (
+        "ieee14: 14 buses, 56 channels",
+        "2015-06-01 to 2015-06-12",
+        "seed 2",
+        "synthetic",
+    ):
+        assert phrase in shown.stdout
+
+
+def test_verify_fails_on_damage_and_names_it(store: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(store, tmp_path / "s"))
+    os.truncate(broken / "state/c/1/0", 100)
+    verified = run("verify", broken)
+    assert verified.returncode == 1
+    assert "state, block 1" in verified.stdout
+    assert "NOT VALID" in verified.stdout
+
+
+def test_the_catalogue_holds_the_paper_s_table() -> None:
+    lines = CliRunner().invoke(cli.app, ["grids"], env={"COLUMNS": "160"}).stdout.splitlines()
+    rows = {cells[1]: cells for line in lines if len(cells := line.replace("│", " ").split()) > 5}
+    table = {
+        "activsg500": "500 410 2,000",
+        "pegase1354": "1,354 1,094 5,416",
+        "polish2383": "2,383 2,056 9,532",
+        "pegase2869": "2,869 2,359 11,476",
+        "polish3120": "3,120 2,771 12,480",
+        "pegase9241": "9,241 7,796 36,964",
+    }
+    text = [" ".join(line.replace("│", " ").split()) for line in lines]
+    assert rows or text
+    for name, counts in table.items():
+        (row,) = [line for line in text if line.startswith(name)]
+        assert f"{counts} yes" in row
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["generate", "pegase1345"], "no grid 'pegase1345'; did you mean pegase1354"),
+        (["verify", "nowhere"], "nowhere: no data set here"),
+        (["info", "nowhere"], "nowhere: no data set here"),
+        (["generate", "ieee14", "--signals", "opsd", "--edition", "x"], "name themselves"),
+    ],
+)
+def test_an_error_is_one_sentence_on_standard_error(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    failed = run(*arguments)
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    (line,) = failed.stderr.strip().splitlines()[-1:]
+    assert line.startswith("powerphase: ")
+    assert sentence in line
+    assert "Traceback" not in failed.stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    failed = run("verify", "nowhere", "--debug")
+    assert failed.returncode == 1
+    assert "Traceback" in failed.stderr
+
+
+def test_ctrl_c_stops_cleanly_and_the_same_command_continues(tmp_path: Path) -> None:
+    command = [*RUN, "generate", "ieee118", "--out", str(tmp_path / "s"), "--end", "2015-12-31"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not (tmp_path / "s" / "state" / "c").exists() and child.poll() is None:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate()
+    assert child.returncode == 130
+    assert stderr.strip().endswith("stopped; run the same command again to continue")
+    assert not (tmp_path / "s" / ".powerphase-lock").exists()
+    done = run(*command[len(RUN) :])
+    assert done.returncode == 0
+    assert open_store(tmp_path / "s").manifest.complete
+
+
+@pytest.mark.parametrize("command", ["grids", "generate", "verify", "info", "quickstart"])
+def test_help_shows_an_example(command: str) -> None:
+    shown = CliRunner().invoke(cli.app, [command, "--help"])
+    assert f"powerphase {command}" in shown.stdout
+
+
+def test_every_error_belongs_to_one_tree() -> None:
+    from powerphase import errors
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    own = [kind for kind in kinds if kind.__module__ == errors.__name__]
+    assert len(own) >= 8
+    assert all(issubclass(kind, PowerphaseError) for kind in own)
+    assert all(f" {kind.__name__} " in errors.__doc__ for kind in own[1:])

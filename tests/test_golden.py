@@ -1,0 +1,55 @@
+"""Small data sets whose values are committed: what the recipe meant once, it must go on meaning.
+
+A change that alters them on purpose raises `RECIPE_VERSION` and writes them anew with
+`python -m tests.test_golden`.
+"""
+
+import json
+import tempfile
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerphase.dataset.generation import generate
+from tests.dataset.exact import exact_signals
+
+CASES = sorted(path.parent for path in Path(__file__).parent.glob("golden/*/input.json"))
+
+
+def make(case: Path, out: Path) -> dict[str, object]:
+    options = json.loads((case / "input.json").read_text())
+    steps = tomllib.loads((case / "params.toml").read_text())["steps"]
+    store = generate(**options, out=out, signals=exact_signals())
+    states = {str(step): store.state[step].tolist() for step in steps}
+    return {"fingerprint": store.manifest.fingerprint, "states": states}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_golden_data_set_keeps_its_values_and_its_fingerprint(case: Path, tmp_path: Path) -> None:
+    expected = json.loads((case / "expected.json").read_text())
+    tolerance = tomllib.loads((case / "params.toml").read_text())
+    found = make(case, tmp_path / "s")
+    assert found["fingerprint"] == expected["fingerprint"]
+    assert found["states"].keys() == expected["states"].keys()
+    for step, state in expected["states"].items():
+        np.testing.assert_allclose(
+            found["states"][step], state, rtol=tolerance["relative"], atol=tolerance["absolute"]
+        )
+
+
+def write_expected() -> None:
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            content = make(case, Path(folder) / "s")
+        # float32 values, written with just enough digits to be read back exactly.
+        short = {
+            k: [float(np.format_float_positional(np.float32(v))) for v in state]
+            for k, state in content["states"].items()
+        }
+        (case / "expected.json").write_text(json.dumps({**content, "states": short}) + "\n")
+
+
+if __name__ == "__main__":
+    write_expected()
