@@ -20,7 +20,7 @@ import pandapower
 from pandapower.converter.pypower.from_ppc import from_ppc
 
 from powerphase.dataset.generation import generate
-from powerphase.dataset.recipe import make_recipe, setpoints_pu
+from powerphase.dataset.recipe import Recipe, make_recipe, setpoints_pu
 from powerphase.dataset.solving import StepSolver
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.grid.powerflow import bus_level_case
@@ -30,6 +30,7 @@ PAPER = [name for name, entry in CATALOG.items() if entry.in_paper]
 
 
 def main() -> None:
+    """Measure each grid in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("grids", nargs="*", default=PAPER)
     parser.add_argument("--signals", default="synthetic")
@@ -66,7 +67,7 @@ def main() -> None:
         )
 
 
-def pandapower_seconds(solver: StepSolver, recipe, n_steps: int) -> float:
+def pandapower_seconds(solver: StepSolver, recipe: Recipe, n_steps: int) -> float:
     """Median seconds of one `runpp` over steps spread across the first ten days."""
     grid = solver.grid
     with warnings.catch_warnings():

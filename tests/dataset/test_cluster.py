@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +16,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster() -> Iterator[str]:
     """The address of a running cluster with two nodes of one processor each."""
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     node = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
-    head = {**node, "include_dashboard": False}
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(**node)
-    yield cluster.address
-    cluster.shutdown()
+    # Ray's sockets live in this folder, and their paths must be short.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        head = {**node, "include_dashboard": False, "temp_dir": folder}
+        cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(**node)
+        yield cluster.address
+        cluster.shutdown()
 
 
 def _generate(address: str, out: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_grid_without_one_power_flow_is_refused_by_name_and_place(
 
 @pytest.mark.parametrize("base_mva", [0.0, -100.0, np.nan, np.inf])
 def test_the_base_power_must_be_positive_and_finite(grid_of: GridOf, base_mva: float) -> None:
-    with pytest.raises(CaseError, match="baseMVA is .*, it must be positive"):
+    with pytest.raises(CaseError, match=r"baseMVA is .*, it must be positive"):
         replace(grid_of("ieee14"), base_mva=base_mva)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import Problem
 
 from powerphase.errors import CaseError, UnknownName
 from powerphase.grid import catalog
 from powerphase.grid.case import PQ, Grid
 from powerphase.grid.catalog import CATALOG, case_folder, licence_of, load_grid
+from tests.conftest import Problem
 
 LARGEST = {"pegase9241", "activsg10000", "activsg25000"}
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -330,9 +331,6 @@ def test_any_text_is_a_grid_or_a_case_error(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.m"
     path.write_bytes(text.encode(errors="surrogatepass"))
-    try:
+    with suppress(CaseError):
         grid = read_grid(path)
-    except CaseError as error:
-        assert "any" in str(error)
-        return
-    assert np.isfinite(grid.bus[:, :6]).all()
+        assert np.isfinite(grid.bus[:, :6]).all()

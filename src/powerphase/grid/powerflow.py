@@ -79,6 +79,11 @@ class PowerFlow:
         q_mvar: Float[np.ndarray, " N"],
         threads: int = 1,
     ) -> None:
+        # The solver would pass over what is not a number and keep what it had.
+        if not np.isfinite([p_mw, q_mvar, np.where(grid.bus_type == PQ, 1.0, setpoint_pu)]).all():
+            raise PowerFlowError(
+                f"grid {grid.name!r}: its mean injections or set-points are not all finite numbers"
+            )
         self.threads = threads
         self._network = init_from_matpower(bus_level_case(grid, setpoint_pu))
         # Every bus owns a load, so columns of the sweep are bus rows.

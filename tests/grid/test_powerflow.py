@@ -1,0 +1,442 @@
+"""Power flow, against oracles that share no code with the solver, and around its known traps."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pandapower
+import pytest
+from lightsim2grid.injectionSweep import InjectionSweepCPP
+from lightsim2grid.network import init_from_matpower
+from numpy.typing import NDArray
+from pandapower.converter.pypower.from_ppc import from_ppc
+
+from powerphase.errors import PowerFlowError
+from powerphase.grid.admittance import admittance, consumption_mva, mismatch_pu
+from powerphase.grid.case import (
+    BASE_KV,
+    BUS_TYPE,
+    PD,
+    PG,
+    PQ,
+    PV,
+    QD,
+    QG,
+    SHIFT,
+    SLACK,
+    TAP,
+    VA,
+    VG,
+    VM,
+    Grid,
+)
+from powerphase.grid.powerflow import PowerFlow, Solution, bus_level_case
+from tests.conftest import SETPOINT_PU, Problem
+from tests.grid.newton_oracle import newton
+from tests.grid.two_buses import nose_pu, two_buses
+
+GridOf = Callable[[str], Grid]
+ProblemOf = Callable[[str], Problem]
+SIX = ["activsg500", "pegase1354", "polish2383", "pegase2869", "polish3120", "pegase9241"]
+
+
+def nominal(grid: Grid) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Net consumption that the case file itself states, generator by generator."""
+    p_mw, q_mvar = grid.bus[:, PD].copy(), grid.bus[:, QD].copy()
+    for generator, row in zip(
+        grid.gen[grid.generator_on], grid.generator_row[grid.generator_on], strict=True
+    ):
+        p_mw[row] -= generator[PG]
+        q_mvar[row] -= generator[QG]
+    return p_mw, q_mvar
+
+
+def at_steps(
+    problem: Problem, steps: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What the recipe asks for at single steps."""
+    blocks = [problem.injections.steps(int(step), int(step) + 1) for step in steps]
+    return np.concatenate([p for p, _ in blocks]), np.concatenate([q for _, q in blocks])
+
+
+def same_bits(one: Solution, other: Solution) -> bool:
+    return all(
+        getattr(one, name).tobytes() == getattr(other, name).tobytes()
+        for name in ("voltage", "converged", "iterations")
+    )
+
+
+# Oracles.
+
+
+@pytest.mark.parametrize(("r", "x"), [(0.0, 0.1), (0.02, 0.1), (0.05, 0.05)])
+@pytest.mark.parametrize("q_per_p", [-0.2, 0.0, 0.4])
+def test_two_buses_follow_the_closed_form_up_to_the_nose(
+    r: float, x: float, q_per_p: float
+) -> None:
+    """|V|² solves u² + (2(rP + xQ) − 1)u + |z|²|S|² = 0 until its discriminant is gone."""
+    z, direction = abs(complex(r, x)), 1 + 1j * q_per_p
+    load = nose_pu(r, x, q_per_p) * np.array([0.1, 0.5, 0.9, 0.999, 1.001, 1.5])
+    half = 0.5 - load * (r + x * q_per_p)
+    wanted = np.sqrt(half[:4] + np.sqrt(half[:4] ** 2 - (z * abs(direction) * load[:4]) ** 2))
+
+    flow = PowerFlow(two_buses(r, x), np.ones(2), np.zeros(2), np.zeros(2))
+    p_mw = np.stack([np.zeros(6), 100 * load], axis=1)
+    found = flow.solve(p_mw, q_per_p * p_mw)
+    np.testing.assert_array_equal(found.converged, [True] * 4 + [False] * 2)
+    np.testing.assert_allclose(np.abs(found.voltage[:4, 1]), wanted, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_voltages_equal_those_of_an_independent_newton(
+    problem_of: ProblemOf, some_steps: NDArray[np.int64], name: str
+) -> None:
+    problem = problem_of(name)
+    grid, steps = problem.grid, some_steps[:2]
+    p_mw, q_mvar = at_steps(problem, steps)
+    found = problem.flow.solve(p_mw, q_mvar)
+    assert found.converged.all()
+    start = np.where(grid.bus_type == PQ, 1.0, SETPOINT_PU) * np.exp(
+        1j * np.angle(problem.flow.start)
+    )
+    pv, pq = (np.flatnonzero(grid.bus_type == kind) for kind in (PV, PQ))
+    for row in range(len(steps)):
+        wanted = newton(
+            admittance(grid),
+            -p_mw[row] / grid.base_mva,
+            -q_mvar[row] / grid.base_mva,
+            pv,
+            pq,
+            start,
+        )
+        assert wanted is not None
+        np.testing.assert_allclose(found.voltage[row], wanted, rtol=0, atol=1e-8)
+
+
+def pandapower_voltage(
+    grid: Grid, p_mw: NDArray[np.float64], q_mvar: NDArray[np.float64]
+) -> NDArray[np.complex128]:
+    case = bus_level_case(grid, np.full(grid.n_buses, SETPOINT_PU))
+    bus = np.array(case["bus"])
+    bus[:, PD], bus[:, QD] = p_mw, q_mvar
+    net = from_ppc({**case, "bus": bus, "version": "2"}, validate_conversion=False)
+    pandapower.runpp(net, init="flat", calculate_voltage_angles=True, trafo_model="pi", numba=False)
+    state = net.res_bus.loc[grid.bus_id]
+    return state.vm_pu.to_numpy() * np.exp(1j * np.deg2rad(state.va_degree.to_numpy()))
+
+
+@pytest.mark.filterwarnings("ignore:Setting an item of incompatible dtype:FutureWarning")
+@pytest.mark.parametrize("name", ["activsg500", "pegase1354", "pegase2869"])
+def test_voltages_equal_pandapowers(
+    problem_of: ProblemOf, some_steps: NDArray[np.int64], name: str
+) -> None:
+    problem = problem_of(name)
+    p_mw, q_mvar = at_steps(problem, some_steps[:1])
+    wanted = pandapower_voltage(problem.grid, p_mw[0], q_mvar[0])
+    np.testing.assert_allclose(
+        problem.flow.solve(p_mw, q_mvar).voltage[0], wanted, rtol=0, atol=1e-8
+    )
+
+
+def test_pandapower_reads_a_polish_grid_as_another_one(problem_of: ProblemOf) -> None:
+    """Why it is an oracle on three grids and not on six; if this fails, it may serve on more."""
+    problem = problem_of("polish2383")
+    p_mw, q_mvar = problem.injections.mean()
+    theirs = pandapower_voltage(problem.grid, p_mw, q_mvar)
+    found = consumption_mva(admittance(problem.grid), problem.grid.base_mva, theirs[None])
+    assert mismatch_pu(problem.grid, found, p_mw[None], q_mvar[None])[0] > 1
+    found = consumption_mva(
+        admittance(problem.grid), problem.grid.base_mva, problem.flow.start[None]
+    )
+    assert mismatch_pu(problem.grid, found, p_mw[None], q_mvar[None])[0] < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance_pu"), [("newengland39", 5e-8), ("nordic60", 1.1e-6), ("pegase89", 2e-6)]
+)
+def test_the_solution_written_in_a_case_file_is_found(
+    grid_of: GridOf, name: str, tolerance_pu: float
+) -> None:
+    grid = grid_of(name)
+    flow = PowerFlow(grid, grid.setpoint_pu, *nominal(grid))
+    np.testing.assert_allclose(np.abs(flow.start), grid.bus[:, VM], rtol=0, atol=tolerance_pu)
+
+
+@pytest.mark.parametrize(("name", "tolerance_rad"), [("newengland39", 1e-8), ("nordic60", 4e-6)])
+def test_the_angles_written_in_a_case_file_are_found(
+    grid_of: GridOf, name: str, tolerance_rad: float
+) -> None:
+    grid = grid_of(name)
+    flow = PowerFlow(grid, grid.setpoint_pu, *nominal(grid))
+    np.testing.assert_allclose(
+        np.angle(flow.start), np.deg2rad(grid.bus[:, VA]), rtol=0, atol=tolerance_rad
+    )
+
+
+# What is held, and what it means.
+
+
+@pytest.mark.parametrize("name", ["activsg500", "pegase1354", "polish3120"])
+def test_converged_rows_balance_to_a_billionth_by_our_own_matrix(
+    problem_of: ProblemOf, name: str
+) -> None:
+    """The solver's tolerance is in MVA: 1e-8 of them are 1e-10 p.u., with room for round-off."""
+    problem = problem_of(name)
+    p_mw, q_mvar = problem.injections.steps(0, 48)
+    found = problem.flow.solve(p_mw, q_mvar)
+    drawn = consumption_mva(admittance(problem.grid), problem.grid.base_mva, found.voltage)
+    missed = mismatch_pu(problem.grid, drawn, p_mw, q_mvar)
+    assert found.converged.sum() > 40
+    assert missed[found.converged].max() < 1e-9
+
+
+def test_setpoints_are_held_in_double_precision(problem_of: ProblemOf) -> None:
+    problem = problem_of("activsg500")
+    found = problem.flow.solve(*problem.injections.steps(0, 24))
+    held = np.abs(found.voltage[:, problem.grid.bus_type != PQ])
+    np.testing.assert_allclose(held, 1.02, rtol=4e-16)
+
+
+def test_each_bus_holds_its_own_setpoint(grid_of: GridOf) -> None:
+    grid = grid_of("ieee14")
+    wanted = 1 + np.arange(14) / 1000
+    flow = PowerFlow(grid, wanted, *nominal(grid))
+    held = grid.bus_type != PQ
+    np.testing.assert_allclose(np.abs(flow.start[held]), wanted[held], rtol=4e-16)
+
+
+@pytest.mark.parametrize("name", ["ieee118", "polish2736", "rte1888", "rte2848"])
+def test_the_slack_bus_has_angle_zero_whatever_the_file_says(
+    problem_of: ProblemOf, name: str
+) -> None:
+    problem = problem_of(name)
+    slack = problem.grid.bus_type == SLACK
+    assert problem.grid.bus[slack, VA] != 0
+    found = problem.flow.solve(*problem.injections.steps(0, 2))
+    np.testing.assert_allclose(np.angle(found.voltage[:, slack]), 0.0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["rte1888", "polish2736"])
+def test_a_generator_at_a_pq_bus_controls_no_voltage(problem_of: ProblemOf, name: str) -> None:
+    """As in MATPOWER: it injects what the file says, and its bus's voltage follows."""
+    problem = problem_of(name)
+    grid = problem.grid
+    p_mw, q_mvar = problem.injections.steps(0, 2)
+    found = problem.flow.solve(p_mw, q_mvar)
+    assert found.converged.all()
+    rows = grid.generator_row[grid.generator_on]
+    rows = rows[grid.bus_type[rows] == PQ]
+    drawn = consumption_mva(admittance(grid), grid.base_mva, found.voltage)
+    np.testing.assert_allclose(drawn.imag[:, rows], q_mvar[:, rows], atol=1e-7)
+    assert (np.abs(np.abs(found.voltage[:, rows]) - SETPOINT_PU) > 1e-6).all()
+
+
+def test_phase_shifters_without_a_ratio_are_solved_as_our_matrix_has_them(grid_of: GridOf) -> None:
+    branch = grid_of("ieee14").branch.copy()
+    branch[0, [TAP, SHIFT]] = 0.0, 5.0
+    grid = replace(grid_of("ieee14"), branch=branch)
+    p_mw, q_mvar = nominal(grid)
+    plain = PowerFlow(grid_of("ieee14"), grid.setpoint_pu, p_mw, q_mvar).start
+    shifted = PowerFlow(grid, grid.setpoint_pu, p_mw, q_mvar).start
+    assert np.abs(shifted - plain).max() > 1e-3
+    drawn = consumption_mva(admittance(grid), grid.base_mva, shifted[None])
+    assert mismatch_pu(grid, drawn, p_mw[None], q_mvar[None])[0] < 1e-9
+
+
+def test_columns_are_the_files_rows(grid_of: GridOf) -> None:
+    grid = grid_of("ieee14")
+    order = np.random.default_rng(0).permutation(14)
+    shuffled = replace(grid, bus=grid.bus[order].copy())
+    p_mw, q_mvar = nominal(grid)
+    straight = PowerFlow(grid, np.full(14, 1.02), p_mw, q_mvar).start
+    turned = PowerFlow(shuffled, np.full(14, 1.02), p_mw[order], q_mvar[order]).start
+    np.testing.assert_allclose(turned, straight[order], rtol=0, atol=1e-10)
+
+
+def test_voltage_bases_do_not_matter(grid_of: GridOf) -> None:
+    """The file of IEEE 14 has none (0 kV)."""
+    grid = grid_of("ieee14")
+    assert (grid.bus[:, BASE_KV] == 0).all()
+    bus = grid.bus.copy()
+    bus[:, BASE_KV] = np.linspace(20, 400, 14)
+    based = replace(grid, bus=bus)
+    starts = [PowerFlow(g, np.full(14, 1.02), *nominal(grid)).start for g in (grid, based)]
+    np.testing.assert_allclose(*starts, rtol=0, atol=1e-12)
+
+
+# Bits.
+
+
+@pytest.mark.parametrize("name", ["activsg500", "pegase1354"])
+def test_a_rows_bits_do_not_depend_on_its_batch(problem_of: ProblemOf, name: str) -> None:
+    problem = problem_of(name)
+    p_mw, q_mvar = problem.injections.steps(30, 78)
+    whole = problem.flow.solve(p_mw, q_mvar)
+    assert same_bits(problem.flow.solve(p_mw, q_mvar), whole)
+    for rows in (slice(0, 1), slice(5, 42), slice(None, None, -1)):
+        part = problem.flow.solve(p_mw[rows], q_mvar[rows])
+        wanted = Solution(whole.voltage[rows], whole.converged[rows], whole.iterations[rows])
+        assert same_bits(part, wanted)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_a_rows_bits_do_not_depend_on_the_number_of_threads(
+    problem_of: ProblemOf, threads: int
+) -> None:
+    problem = problem_of("pegase1354")
+    p_mw, q_mvar = problem.injections.steps(30, 78)
+    setpoint_pu = np.full(problem.grid.n_buses, SETPOINT_PU)
+    flow = PowerFlow(problem.grid, setpoint_pu, *problem.injections.mean(), threads=threads)
+    assert same_bits(flow.solve(p_mw, q_mvar), problem.flow.solve(p_mw, q_mvar))
+
+
+def test_one_power_flow_may_be_solved_from_several_threads_at_once(problem_of: ProblemOf) -> None:
+    problem = problem_of("pegase1354")
+    days = [problem.injections.steps(first, first + 24) for first in (0, 24, 48, 72)]
+    alone = [problem.flow.solve(*day) for day in days]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda day: problem.flow.solve(*day), days))
+    assert all(map(same_bits, alone, together))
+
+
+def test_voltages_of_one_solve_outlive_the_next(problem_of: ProblemOf) -> None:
+    problem = problem_of("activsg500")
+    p_mw, q_mvar = problem.injections.steps(0, 4)
+    first = problem.flow.solve(p_mw, q_mvar).voltage
+    kept = first.copy()
+    problem.flow.solve(0.9 * p_mw, 0.9 * q_mvar)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_solving_leaves_the_callers_injections_alone(problem_of: ProblemOf) -> None:
+    problem = problem_of("activsg500")
+    p_mw, q_mvar = problem.injections.steps(0, 4)
+    kept = p_mw.copy(), q_mvar.copy()
+    problem.flow.solve(p_mw, q_mvar)
+    np.testing.assert_array_equal((p_mw, q_mvar), kept)
+
+
+def test_the_layout_in_memory_does_not_matter(problem_of: ProblemOf) -> None:
+    problem = problem_of("activsg500")
+    p_mw, q_mvar = problem.injections.steps(0, 4)
+    turned = problem.flow.solve(np.asfortranarray(p_mw), np.asfortranarray(q_mvar))
+    assert same_bits(turned, problem.flow.solve(p_mw, q_mvar))
+
+
+# Failure.
+
+
+def test_a_row_without_a_solution_fails_alone(problem_of: ProblemOf) -> None:
+    problem = problem_of("activsg500")
+    p_mw, q_mvar = problem.injections.steps(0, 6)
+    sound = problem.flow.solve(p_mw, q_mvar)
+    broken = p_mw.copy()
+    broken[1] *= 50
+    broken[2, 7] = np.nan
+    broken[4, 7] = np.inf
+    found = problem.flow.solve(broken, q_mvar)
+    np.testing.assert_array_equal(found.converged, [True, False, False, True, False, True])
+    assert (found.voltage[~found.converged] == 0).all()
+    kept = found.converged
+    assert found.voltage[kept].tobytes() == sound.voltage[kept].tobytes()
+
+
+def test_typical_injections_without_a_solution_are_an_error_that_says_what_to_do(
+    problem_of: ProblemOf,
+) -> None:
+    problem = problem_of("ieee118")
+    p_mw, q_mvar = problem.injections.mean()
+    with pytest.raises(
+        PowerFlowError, match=r"'ieee118': no power flow at its mean .* try another setpoint"
+    ):
+        PowerFlow(problem.grid, np.full(118, 1.02), 50 * p_mw, 50 * q_mvar)
+
+
+@pytest.mark.parametrize("argument", range(3))
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_typical_injections_and_setpoints_must_be_finite(
+    grid_of: GridOf, argument: int, value: float
+) -> None:
+    grid = grid_of("ieee14")
+    arguments = np.stack([np.full(14, 1.02), *nominal(grid)])
+    arguments[argument, 0] = value
+    with pytest.raises(PowerFlowError, match=r"'ieee14': .* not all finite"):
+        PowerFlow(grid, *arguments)
+
+
+def test_no_steps_are_solved_as_none(problem_of: ProblemOf) -> None:
+    nothing = np.empty((0, 14))
+    assert problem_of("ieee14").flow.solve(nothing, nothing).voltage.shape == (0, 14)
+
+
+# The traps themselves, as they are in the library. Each is why `powerflow.py` takes some care; when
+# one of these tests fails the trap has gone, and so may the care.
+
+
+def swept(
+    sweep: InjectionSweepCPP, problem: Problem, p_mw: NDArray[np.float64]
+) -> NDArray[np.complex128]:
+    """The library's own voltages for these loads, not copied."""
+    sweep.modify_load_p(p_mw)
+    sweep.modify_load_q(0.2 * p_mw)
+    sweep.compute(problem.flow.start, 20, 1e-8)
+    return sweep.get_voltages()
+
+
+def test_the_library_changes_bits_when_a_sweep_is_used_again(problem_of: ProblemOf) -> None:
+    problem = problem_of("pegase1354")
+    p_mw, _ = problem.injections.steps(0, 8)
+    sweep = InjectionSweepCPP(problem.flow._network)
+    first, second = (swept(sweep, problem, p_mw).copy() for _ in range(2))
+    assert first.tobytes() != second.tobytes()
+    np.testing.assert_allclose(first, second, rtol=0, atol=1e-9)
+
+
+def test_the_library_returns_a_view_that_the_next_solve_overwrites(problem_of: ProblemOf) -> None:
+    problem = problem_of("ieee14")
+    p_mw, _ = problem.injections.steps(0, 2)
+    sweep = InjectionSweepCPP(problem.flow._network)
+    view = swept(sweep, problem, p_mw)
+    kept = view.copy()
+    swept(sweep, problem, 0.5 * p_mw)
+    assert (view != kept).any()
+
+
+def test_the_library_returns_zeros_in_silence_when_its_base_case_fails(
+    problem_of: ProblemOf,
+) -> None:
+    problem = problem_of("ieee14")
+    p_mw, _ = problem.injections.steps(0, 2)
+    network = init_from_matpower(bus_level_case(problem.grid, np.full(14, 1.02)))
+    for row in range(14):
+        network.change_p_load(row, 1e6)
+    assert (swept(InjectionSweepCPP(network), problem, p_mw) == 0).all()
+
+
+def test_the_library_passes_over_a_load_that_is_not_a_number(grid_of: GridOf) -> None:
+    network = init_from_matpower(bus_level_case(grid_of("ieee14"), np.ones(14)))
+    network.change_p_load(0, np.nan)
+    assert np.isfinite(network.get_loads()[0].target_p_mw)
+
+
+def test_the_library_holds_setpoints_that_are_updated_in_single_precision(grid_of: GridOf) -> None:
+    network = init_from_matpower(bus_level_case(grid_of("ieee14"), np.ones(14)))
+    every = np.ones(len(network.get_generators()), dtype=bool)
+    network.update_gens_v(every, np.full(len(every), 1.02, dtype=np.float32))
+    held = network.get_generators()[0].target_vm_pu
+    assert held == float(np.float32(1.02)) != 1.02
+
+
+def test_the_library_lets_a_generator_at_a_pq_bus_control_its_voltage(grid_of: GridOf) -> None:
+    grid = grid_of("ieee14")
+    bus = grid.bus.copy()
+    bus[1, BUS_TYPE] = 1
+    bus[:, BASE_KV] = 1.0
+    gen, branch = np.zeros((5, 21)), np.zeros((20, 13))
+    gen[:, :10], branch[:, :11] = grid.gen, grid.branch
+    gen[:, VG] = 1.02
+    branch[:, TAP] = np.where(branch[:, TAP] == 0, 1.0, branch[:, TAP])
+    network = init_from_matpower({"bus": bus, "gen": gen, "branch": branch, "baseMVA": 100.0})
+    voltage = network.ac_pf(np.ones(14, dtype=complex), 20, 1e-8)
+    np.testing.assert_allclose(abs(voltage[1]), 1.02, rtol=1e-12)
