@@ -12,7 +12,7 @@ import pytest
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.dataset.generation import generate
-from powerphase.dataset.recipe import make_recipe
+from powerphase.dataset.recipe import EDITION_SEED, make_recipe
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import (
     CaseError,
@@ -107,7 +107,7 @@ def test_specified_quantities_are_stored_as_specified_and_only_solved_ones_as_so
     undisturbed: Path, signals: Signals
 ) -> None:
     store, grid = open_store(undisturbed), load_grid(GRID)
-    p_mw, q_mvar = Injections(grid, signals, seed=0).steps(0, 2880)
+    p_mw, q_mvar = Injections(grid, signals, EDITION_SEED).steps(0, 2880)
     state = store.read()
     with_p, with_q = grid.bus_type != SLACK, grid.bus_type == PQ
     assert np.array_equal(state[:, with_p, P], p_mw[:, with_p].astype(np.float32))

@@ -14,8 +14,6 @@ from powerphase.grid.case import PQ, Grid
 from powerphase.grid.catalog import CATALOG, case_folder, licence_of, load_grid
 from tests.conftest import Problem
 
-LARGEST = {"pegase9241", "activsg10000", "activsg25000"}
-
 
 @pytest.mark.parametrize(
     ("name", "n_buses", "n_pq", "n_channels"),
@@ -40,10 +38,7 @@ def test_six_grids_are_the_papers() -> None:
     assert sum(entry.in_paper for entry in CATALOG.values()) == 6
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.slow] if n in LARGEST else []) for n in CATALOG],
-)
+@pytest.mark.parametrize("name", CATALOG)
 def test_every_grid_of_the_catalogue_solves_at_its_mean_injections(
     problem_of: Callable[[str], Problem], name: str
 ) -> None:

@@ -283,7 +283,7 @@ def test_the_mean_is_what_the_record_averages_to(
     grid_of: GridOf, signals: Signals, solar: float
 ) -> None:
     """Also where clipped shapes (much sun) lift it above the nominal load."""
-    grid = grid_of("ieee118")
+    grid = grid_of("ieee300")
     scaled = replace(signals, values_mw=signals.values_mw * [1.0, solar, 1.0])
     injections = Injections(grid, scaled, seed=0)
     averages = [block.mean(axis=0) for block in injections.steps(0, len(signals.time))]
