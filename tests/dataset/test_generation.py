@@ -141,7 +141,7 @@ def stressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[int]
     values[heavy, 0] *= 6
     heavier = replace(signals, values_mw=values)
     out = tmp_path_factory.mktemp("stressed") / "s"
-    return generate(GRID, out, signals=heavier), hopeless, heavy
+    return generate(GRID, out, signals=heavier, seed=0), hopeless, heavy
 
 
 def test_unsolvable_steps_carry_the_last_solved_state_even_across_blocks(

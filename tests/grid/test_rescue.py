@@ -134,7 +134,10 @@ class Stubborn(PowerFlow):
     def __init__(self) -> None:
         self.attempts: list[tuple[bool, dict[int, float]]] = []
 
-    def solve(
+    def solve(self, p_mw: NDArray[np.float64], q_mvar: NDArray[np.float64]) -> Solution:
+        return self.newton(p_mw, q_mvar)
+
+    def newton(
         self, p_mw: NDArray[np.float64], q_mvar: NDArray[np.float64], iwamoto: bool = False
     ) -> Solution:
         scale, row = p_mw[:, 0], np.rint(q_mvar / p_mw)[:, 0].astype(int)

@@ -1,4 +1,4 @@
-"""AC power flow of many steps at once: a thin, careful shell around lightsim2grid's sweep.
+"""AC power flow of many steps at once: the chord method first, lightsim2grid's Newton for the rest.
 
 The network reaches the solver at bus level: one load per bus that can draw or inject power, one
 idle generator per voltage-controlled bus. What is solved is then exactly what is stored, the net
@@ -15,6 +15,7 @@ from lightsim2grid.lightsim2grid_cpp import RefactorPolicyType, ScalingPolicyTyp
 from lightsim2grid.network import init_from_matpower
 
 from powerphase.errors import PowerFlowError
+from powerphase.grid.admittance import admittance
 from powerphase.grid.case import (
     BASE_KV,
     BUS_I,
@@ -39,9 +40,13 @@ from powerphase.grid.case import (
     VM,
     Grid,
 )
+from powerphase.grid.chord import Chord
 
 TOLERANCE_MVA = 1e-8
 """The sweep's tolerance is in MVA: this is 1e-10 p.u. on a base of 100 MVA."""
+
+ANCHOR_LEVELS = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
+"""Multiples of the typical injections at which the chord method's Jacobians are frozen."""
 
 MAX_ITERATIONS = 20
 """Near the limit of feasibility 15 miss solutions that 20 find."""
@@ -58,17 +63,30 @@ class Solution:
     converged: Bool[np.ndarray, " S"]
     iterations: Int[np.ndarray, " S"]
 
+    @classmethod
+    def empty(cls, n_steps: int, n_buses: int) -> "Solution":
+        """Room for so many steps, none of them solved."""
+        voltage = np.zeros((n_steps, n_buses), dtype=np.complex128)
+        return cls(voltage, np.zeros(n_steps, dtype=bool), np.zeros(n_steps, dtype=np.int64))
+
+    def accept(self, rows: Int[np.ndarray, " n"], part: "Solution") -> None:
+        """Take over what another attempt found for the given rows."""
+        self.voltage[rows] = part.voltage
+        self.converged[rows] = part.converged
+        self.iterations[rows] = part.iterations
+
 
 class PowerFlow:
     """A grid at fixed set-points, ready to be solved for any number of steps.
 
+    It may be used by several threads at once.
+
     Args:
         grid: the network.
         setpoint_pu: voltage of each slack and PV bus [p.u.]; values at PQ buses are ignored.
-        p_mw: a typical net consumption of each bus, which must be solvable: every solve starts
-            from its solution. The mean over the record saves a third of the iterations.
+        p_mw: a typical net consumption of each bus, which must be solvable: Newton starts from its
+            solution, and the chord method from those of its multiples.
         q_mvar: its reactive part.
-        threads: how many steps are solved at the same time; no effect on any bit of the result.
     """
 
     def __init__(
@@ -77,51 +95,84 @@ class PowerFlow:
         setpoint_pu: Float[np.ndarray, " N"],
         p_mw: Float[np.ndarray, " N"],
         q_mvar: Float[np.ndarray, " N"],
-        threads: int = 1,
     ) -> None:
         # The solver would pass over what is not a number and keep what it had.
         if not np.isfinite([p_mw, q_mvar, np.where(grid.bus_type == PQ, 1.0, setpoint_pu)]).all():
             raise PowerFlowError(
                 f"grid {grid.name!r}: its mean injections or set-points are not all finite numbers"
             )
-        self.threads = threads
         self._network = init_from_matpower(bus_level_case(grid, setpoint_pu))
         # Every bus owns a load, so columns of the sweep are bus rows.
         for row in range(grid.n_buses):
             self._network.change_p_load(row, p_mw[row])
             self._network.change_q_load(row, q_mvar[row])
+        self._start = self._solve_typical(grid, setpoint_pu)
+        self._typical_mw = p_mw
+        self._levels, self._chords = self._anchored(grid, p_mw, q_mvar)
+
+    def _solve_typical(
+        self, grid: Grid, setpoint_pu: Float[np.ndarray, " N"]
+    ) -> Complex[np.ndarray, " N"]:
         flat = np.where(grid.bus_type == PQ, 1.0, setpoint_pu).astype(np.complex128)
         # The solver keeps the slack bus at the angle it starts from; ours is 0, whichever start.
         angle_deg = grid.bus[:, VA] - grid.bus[grid.bus_type == SLACK, VA]
         file = grid.bus[:, VM] * np.exp(1j * np.deg2rad(angle_deg))
         for start in (flat, file):
-            self._start = np.array(self._network.ac_pf(start, 50, TOLERANCE_MVA))
-            if self._start.size:
-                return
+            solution = np.array(self._network.ac_pf(start, 50, TOLERANCE_MVA))
+            if solution.size:
+                return solution
         raise PowerFlowError(
             f"grid {grid.name!r}: no power flow at its mean injections and these set-points; "
             "try another setpoint, e.g. the case file's own (setpoint 'case')"
         )
 
+    def _anchored(
+        self, grid: Grid, p_mw: Float[np.ndarray, " N"], q_mvar: Float[np.ndarray, " N"]
+    ) -> tuple[Float[np.ndarray, " levels"], list[Chord]]:
+        """The levels whose multiple of the typical injections solves, and the chords there."""
+        levels = np.array(ANCHOR_LEVELS)
+        anchors = self.newton(np.outer(levels, p_mw), np.outer(levels, q_mvar))
+        ybus, tolerance_pu = admittance(grid), TOLERANCE_MVA / grid.base_mva
+        states = anchors.voltage[anchors.converged]
+        return levels[anchors.converged], [Chord(grid, ybus, v, tolerance_pu) for v in states]
+
     @property
     def start(self) -> Complex[np.ndarray, " N"]:
-        """The solution at typical injections, from which every step starts."""
+        """The solution at typical injections, from which Newton starts."""
         return self._start
 
-    def solve(
+    def solve(self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]) -> Solution:
+        """Solve every step for the given net consumption; failed rows are marked, never raised.
+
+        Each step goes to the chord of the nearest load level; Newton takes what it leaves.
+        """
+        found = Solution.empty(*p_mw.shape)
+        with np.errstate(invalid="ignore"):  # a row that is not finite fails later, alone
+            level = (p_mw * self._typical_mw).sum(axis=1) / ((self._typical_mw**2).sum() or 1.0)
+        nearest = np.abs(level[:, None] - self._levels).argmin(axis=1)
+        for index, chord in enumerate(self._chords):
+            rows = np.flatnonzero(nearest == index)
+            if rows.size:
+                found.voltage[rows], found.iterations[rows] = chord.solve(p_mw[rows], q_mvar[rows])
+        found.converged[:] = found.iterations > 0
+        rest = np.flatnonzero(~found.converged)
+        if rest.size:
+            found.accept(rest, self.newton(p_mw[rest], q_mvar[rest]))
+        return found
+
+    def newton(
         self,
         p_mw: Float[np.ndarray, "S N"],
         q_mvar: Float[np.ndarray, "S N"],
         iwamoto: bool = False,
     ) -> Solution:
-        """Solve every step for the given net consumption; failed rows are marked, never raised.
+        """Solve every step by Newton's method; failed rows hold zeros.
 
-        `iwamoto` damps each Newton step by Iwamoto's multiplier and refactors always.
+        `iwamoto` damps each step by Iwamoto's multiplier and refactors always.
         """
         # A new object each time: a used one changes the last bits of later results, and its base
         # case, if it is kept, does too.
         sweep = InjectionSweepCPP(self._network)
-        sweep.nb_thread = self.threads
         sweep.reuse_base_case = False
         config = sweep.get_algo_config()
         scaling, refactor, line_search, _ = config.int_params

@@ -51,7 +51,7 @@ def solve_with_rescue(
     )
     if not open_rows.size:
         return result
-    attempt = flow.solve(p_mw[open_rows], q_mvar[open_rows], iwamoto=True)
+    attempt = flow.newton(p_mw[open_rows], q_mvar[open_rows], iwamoto=True)
     open_rows = _accept(result, open_rows, attempt, IWAMOTO, 1.0)
     for scale in BACKOFF_SCALES:
         if not open_rows.size:

@@ -1,0 +1,215 @@
+"""Newton's method with a frozen Jacobian: a step of the record costs a few triangular solves.
+
+Newton factorises one Jacobian per iteration and step, and that is nearly all of its cost. But the
+steps of a record lie close to few states, and with the Jacobian of a state nearby the iteration
+(the chord method) still contracts: it needs ten cheap iterations where Newton needs four dear ones.
+Both end at the same tolerance and so at the same state; what is too far away is left to Newton.
+
+Voltages are rectangular here, V = e + jf, so that the equations are quadratic and no sine is
+needed. The factors are kept in float32: a frozen Jacobian is rough anyway, and what memory has to
+deliver is the limit here. Sixteen steps pass through them side by side, one per vector lane. Lanes
+never meet: the bits of a step do not depend on its neighbours.
+"""
+
+from typing import Any, no_type_check
+
+import numpy as np
+from jaxtyping import Bool, Complex, Float, Int
+from numba import njit
+from scipy.sparse import block_array, csr_array, diags_array, tril, triu
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse.linalg import SuperLU, splu
+
+from powerphase.grid.case import PQ, SLACK, Grid
+
+LANES = 16
+MAX_ITERATIONS = 40
+DIVERGED = 1e6
+"""A mismatch [p.u.] from which no iteration comes back."""
+
+PIVOT_THRESHOLD = 1e-3
+"""Low, so that the factors stay sparse; their last digits do not matter to a frozen Jacobian."""
+
+
+class Chord:
+    """The equations of one grid with the Jacobian frozen at `anchor`, a solved state.
+
+    Slack and PV buses keep the anchor's voltage magnitudes.
+    """
+
+    def __init__(
+        self, grid: Grid, ybus: csr_array, anchor: Complex[np.ndarray, " N"], tolerance_pu: float
+    ) -> None:
+        self._base_mva = grid.base_mva
+        self._tolerance = tolerance_pu
+        # Neighbours in the network become neighbours in memory.
+        self._order = reverse_cuthill_mckee(ybus, symmetric_mode=True).astype(np.int64)
+        ybus = ybus[self._order][:, self._order].tocsr()
+        anchor, bus_type = anchor[self._order], grid.bus_type[self._order]
+        self._anchor = np.repeat(np.stack([anchor.real, anchor.imag], axis=1), LANES, axis=1)
+        free = np.flatnonzero(bus_type != SLACK)
+        holds_v = (bus_type != PQ)[free]
+        factors = splu(
+            _jacobian(ybus, anchor, free, holds_v).tocsc(),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=PIVOT_THRESHOLD,
+            options={"SymmetricMode": True},
+        )
+        self._equations = (
+            ybus.indptr,
+            ybus.indices.astype(np.uint32),
+            ybus.data.real.copy(),
+            ybus.data.imag.copy(),
+            free,
+            np.where(holds_v, np.abs(anchor[free]) ** 2, np.nan),
+            factors.perm_r.astype(np.int64),
+        )
+        self._factors = _by_columns(factors)
+
+    def solve(
+        self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]
+    ) -> tuple[Complex[np.ndarray, "S N"], Int[np.ndarray, " S"]]:
+        """Voltages and iterations of each step for its net consumption; 0 iterations: failed."""
+        voltage = np.empty(p_mw.shape, dtype=np.complex128)
+        iterations = np.empty(len(p_mw), dtype=np.int64)
+        for first in range(0, len(p_mw), LANES):
+            rows = np.arange(first, min(first + LANES, len(p_mw)))
+            lanes = np.resize(rows, LANES)  # a last, short tile repeats its rows
+            p_pu, q_pu = (self._tile(x[lanes]) for x in (p_mw, q_mvar))
+            state = self._anchor.copy()
+            found = _iterate(self._equations, self._factors, p_pu, q_pu, state, self._tolerance)
+            iterations[rows] = found[: len(rows)]
+            solved = voltage[first : first + LANES]
+            solved.real[:, self._order] = state[:, : len(rows)].T
+            solved.imag[:, self._order] = state[:, LANES : LANES + len(rows)].T
+        return voltage, iterations
+
+    def _tile(self, consumption: Float[np.ndarray, "lanes N"]) -> Float[np.ndarray, "N lanes"]:
+        """Injections [p.u.] with the steps in the lanes."""
+        return consumption.T[self._order] / -self._base_mva
+
+
+def _jacobian(
+    ybus: csr_array,
+    state: Complex[np.ndarray, " N"],
+    free: Int[np.ndarray, " free"],
+    holds_v: Bool[np.ndarray, " free"],
+) -> csr_array:
+    """Derivatives of P, then of Q (V² at voltage-controlled buses), by f, then by e.
+
+    From S = V conj(YV). P follows f and Q follows e: in this order the diagonal is large.
+    """
+    current = diags_array((ybus @ state).conj())
+    product = diags_array(state) @ ybus.conj()
+    by_e, by_f = (current + product).tocsr(), (1j * (current - product)).tocsr()
+    by_e, by_f = by_e[free][:, free], by_f[free][:, free]
+    pq, pv = diags_array((~holds_v).astype(float)), diags_array(holds_v.astype(float))
+    v = state[free]
+    q_by_f = pq @ by_f.imag + pv @ diags_array(2 * v.imag)
+    q_by_e = pq @ by_e.imag + pv @ diags_array(2 * v.real)
+    return block_array([[by_f.real, by_e.real], [q_by_f, q_by_e]], format="csr")
+
+
+def _by_columns(factors: SuperLU) -> tuple[np.ndarray, ...]:
+    """The strict triangles of L and U by columns, U's inverted diagonal, and the column order.
+
+    SuperLU has Pr A Pc = L U: equation i of A is row perm_r[i] of LU, and so for unknowns.
+    """
+    triangles: list[np.ndarray] = []
+    for triangle in (tril(factors.L, -1).tocsc(), triu(factors.U, 1).tocsc()):
+        triangles += [triangle.indptr, triangle.indices.astype(np.uint32)]
+        triangles += [triangle.data.astype(np.float32)]
+    inverse = (1 / factors.U.diagonal()).astype(np.float32)
+    return (*triangles, inverse, factors.perm_c.astype(np.int64))
+
+
+# The kernels see arrays (buses, 2 x LANES): e in the first lanes of a row, f in the others. Their
+# innermost loops have a fixed, short length, which the compiler turns into vector instructions.
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+@no_type_check  # a checker's wrapper could not be compiled
+def _iterate(equations: Any, factors: Any, p: Any, q: Any, state: Any, tolerance: float) -> Any:
+    """Iterate every lane of `state` in place; return the iterations of each, 0 where it failed."""
+    iterations = np.zeros(LANES, dtype=np.int64)
+    active, worst = np.ones(LANES), np.empty(LANES)
+    step = np.empty((2 * equations[4].size, LANES), dtype=np.float32)
+    for iteration in range(1, MAX_ITERATIONS + 1):
+        _mismatch(equations, p, q, state, step, worst)
+        for m in range(LANES):
+            if active[m] == 1.0 and worst[m] <= tolerance:
+                iterations[m] = iteration
+                active[m] = 0.0
+            elif not worst[m] < DIVERGED:
+                active[m] = 0.0
+        if not active.any():
+            break
+        _substitute(factors, step)
+        _advance(equations[4], factors[7], step, active, state)
+    return iterations
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+@no_type_check  # a checker's wrapper could not be compiled
+def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any) -> None:
+    """What is specified minus what the state gives, in LU's row order; largest per lane."""
+    indptr, indices, g, b, free, v_squared, order = equations
+    n = free.size
+    by_g, by_b = np.empty(2 * LANES), np.empty(2 * LANES)
+    off = np.empty(2 * LANES)
+    worst[:] = 0.0
+    for k in range(n):
+        i = free[k]
+        by_g[:] = 0.0
+        by_b[:] = 0.0
+        for a in range(indptr[i], indptr[i + 1]):
+            j, ga, ba = indices[a], g[a], b[a]
+            for m in range(2 * LANES):
+                by_g[m] += ga * state[j, m]
+                by_b[m] += ba * state[j, m]
+        for m in range(LANES):
+            e, f = state[i, m], state[i, m + LANES]
+            current_re, current_im = by_g[m] - by_b[m + LANES], by_g[m + LANES] + by_b[m]
+            off[m] = p[i, m] - (e * current_re + f * current_im)
+            off[m + LANES] = q[i, m] - (f * current_re - e * current_im)
+        if not np.isnan(v_squared[k]):
+            for m in range(LANES):
+                off[m + LANES] = v_squared[k] - (state[i, m] ** 2 + state[i, m + LANES] ** 2)
+        for m in range(LANES):
+            rest[order[k], m] = off[m]
+            rest[order[n + k], m] = off[m + LANES]
+            larger = max(abs(off[m]), abs(off[m + LANES]))
+            if not larger <= worst[m]:  # so that NaN, which compares false, is kept too
+                worst[m] = larger
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+@no_type_check  # a checker's wrapper could not be compiled
+def _substitute(factors: Any, x: Any) -> None:
+    """Solve LUx = x in place."""
+    l_start, l_row, l_value, u_start, u_row, u_value, u_inverse, _ = factors
+    n = u_inverse.size
+    for j in range(n):
+        for a in range(l_start[j], l_start[j + 1]):
+            i, value = l_row[a], l_value[a]
+            for m in range(LANES):
+                x[i, m] -= value * x[j, m]
+    for j in range(n - 1, -1, -1):
+        for m in range(LANES):
+            x[j, m] *= u_inverse[j]
+        for a in range(u_start[j], u_start[j + 1]):
+            i, value = u_row[a], u_value[a]
+            for m in range(LANES):
+                x[i, m] -= value * x[j, m]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+@no_type_check  # a checker's wrapper could not be compiled
+def _advance(free: Any, order: Any, step: Any, active: Any, state: Any) -> None:
+    """Add the step, first f then e, to the lanes that still run."""
+    n = free.size
+    for k in range(n):
+        i, f_row, e_row = free[k], order[k], order[n + k]
+        for m in range(LANES):
+            state[i, m] += active[m] * step[e_row, m]
+            state[i, m + LANES] += active[m] * step[f_row, m]
