@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,11 +38,11 @@ app = typer.Typer(
 signals_app = typer.Typer(help="The national signals that drive every data set.")
 app.add_typer(signals_app, name="signals", no_args_is_help=True)
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False, emoji=False)
 INTERRUPTED = 130
 """The exit status that typer gives to Ctrl-C, as shells do."""
 
-problems = Console(stderr=True, highlight=False, soft_wrap=True)
+problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -53,7 +54,13 @@ def main() -> None:
     except PowerphaseError as error:
         if debug:
             raise
-        problems.print(f"powerphase: {error}", markup=False)
+        problems.print(f"powerphase: {error}")
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        kind = type(error).__name__
+        problems.print(f"powerphase: {kind}: {error}; this is a bug, --debug shows where")
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
@@ -64,6 +71,7 @@ def main() -> None:
 @app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     if version:
         import powerphase
@@ -214,6 +222,8 @@ def _show_certificate(certificate: "Certificate") -> None:
         text = f"at most {found.largest:.2g} {unit}; worst bus of a step: {levels}"
         table.add_row(f"{name} mismatch", text)
     share = f"{certificate.largest_share:.0%} of what float32 rounding can explain"
+    if isnan(certificate.largest_share):
+        share = "not checked"
     bad = certificate.inconsistent_steps
     table.add_row("AC equations", share if not bad else f"VIOLATED in {len(bad)} steps: {bad[:5]}")
     table.add_row("before rounding", f"at most {certificate.solver_mismatch_pu:.1e} p.u.")

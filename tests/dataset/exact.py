@@ -1,6 +1,7 @@
 """Small, exact ingredients for data sets: whole-number signals on a grid of 14 buses."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,19 @@ def exact_signals(days: int = 30) -> Signals:
         edition="exact",
         attribution="made by the tests",
     )
+
+
+HOPELESS, HEAVY = [0, 1, 959, 960, 961, 1500], [1200]
+"""Steps of `stressed_signals` that no back-off solves, and one that some back-off does."""
+
+
+def stressed_signals() -> Signals:
+    """A record for 14 buses and seed 0, unsolvable at its start and across a block's edge."""
+    signals = exact_signals(25)
+    values = signals.values_mw.copy()
+    values[HOPELESS, 0] *= 40
+    values[HEAVY, 0] *= 6
+    return replace(signals, values_mw=values)
 
 
 def files_of(store: Path) -> dict[str, str]:

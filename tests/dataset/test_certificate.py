@@ -92,3 +92,14 @@ def test_progress_reaches_the_end(undisturbed: Path) -> None:
     seen: list[tuple[int, int]] = []
     verify(undisturbed, on_progress=lambda *step: seen.append(step))
     assert seen[-1] == (open_store(undisturbed).manifest.n_steps,) * 2
+
+
+def test_a_record_cut_short_with_its_manifest_is_named(store: Path) -> None:
+    manifest = json.loads((store / MANIFEST).read_text())
+    manifest["n_steps"] = 1920
+    del manifest["blocks"]["2"]
+    manifest["blocks"]["0"]["provenance"] = [0, 0, 0, 960]
+    (store / MANIFEST).write_text(json.dumps(manifest))
+    certificate = verify(store)
+    assert any("number of steps does not follow" in claim for claim in certificate.damaged)
+    assert certificate.provenance == [1920, 0, 0, 0]  # counted, not believed

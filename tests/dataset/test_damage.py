@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from powerphase.dataset.certificate import verify
 from powerphase.dataset.generation import generate
 from powerphase.dataset.manifest import MANIFEST
 from powerphase.dataset.store import open_store
+from powerphase.dataset.writer import StoreWriter
 from powerphase.errors import StoreBusy, StoreError
 from powerphase.synthesis.signals import Signals
-from tests.dataset.exact import files_of
+from tests.dataset.exact import files_of, stressed_signals
 
 GRID = "ieee14"
 
@@ -49,8 +51,11 @@ def remove(path: Path, at: float) -> None:
     [
         ("state/c/1/0", "state, block 1"),
         ("mismatch/c/2", "mismatch, block 2"),
-        ("signals/c/0/0", "signals"),
-        ("grid/branch/c/0/0", "grid/branch"),
+        ("signals/c/0/0", "signals/c/0/0"),
+        ("grid/branch/c/0/0", "grid/branch/c/0/0"),
+        ("zarr.json", "zarr.json"),
+        ("grid/zarr.json", "grid/zarr.json"),
+        ("grid/gen/zarr.json", "grid/gen/zarr.json"),
     ],
 )
 def test_a_damaged_block_is_named_and_only_it_is_made_again(
@@ -76,8 +81,62 @@ def test_a_block_that_comes_out_different_is_reported_and_not_passed_off(
     manifest = json.loads((store / MANIFEST).read_text())
     manifest["blocks"]["1"]["sha256"]["state"] = "0" * 64
     (store / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(StoreError, match="block 1 was damaged and made again, but"):
-        generate(GRID, store, signals=signals)
+    for _ in range(2):  # asking again does not make it right
+        with pytest.raises(StoreError, match="block 1 was damaged, and these versions or"):
+            generate(GRID, store, signals=signals)
+    assert verify(store).damaged == ["state, block 1"]
+
+
+def test_lost_metadata_of_the_states_is_restored_and_costs_no_block(
+    store: Path, undisturbed: Path, signals: Signals
+) -> None:
+    (store / "state/zarr.json").unlink()
+    assert "state/zarr.json" in verify(store).damaged
+    shards = [path for path in (store / "state/c").rglob("*") if path.is_file()]
+    before = [path.stat().st_mtime_ns for path in shards]
+    generate(GRID, store, signals=signals)
+    assert files_of(store) == files_of(undisturbed)
+    assert [path.stat().st_mtime_ns for path in shards] == before
+
+
+@pytest.mark.parametrize("crash", range(12))
+def test_a_crash_before_any_record_is_made_good_even_while_states_are_carried_forward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: int
+) -> None:
+    """The worst moment is after the arrays of a block and before the manifest: all of these."""
+    signals, expected = stressed_signals(), tmp_path / "expected"
+    generate(GRID, expected, signals=signals, seed=0)
+    records, record = 0, StoreWriter._record
+
+    def dies(self: StoreWriter, blocks: object) -> None:
+        nonlocal records
+        records += 1
+        if records == crash + 1:
+            raise KeyboardInterrupt
+        record(self, blocks)
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(StoreWriter, "_record", dies)
+        generate(GRID, tmp_path / "s", signals=signals, seed=0)
+        assert records <= crash  # there are fewer records than this crash waits for
+    generate(GRID, tmp_path / "s", signals=signals, seed=0)
+    assert files_of(tmp_path / "s") == files_of(expected)
+
+
+def test_a_damaged_block_with_carried_steps_is_made_again_as_it_was(tmp_path: Path) -> None:
+    signals, store = stressed_signals(), tmp_path / "s"
+    generate(GRID, store, signals=signals, seed=0)
+    before = files_of(store)
+    for name in ("state/c/0/0", "state/c/1/0"):
+        flip(store / name, 0.5)
+    generate(GRID, store, signals=signals, seed=0)
+    assert files_of(store) == before
+    manifest = json.loads((store / MANIFEST).read_text())
+    manifest["blocks"]["1"]["sha256"]["state"] = "0" * 64
+    (store / MANIFEST).write_text(json.dumps(manifest))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="block 1 was damaged, and these versions or"):
+            generate(GRID, store, signals=signals, seed=0)
 
 
 def test_a_second_writer_is_refused_and_the_first_is_not_disturbed(
@@ -168,7 +227,7 @@ def test_any_write_may_fail_for_lack_of_space(
     async def fails_once(self: LocalStore, key: str, value: object) -> None:
         nonlocal writes
         writes += 1
-        if writes == 1 + 8 * moment:
+        if writes == 1 + 2 * moment:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         await put(self, key, value)
 

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
@@ -13,7 +15,7 @@ import pytest
 from powerphase.axes import THETA, P, Q, V
 from powerphase.dataset.generation import generate
 from powerphase.dataset.recipe import EDITION_SEED, make_recipe
-from powerphase.dataset.store import Store, open_store
+from powerphase.dataset.store import Store, open_store, read_manifest
 from powerphase.errors import (
     CaseError,
     PowerFlowError,
@@ -27,12 +29,12 @@ from powerphase.grid.catalog import load_grid
 from powerphase.grid.rescue import BACKED_OFF, CARRIED, NEWTON
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
-from tests.dataset.exact import exact_signals, files_of
+from tests.dataset.exact import HEAVY, HOPELESS, exact_signals, files_of, stressed_signals
 
 GRID = "ieee14"
 
 
-@pytest.mark.parametrize(("threads", "work_steps"), [(2, 96), (1, 37), (2, 480), (3, 960)])
+@pytest.mark.parametrize(("threads", "work_steps"), [(2, 96), (1, 37), (2, 480), (3, 960), (2, 7)])
 def test_threads_and_work_sizes_leave_no_trace(
     tmp_path: Path, undisturbed: Path, signals: Signals, threads: int, work_steps: int
 ) -> None:
@@ -71,7 +73,7 @@ def test_a_killed_generator_finishes_with_the_bytes_of_an_undisturbed_one(
     tmp_path: Path, undisturbed: Path, child_seconds: float
 ) -> None:
     moments = np.random.default_rng(20).uniform(0.1, 0.95, 20) * child_seconds
-    hits = 0
+    hits = interrupted = 0
     for number, moment in enumerate(moments):
         out, threads, work_steps = tmp_path / f"{number}", 1 + number % 2, (96, 37, 480)[number % 3]
         child = _start(out, threads, work_steps)
@@ -79,11 +81,14 @@ def test_a_killed_generator_finishes_with_the_bytes_of_an_undisturbed_one(
         child.kill()
         child.join()
         hits += child.exitcode == -signal.SIGKILL
+        manifest = read_manifest(out)
+        interrupted += manifest is not None and not manifest.complete
         again = _start(out, threads, work_steps)
         again.join()
         assert again.exitcode == 0
         assert files_of(out) == files_of(undisturbed)
     assert hits >= 10
+    assert interrupted >= 5  # the others fell before the first record or after the last
 
 
 def test_progress_counts_what_was_already_there(tmp_path: Path, signals: Signals) -> None:
@@ -134,14 +139,8 @@ def test_a_record_that_starts_later_holds_the_same_days(
 @pytest.fixture(scope="module")
 def stressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[int], list[int]]:
     """A record with hopeless steps at its start and across a block's edge, and one too heavy."""
-    signals = exact_signals(25)
-    hopeless, heavy = [0, 1, 959, 960, 961, 1500], [1200]
-    values = signals.values_mw.copy()
-    values[hopeless, 0] *= 40
-    values[heavy, 0] *= 6
-    heavier = replace(signals, values_mw=values)
     out = tmp_path_factory.mktemp("stressed") / "s"
-    return generate(GRID, out, signals=heavier, seed=0), hopeless, heavy
+    return generate(GRID, out, signals=stressed_signals(), seed=0), HOPELESS, HEAVY
 
 
 def test_unsolvable_steps_carry_the_last_solved_state_even_across_blocks(
@@ -213,6 +212,9 @@ def test_the_same_recipe_has_the_same_fingerprint_whatever_things_are_called(
         ({"signals": "synthetic", "edition": "mine"}, SignalError, "name themselves"),
         ({"signals": "no.csv", "edition": "My Own"}, SignalError, "'My Own' is no name"),
         ({"out": "s3://bucket/s"}, StoreError, "local directory"),
+        ({"work_steps": 0}, RecipeError, "must be at least 1"),
+        ({"threads": 0}, RecipeError, "must be at least 1"),
+        ({"edition": "mine"}, RecipeError, "these carry their own"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_a_sentence_before_anything_is_written(
@@ -246,3 +248,18 @@ def test_the_alternatives_of_the_recipe_do_what_they_say(tmp_path: Path, signals
     assert np.ptp(case.read(bus=generator, variable="P")) == 0  # its generators idle in the file
     load = slack.read(variable="P")[:, grid.bus_type != SLACK].sum(axis=1)
     assert np.corrcoef(load, slack.read(bus=1, variable="P"))[0, 1] < -0.999
+
+
+def test_memory_does_not_grow_with_the_record(tmp_path: Path) -> None:
+    """Peak memory of whole runs over one block and over nine."""
+    peaks = []
+    for last_day in ("2015-01-10", "2015-03-31"):
+        code = (
+            "import resource; from powerphase.dataset.generation import generate;"
+            f"generate('activsg500', {str(tmp_path / last_day)!r}, end='{last_day}', threads=2);"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    assert peaks[1] < 1.15 * peaks[0] + 40_000  # KiB: two more blocks may wait to be written

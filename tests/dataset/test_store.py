@@ -27,6 +27,7 @@ def test_slices_agree_with_the_whole_array(store: pp.Store) -> None:
     assert np.array_equal(store.read(bus=3, variable="theta"), whole[:, 2, 3])
     some = store.read(bus=[9, 2], variable=["Q", "P"])
     assert np.array_equal(some, whole[:, [8, 1]][..., [1, 0]])
+    assert store.read(bus={2, 9}, variable=("V",)).shape == (2880, 2, 1)
     assert np.array_equal(store.read(slice(100, 200), bus=[4]), whole[100:200, [3]])
     assert np.array_equal(store.read("2015-01-02"), whole[96:192])
     assert np.array_equal(store.read(slice("2015-01-02T12:00", "2015-01-03")), whole[144:192])
@@ -40,6 +41,14 @@ def test_slices_agree_with_the_whole_array(store: pp.Store) -> None:
         ({"variable": "Theta"}, UnknownName, "no variable 'Theta'; did you mean theta"),
         ({"bus": 15}, CaseError, "no bus 15; its 14 buses are numbered 1 to 14"),
         ({"time": slice("noon", None)}, StoreError, "'noon' is not a time"),
+        ({"time": "noon"}, StoreError, "'noon' is not a day"),
+        ({"time": "2015-01"}, StoreError, "'2015-01' is not a day"),
+        (
+            {"time": "2030-01-01"},
+            StoreError,
+            "not in the record, which holds 2015-01-01 to 2015-01",
+        ),
+        ({"time": slice(0, 100, 2)}, StoreError, "thin it afterwards"),
     ],
 )
 def test_what_is_not_there_is_refused(store: pp.Store, selection, error, message: str) -> None:
@@ -92,3 +101,8 @@ def test_the_manifest_names_sources_and_terms(store: pp.Store) -> None:
     assert grid.startswith("grid IEEE 14: licence")
     assert signals == "made by the tests"
     assert "ieee14 exact" in repr(store)
+
+
+def test_an_unknown_array_names_the_near_miss(store: pp.Store) -> None:
+    with pytest.raises(UnknownName, match="no array 'grid/branches'; did you mean grid/branch"):
+        store.array("grid/branches")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int
 
 from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
 from powerphase.dataset.layout import STATE
@@ -51,7 +51,7 @@ class Certificate:
     p_mw: Mismatch
     q_mvar: Mismatch
     largest_share: float
-    """Largest mismatch as a share of what float32 rounding can explain."""
+    """Largest mismatch as a share of what float32 rounding can explain; NaN if not checked."""
     inconsistent_steps: list[int]
     """Steps whose mismatch is more than float32 rounding can explain."""
     provenance: list[int]
@@ -96,69 +96,83 @@ class AcCheck:
         return np.stack(largest, axis=1), share
 
 
+@dataclass(frozen=True, eq=False)
+class _Findings:
+    """What one block showed; arrays are empty where it could not be read."""
+
+    damaged: list[str]
+    largest: Float[np.ndarray, "checked 2"]
+    share: Float[np.ndarray, " checked"]
+    mismatch: Float32[np.ndarray, " readable"]
+    provenance: Int[np.ndarray, " 4"]
+
+
 def verify(path: str | Path, on_progress: Callable[[int, int], None] | None = None) -> Certificate:
     """Check every stored byte and every stored step of the data set at `path`."""
     store = open_store(path, unfinished_ok=True)
-    damaged = _static_damage(store)
-    blocks = sorted(store.manifest.blocks)
+    manifest, damaged = store.manifest, _false_claims(store)
+    blocks = sorted(manifest.blocks)
     check = None if damaged else AcCheck(store.grid)
-    largest, shares = [np.zeros((0, 2))], [np.zeros(0)]
-    steps = [np.zeros(0, dtype=np.int64)]
+    found: list[_Findings] = []
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-        for number, (broken, found) in zip(
+        for number, block in zip(
             blocks, pool.map(lambda n: _check_block(store, check, n), blocks), strict=True
         ):
-            damaged += [f"{name}, block {number}" for name in broken]
-            if found is not None:
-                largest.append(found[0])
-                shares.append(found[1])
-                steps.append(np.arange(store.manifest.n_steps)[store.manifest.steps(number)])
+            found.append(block)
             if on_progress:
-                on_progress(store.manifest.steps(number).stop, store.manifest.n_steps)
-    return _certificate(
-        store, damaged, np.concatenate(largest), np.concatenate(shares), np.concatenate(steps)
-    )
+                on_progress(manifest.steps(number).stop, manifest.n_steps)
+    return _certificate(store, damaged, found)
 
 
-def _certificate(
-    store: Store,
-    damaged: list[str],
-    largest: Float[np.ndarray, "S 2"],
-    share: Float[np.ndarray, " S"],
-    steps: np.ndarray,
-) -> Certificate:
-    bad_mismatch = "mismatch" in " ".join(damaged)
-    recorded = np.asarray(store.array("mismatch")[...])[steps] if not bad_mismatch else np.nan
+def _certificate(store: Store, damaged: list[str], found: list[_Findings]) -> Certificate:
+    numbers = sorted(store.manifest.blocks)
+    bad = [
+        store.manifest.steps(number).start + int(row)
+        for number, block in zip(numbers, found, strict=True)
+        for row in np.flatnonzero(block.share > 1)
+    ]
+    largest = np.concatenate([np.zeros((0, 2)), *(block.largest for block in found)])
+    share = [block.share.max() for block in found if block.share.size]
+    mismatch = [block.mismatch.max() for block in found if block.mismatch.size]
     return Certificate(
         complete=store.manifest.complete,
-        damaged=damaged,
+        damaged=damaged + [name for block in found for name in block.damaged],
         p_mw=_summary(largest[:, 0]),
         q_mvar=_summary(largest[:, 1]),
-        largest_share=float(share.max(initial=0.0)),
-        inconsistent_steps=[int(step) for step in steps[share > 1]],
-        provenance=store.manifest.provenance,
-        solver_mismatch_pu=float(np.max(recorded, initial=0.0)),
+        largest_share=float(max(share, default=np.nan)),
+        inconsistent_steps=bad,
+        provenance=[int(n) for n in sum((b.provenance for b in found), np.zeros(4, dtype=int))],
+        solver_mismatch_pu=float(max(mismatch, default=np.nan)),
     )
 
 
-def _check_block(
-    store: Store, check: AcCheck | None, number: int
-) -> tuple[list[str], tuple[np.ndarray, np.ndarray] | None]:
+def _check_block(store: Store, check: AcCheck | None, number: int) -> _Findings:
     """Damaged arrays of a block and, where its states can be read, their distance from AC."""
     sound, broken = store.checked(number)
-    if check is None or STATE in broken:
-        return broken, None
-    days = np.split(sound[STATE], range(STEPS_PER_DAY, len(sound[STATE]), STEPS_PER_DAY))
-    largest, share = zip(*map(check.excess, days), strict=True)
-    return broken, (np.concatenate(largest), np.concatenate(share))
+    largest, share = np.zeros((0, 2)), np.zeros(0)
+    if check is not None and STATE in sound:
+        days = np.split(sound[STATE], range(STEPS_PER_DAY, len(sound[STATE]), STEPS_PER_DAY))
+        parts = [check.excess(day) for day in days]
+        largest, share = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return _Findings(
+        damaged=[f"{name}, block {number}" for name in broken],
+        largest=largest,
+        share=share,
+        mismatch=sound.get("mismatch", np.zeros(0, dtype=np.float32)),
+        provenance=np.bincount(sound.get("provenance", np.zeros(0, dtype=int)), minlength=4),
+    )
 
 
-def _static_damage(store: Store) -> list[str]:
-    """Descriptive arrays that changed, and claims of the manifest that do not follow from them."""
-    damaged = store.static_damage()
-    if Recipe(**store.manifest.recipe).fingerprint != store.manifest.fingerprint:
+def _false_claims(store: Store) -> list[str]:
+    """Files that changed, and claims of the manifest that do not follow from its recipe."""
+    manifest, damaged = store.manifest, store.static_damage()
+    recipe = Recipe(**manifest.recipe)
+    days = np.datetime64(recipe.end) - np.datetime64(recipe.start) + 1
+    if recipe.fingerprint != manifest.fingerprint:
         damaged.append("manifest (its fingerprint does not follow from its recipe)")
-    if not damaged and store.grid.sha256 != store.manifest.recipe["grid_sha256"]:
+    if manifest.n_steps != days.astype(int) * STEPS_PER_DAY:
+        damaged.append("manifest (its number of steps does not follow from its recipe)")
+    if not damaged and store.grid.sha256 != recipe.grid_sha256:
         damaged.append("grid (it is not the one that the recipe names)")
     return damaged
 

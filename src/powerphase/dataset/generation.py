@@ -1,14 +1,17 @@
 """From a recipe to a finished data set: makes what is missing, mends what is damaged."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from powerphase.dataset.layout import BLOCK_STEPS, Block, sha256_of
-from powerphase.dataset.manifest import BlockRecord, Manifest, cpu_features, made_with
+from powerphase.dataset.cluster import solve_blocks_on_ray
+from powerphase.dataset.layout import BLOCK_STEPS, Block, Static, sha256_of, static_files
+from powerphase.dataset.manifest import Manifest, cpu_features, made_with
 from powerphase.dataset.recipe import (
     DEFAULT_SETPOINT_PU,
     EDITION_SEED,
@@ -18,8 +21,8 @@ from powerphase.dataset.recipe import (
 )
 from powerphase.dataset.solving import WORK_STEPS, StepSolver, solve_blocks
 from powerphase.dataset.store import Store, is_url, open_store
-from powerphase.dataset.writer import Static, StoreWriter, writing
-from powerphase.errors import PowerFlowError, StoreError, UnknownName
+from powerphase.dataset.writer import StoreWriter, writing
+from powerphase.errors import PowerFlowError, RecipeError, StoreError, UnknownName
 from powerphase.grid.admittance import admittance
 from powerphase.grid.case import PQ, Grid
 from powerphase.grid.catalog import licence_of, load_grid
@@ -68,6 +71,12 @@ def generate(
     """
     if engine not in get_args(Engine):
         raise UnknownName.among("engine", engine, get_args(Engine))
+    if engine == "ray" and find_spec("ray") is None:
+        raise RecipeError("engine 'ray' needs Ray; pip install 'powerphase[cluster]'")
+    if work_steps < 1 or (threads is not None and threads < 1):
+        raise RecipeError(f"threads {threads} and work_steps {work_steps} must be at least 1")
+    if edition is not None and isinstance(signals, Signals):
+        raise RecipeError("edition names a file's signals; these carry their own")
     if is_url(str(out)):
         raise StoreError(f"{out}: data sets are written to a local directory; copy it afterwards")
     network = grid if isinstance(grid, Grid) else load_grid(grid)
@@ -76,56 +85,42 @@ def generate(
         network, source, seed=seed, dispatch=dispatch, setpoint=setpoint, start=start, end=end
     )
     solver = StepSolver(network, source, recipe)
-    static = _static(solver, recipe)
-    manifest = _manifest(solver, recipe, static)
-    with writing(Path(out), manifest, static) as writer:
-        expected = _withdraw_damaged(writer)
-        todo = [n for n in range(manifest.n_blocks) if n not in writer.manifest.blocks]
-        blocks = [(n, manifest.steps(n)) for n in todo]
+    manifest, files = _begin(solver, recipe)
+    with writing(Path(out), manifest, files) as writer:
+        todo = [(n, manifest.steps(n)) for n in _missing_or_damaged(writer.store)]
         if engine == "ray":
-            from powerphase.dataset.cluster import solve_blocks_on_ray
-
-            made = solve_blocks_on_ray(network, source, recipe, blocks)
+            made = solve_blocks_on_ray(network, source, recipe, todo)
         else:
-            made = solve_blocks(solver, blocks, threads or os.cpu_count() or 1, work_steps)
-        _write_all(writer, made, on_progress)
+            made = solve_blocks(solver, todo, threads or os.cpu_count() or 1, work_steps)
+        with closing(made):
+            _write_all(writer, made, manifest.n_steps - _length(todo), on_progress)
         _carry_forward(writer)
-        _check_mended(writer, expected)
     return open_store(out)
 
 
 def _write_all(
-    writer: StoreWriter, made: Iterator[tuple[int, Block]], on_progress: Progress | None
+    writer: StoreWriter,
+    made: Generator[tuple[int, Block], None, None],
+    done: int,
+    on_progress: Progress | None,
 ) -> None:
     """Write blocks as they come, whatever their order."""
-    m = writer.manifest
-    done = sum(len(range(m.n_steps)[m.steps(n)]) for n in m.blocks)
-    if on_progress:
-        on_progress(done, m.n_steps)
+    report = on_progress or (lambda done, total: None)
+    report(done, writer.manifest.n_steps)
     for number, block in made:
         writer.write(number, block)
         done += len(block.state)
-        if on_progress:
-            on_progress(done, m.n_steps)
+        report(done, writer.manifest.n_steps)
 
 
-def _withdraw_damaged(writer: StoreWriter) -> dict[int, BlockRecord]:
-    """Strike damaged blocks from the manifest, to be made again; return their records."""
-    store = writer.store
-    writer.write_static(store.static_damage())
-    damaged = {n: record for n, record in store.manifest.blocks.items() if store.checked(n)[1]}
-    writer.forget(list(damaged))
-    return damaged
+def _missing_or_damaged(store: Store) -> list[int]:
+    """The blocks that have to be made, or made again."""
+    blocks = store.manifest.blocks
+    return [n for n in range(store.manifest.n_blocks) if n not in blocks or store.checked(n)[1]]
 
 
-def _check_mended(writer: StoreWriter, expected: dict[int, BlockRecord]) -> None:
-    """A block made again must be the block that was there."""
-    for number, record in expected.items():
-        if writer.manifest.blocks[number].sha256 != record.sha256:
-            raise StoreError(
-                f"{writer.path}: block {number} was damaged and made again, but these versions or "
-                "this processor do not repeat its bits; remove the data set and generate it anew"
-            )
+def _length(blocks: list[tuple[int, slice]]) -> int:
+    return sum(steps.stop - steps.start for _, steps in blocks)
 
 
 def _carry_forward(writer: StoreWriter) -> None:
@@ -158,23 +153,28 @@ def _first_solved(store: Store) -> int:
     return int(solved[0])
 
 
-def _manifest(solver: StepSolver, recipe: Recipe, static: Static) -> Manifest:
-    """The manifest of a data set of which no block is made yet."""
+def _begin(solver: StepSolver, recipe: Recipe) -> tuple[Manifest, dict[str, bytes]]:
+    """The manifest of a data set of which no block is made yet, and its files besides blocks."""
     grid, signals = solver.grid, solver.injections.signals
-    return Manifest(
+    n_steps, attribution = solver.last - solver.first, [licence_of(grid), signals.attribution]
+    about: dict[str, Any] = {"grid": grid.name, "edition": signals.edition}
+    about |= {"fingerprint": recipe.fingerprint, "attribution": attribution}
+    files = static_files(n_steps, grid.n_buses, about, _static(solver, recipe))
+    manifest = Manifest(
         grid=grid.name,
         edition=signals.edition,
         fingerprint=recipe.fingerprint,
         recipe=recipe.as_json(),
-        n_steps=solver.last - solver.first,
+        n_steps=n_steps,
         n_buses=grid.n_buses,
         block_steps=BLOCK_STEPS,
-        attribution=[licence_of(grid), signals.attribution],
+        attribution=attribution,
         filled_signal_values=signals.filled,
         made_with=made_with(),
         cpu_features=cpu_features(),
-        static_sha256={name: sha256_of(values) for name, (values, _) in static.items()},
+        static_sha256={name: sha256_of(content) for name, content in files.items()},
     )
+    return manifest, files
 
 
 def _static(solver: StepSolver, recipe: Recipe) -> Static:

@@ -8,7 +8,7 @@ time, and takes 0.57 of the raw size. Every chunk carries a CRC, so that any rea
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import zarr
 from jaxtyping import Float32, UInt8
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
-from zarr.storage import StoreLike
+from zarr.storage import MemoryStore
 
 from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES
 
@@ -27,10 +27,18 @@ STATE = "state"
 PER_STEP: dict[str, tuple[str, float, str]] = {
     "provenance": ("uint8", 255, "0 Newton, 1 Iwamoto, 2 backed off, 3 carried forward"),
     "backoff": ("float32", np.nan, "scale of the step's injections; NaN where carried forward"),
-    "iterations": ("uint8", 255, "Newton iterations of the successful attempt; 0 if carried"),
+    "iterations": (
+        "uint8",
+        255,
+        "iterations of the successful attempt (frozen or full Newton); 0 if carried",
+    ),
     "mismatch": ("float32", np.nan, "largest AC mismatch before rounding to float32 [p.u.]"),
 }
 """Type, fill value and meaning of the arrays with one value per step."""
+
+
+Static = Mapping[str, tuple[np.ndarray, str]]
+"""Values and meaning of the arrays that describe the whole data set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,29 +57,17 @@ class Block:
             yield name, getattr(self, name)
 
 
-def create_arrays(store: StoreLike, n_steps: int, n_buses: int, attributes: dict[str, Any]) -> None:
-    """Lay out an empty record in an empty store."""
-    n_channels = len(VARIABLES) * n_buses
-    padded = -(-n_channels // CHUNK_CHANNELS) * CHUNK_CHANNELS
+def static_files(
+    n_steps: int, n_buses: int, attributes: dict[str, Any], static: Static
+) -> dict[str, bytes]:
+    """Every file of a data set that is not part of a block, by its path: metadata and context.
+
+    They are made in memory, so that they can be written, compared and restored one by one.
+    """
+    files: dict[str, Any] = {}
+    store = MemoryStore(files)
     zarr.create_group(store, attributes=attributes)
-    zarr.create_array(
-        store,
-        name=STATE,
-        shape=(n_steps, n_channels),
-        dtype="float32",
-        # Inner chunk and shard; the shard must hold whole chunks.
-        chunks=(BLOCK_STEPS, CHUNK_CHANNELS),
-        shards=(BLOCK_STEPS, padded),
-        filters=[TransposeCodec(order=(1, 0))],
-        compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        fill_value=np.nan,  # a missing chunk must not read as a plausible number
-        dimension_names=("time", "channel"),
-        attributes={
-            "variables": list(VARIABLES),
-            "units": UNITS,
-            "order": "P, Q, V, theta per bus",
-        },
-    )
+    _create_state(store, n_steps, len(VARIABLES) * n_buses)
     for name, (dtype, fill, meaning) in PER_STEP.items():
         zarr.create_array(
             store,
@@ -84,23 +80,42 @@ def create_arrays(store: StoreLike, n_steps: int, n_buses: int, attributes: dict
             dimension_names=("time",),
             attributes={"meaning": meaning},
         )
+    for name, (values, meaning) in static.items():
+        array = zarr.create_array(
+            store,
+            name=name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=values.shape,
+            compressors=[ZstdCodec(), Crc32cCodec()],
+            attributes={"meaning": meaning},
+        )
+        array[...] = values
+    return {path: files[path].to_bytes() for path in sorted(files)}
 
 
-def write_static(store: StoreLike, name: str, values: np.ndarray, meaning: str) -> None:
-    """Write (or write anew) one array that describes the whole data set."""
-    array = zarr.create_array(
+def _create_state(store: MemoryStore, n_steps: int, n_channels: int) -> None:
+    padded = -(-n_channels // CHUNK_CHANNELS) * CHUNK_CHANNELS  # a shard holds whole chunks
+    zarr.create_array(
         store,
-        name=name,
-        shape=values.shape,
-        dtype=values.dtype,
-        chunks=values.shape,
-        compressors=[ZstdCodec(), Crc32cCodec()],
-        attributes={"meaning": meaning},
-        overwrite=True,
+        name=STATE,
+        shape=(n_steps, n_channels),
+        dtype="float32",
+        chunks=(BLOCK_STEPS, CHUNK_CHANNELS),
+        shards=(BLOCK_STEPS, padded),
+        filters=[TransposeCodec(order=(1, 0))],
+        compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        fill_value=np.nan,  # a missing chunk must not read as a plausible number
+        dimension_names=("time", "channel"),
+        attributes={
+            "variables": list(VARIABLES),
+            "units": UNITS,
+            "order": "P, Q, V, theta per bus",
+        },
     )
-    array[...] = values
 
 
-def sha256_of(values: np.ndarray) -> str:
-    """Checksum of an array's decoded bytes, in C order."""
-    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+def sha256_of(values: np.ndarray | bytes) -> str:
+    """Checksum of a file's bytes, or of an array's, decoded, in C order."""
+    content = values if isinstance(values, bytes) else np.ascontiguousarray(values).data
+    return hashlib.sha256(content).hexdigest()

@@ -16,20 +16,30 @@ import numpy as np
 from powerphase.errors import StoreError
 
 MANIFEST = "manifest.json"
+PACKAGES = (
+    "powerphase",
+    "lightsim2grid",
+    "llvmlite",
+    "numba",
+    "numcodecs",
+    "numpy",
+    "scipy",
+    "zarr",
+)
 FORMAT = 1
 """Raised whenever a reader of older data sets would misread a newer one."""
 
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """The checksums of one block's arrays (of their decoded bytes) and how its steps were solved.
-
-    `unsolved` counts steps that still wait for the last pass, which carries states forward.
-    """
+    """The checksums of a block's arrays (of their decoded bytes) and how its steps were solved."""
 
     sha256: dict[str, str]
     provenance: list[int]
     unsolved: int = 0
+    """Steps that still wait for the last pass, which carries states forward."""
+    promised: dict[str, str] | None = None
+    """The checksums that the block had when it was whole, while it is being made again."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Manifest:
     made_with: dict[str, str]
     cpu_features: list[str]
     static_sha256: dict[str, str]
-    """Checksums of the arrays that describe grid, clock and signals."""
+    """Checksums of all files that are not part of a block: metadata, grid, clock, signals."""
     blocks: dict[int, BlockRecord] = field(default_factory=dict)
 
     @property
@@ -101,8 +111,7 @@ class Manifest:
 
 def made_with() -> dict[str, str]:
     """The versions that decide the bytes of a data set."""
-    packages = ("powerphase", "lightsim2grid", "numpy", "scipy", "zarr", "numcodecs")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def cpu_features() -> list[str]:

@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from datetime import date
+from operator import index
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -81,7 +82,7 @@ def make_recipe(
     return Recipe(
         grid_sha256=grid.sha256,
         signals_sha256=signals.sha256,
-        seed=seed,
+        seed=index(seed),
         dispatch="slack" if dispatch == "slack" else "proportional",
         setpoint=_setpoint(setpoint),
         start=days[0],

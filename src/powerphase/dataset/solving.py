@@ -6,7 +6,7 @@ same bytes.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -66,7 +66,7 @@ def solve_blocks(
     blocks: Iterable[tuple[int, slice]],
     threads: int,
     work_steps: int = WORK_STEPS,
-) -> Iterator[tuple[int, Block]]:
+) -> Generator[tuple[int, Block], None, None]:
     """Solve numbered blocks in order on `threads` threads, which run ahead of the consumer.
 
     Each thread solves one piece at a time from injections to state: the solver and NumPy release

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ TimeRange = slice | str | np.datetime64 | None
 class Store:
     """A finished data set. Slices are read from disk as they are asked for, and no more.
 
-    `state`, `provenance`, `backoff`, `iterations` and `mismatch` are Zarr arrays over the record's
-    steps; `read` selects from `state` by time, bus and variable.
+    `read` selects states by time, bus and variable. Everything else that the data set holds is an
+    array with a name: `array("backoff")`, `array("grid/power_factor")`.
     """
 
     def __init__(self, path: str | Path, manifest: Manifest) -> None:
         self.path = str(path)
         self.manifest = manifest
-        self._group = zarr.open_group(zarr_store(path), mode="r")
+        self._opened: dict[str, zarr.Array[Any]] = {}
 
     def __repr__(self) -> str:
         m = self.manifest
@@ -64,10 +65,16 @@ class Store:
 
     def array(self, name: str) -> "zarr.Array[Any]":
         """The array `name` of the data set, e.g. `grid/power_factor`."""
-        found = self._group.get(name)
-        if not isinstance(found, zarr.Array):
-            raise UnknownName.among("array", name, self.manifest.static_sha256)
-        return found
+        if f"{name}/zarr.json" not in self.manifest.static_sha256:
+            files = [file for file in self.manifest.static_sha256 if file.endswith("/zarr.json")]
+            known = [file.removesuffix("/zarr.json") for file in files]
+            raise UnknownName.among("array", name, known)
+        if name not in self._opened:
+            try:
+                self._opened[name] = zarr.open_array(zarr_store(self.path), path=name, mode="r")
+            except Exception as error:  # whatever Zarr finds wrong with its metadata
+                raise self._damaged(f"{name}/zarr.json", error) from error
+        return self._opened[name]
 
     def read(
         self,
@@ -78,15 +85,17 @@ class Store:
         """States of the chosen steps, buses and variables, with axes (steps, buses, variables).
 
         Args:
-            time: a slice of step numbers or of UTC times ("2016-07-01"; the end is excluded), or
-                one day as text. All by default.
+            time: a slice of step numbers or of UTC times ("2016-07-01T12:00"; the end is
+                excluded), or one day as text ("2016-07-01"). All by default.
             bus: bus numbers as the case file has them; one number drops the axis.
             variable: of "P", "Q", "V", "theta"; one name drops the axis.
         """
-        rows = slice(None) if bus is None else self.grid.rows(np.atleast_1d(np.array(bus)))
-        names = VARIABLES if variable is None else np.atleast_1d(np.array(variable))
-        kinds = [_variable(str(name)) for name in names]
-        every = np.arange(self.manifest.n_buses)[rows]
+        every = np.arange(self.manifest.n_buses)
+        if bus is not None:
+            numbers = [bus] if isinstance(bus, int | np.integer) else list(bus)
+            every = self.grid.rows(np.array(numbers))
+        names = (variable,) if isinstance(variable, str) else tuple(variable or VARIABLES)
+        kinds = [_variable(name) for name in names]
         channels = (len(VARIABLES) * every[:, None] + kinds).ravel()
         chosen = self._steps(time)
         if bus is None and variable is None:
@@ -106,15 +115,7 @@ class Store:
 
     def checked(self, number: int) -> tuple[dict[str, np.ndarray], list[str]]:
         """The sound arrays of a block, and the names of its damaged ones."""
-        return self._checked(self.manifest.blocks[number].sha256, self.manifest.steps(number))
-
-    def static_damage(self) -> list[str]:
-        """The arrays of clock, signals and grid that are not what the manifest says."""
-        return self._checked(self.manifest.static_sha256, slice(None))[1]
-
-    def _checked(
-        self, sha256: dict[str, str], steps: slice
-    ) -> tuple[dict[str, np.ndarray], list[str]]:
+        sha256, steps = self.manifest.blocks[number].sha256, self.manifest.steps(number)
         sound = {}
         for name, expected in sha256.items():
             with suppress(StoreError):
@@ -123,27 +124,54 @@ class Store:
                     sound[name] = values
         return sound, [name for name in sha256 if name not in sound]
 
+    def static_damage(self) -> list[str]:
+        """The files of metadata, clock, signals and grid that are not what the manifest says."""
+        expected = self.manifest.static_sha256
+        return [name for name in expected if self._file_sha256(name) != expected[name]]
+
+    def _file_sha256(self, name: str) -> str | None:
+        try:
+            return sha256_of(read_bytes(f"{self.path}/{name}"))
+        except OSError:
+            return None
+
     def _load(self, name: str, chosen: Any = ...) -> np.ndarray:
         """The chosen part of an array, as it is on disk."""
         try:
             return np.asarray(self.array(name).oindex[chosen])
-        except Exception as error:
-            # Codecs report broken bytes by whatever exception they like; all mean the same.
-            raise StoreError(
-                f"{self.path}: {name} cannot be decoded ({error}); `powerphase verify` lists all "
-                "damage, and the `powerphase generate` that made the data set mends it"
-            ) from error
+        except (MemoryError, StoreError):
+            raise
+        except Exception as error:  # codecs report broken bytes by whatever they like
+            raise self._damaged(name, error) from error
+
+    def _damaged(self, name: str, error: Exception) -> StoreError:
+        return StoreError(
+            f"{self.path}: {name} cannot be read ({error}); `powerphase verify` lists all damage, "
+            "and the `powerphase generate` that made the data set mends it"
+        )
 
     def _steps(self, time: TimeRange) -> slice:
         if time is None:
             return slice(0, self.manifest.n_steps)
         if isinstance(time, str | np.datetime64):
-            day = np.array(time, dtype="datetime64[D]")
-            time = slice(day, day + 1)
+            return self._day(str(time))
+        if time.step not in (None, 1):
+            raise StoreError(f"a slice of every {time.step} steps is not read; thin it afterwards")
         first, last = (None if end is None else self._step(end) for end in (time.start, time.stop))
         return slice(*slice(first, last).indices(self.manifest.n_steps))
 
-    def _step(self, moment: int | str | np.datetime64 | np.ndarray) -> int:
+    def _day(self, text: str) -> slice:
+        try:
+            day = np.datetime64(date.fromisoformat(text))
+        except ValueError:
+            raise StoreError(f"{text!r} is not a day; write 2016-07-01, or a slice") from None
+        found = np.flatnonzero(self.time.astype("datetime64[D]") == day)
+        if not found.size:
+            first, last = (str(self.time[end].astype("datetime64[D]")) for end in (0, -1))
+            raise StoreError(f"{text} is not in the record, which holds {first} to {last}")
+        return slice(int(found[0]), int(found[-1]) + 1)
+
+    def _step(self, moment: int | str | np.datetime64) -> int:
         if isinstance(moment, int | np.integer):
             return int(moment)
         try:
@@ -169,18 +197,21 @@ def read_manifest(path: str | Path) -> Manifest | None:
     """The manifest of the data set at `path`, or None where there is none."""
     where = f"{path}/{MANIFEST}"
     try:
-        if is_url(path):
-            import fsspec
-
-            with fsspec.open(where, "rt", encoding="utf-8") as file:
-                text = file.read()
-        else:
-            text = Path(where).read_text(encoding="utf-8")
+        return Manifest.from_json(read_bytes(where).decode(), where)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, ImportError, ValueError) as error:
         raise StoreError(f"{where}: cannot be read ({error})") from error
-    return Manifest.from_json(text, where)
+
+
+def read_bytes(where: str) -> bytes:
+    """The content of a file, here or at a URL."""
+    if not is_url(where):
+        return Path(where).read_bytes()
+    import fsspec
+
+    with fsspec.open(where, "rb") as file:
+        return bytes(file.read())
 
 
 def is_url(path: str | Path) -> bool:

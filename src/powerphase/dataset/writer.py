@@ -9,40 +9,42 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import zarr
 
-from powerphase.dataset.layout import Block, create_arrays, write_static
+from powerphase.dataset.layout import Block, sha256_of
 from powerphase.dataset.manifest import MANIFEST, BlockRecord, Manifest
 from powerphase.dataset.store import Store, read_manifest, record_of, zarr_store
 from powerphase.errors import StoreBusy, StoreError
 
 LOCK = ".powerphase-lock"
 
-Static = Mapping[str, tuple[np.ndarray, str]]
-"""Values and meaning of the arrays that describe the whole data set."""
-
 
 class StoreWriter:
-    """Writes one data set; made by `writing`, which holds the lock meanwhile."""
+    """Writes one data set; made by `writing`, which holds the lock meanwhile.
 
-    def __init__(self, path: Path, manifest: Manifest, static: Static) -> None:
+    Args:
+        path: the directory, locked.
+        manifest: what the data set is to be; no block recorded yet.
+        files: all its files that are not part of a block.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
         self.path = path
         self.manifest = manifest
-        self._static = static
-        self._zarr = zarr_store(path, read_only=False)
         found = read_manifest(path)
         if found is None:
-            self._begin()
+            self._clear(files)
         else:
             _check_continuable(path, found, manifest)
             self.manifest = found
+        self._write_static(files)
+        if found is None:  # last, so that the manifest proves that the rest is there
+            self._record({})
 
     @property
     def store(self) -> Store:
@@ -50,53 +52,54 @@ class StoreWriter:
         return Store(self.path, self.manifest)
 
     def write(self, number: int, block: Block) -> None:
-        """Write a block whole, then vouch for it."""
+        """Write a block whole, then vouch for it; one made again must come out as it was."""
+        record = self._checked(number, record_of(block))
         steps = self.manifest.steps(number)
         for name, values in block.arrays():
             # Zarr would merge with what is there, and stumble over it where it is damaged.
             _remove(self.path / name / "c" / str(number))
-            zarr.open_array(self._zarr, path=name, mode="r+")[steps] = values
-        self._record({**self.manifest.blocks, number: record_of(block)})
+            array = zarr.open_array(zarr_store(self.path, read_only=False), path=name, mode="r+")
+            array[steps] = values
+        self._record({**self.manifest.blocks, number: record})
 
-    def forget(self, numbers: list[int]) -> None:
-        """Withdraw the manifest's word for blocks that turned out damaged."""
-        if numbers:
-            blocks = self.manifest.blocks
-            self._record({k: blocks[k] for k in blocks if k not in numbers})
+    def _checked(self, number: int, record: BlockRecord) -> BlockRecord:
+        old = self.manifest.blocks.get(number)
+        if old is None:
+            return record
+        if record.unsolved and not old.unsolved:  # comparable again after the last pass
+            return replace(record, promised=old.sha256)
+        same_stage = bool(record.unsolved) == bool(old.unsolved)
+        if (old.sha256 if same_stage else old.promised or record.sha256) != record.sha256:
+            raise _not_repeated(self.path, f"block {number}")
+        return replace(record, promised=old.promised) if same_stage else record
 
-    def write_static(self, names: Iterable[str]) -> None:
-        """Write the named descriptive arrays, or write them anew."""
-        for name in names:
-            values, meaning = self._static[name]
-            write_static(self._zarr, name, values, meaning)
+    def _write_static(self, files: Mapping[str, bytes]) -> None:
+        """Write the files that are missing or damaged."""
+        for name, content in files.items():
+            if sha256_of(content) != self.manifest.static_sha256.get(name):
+                raise _not_repeated(self.path, name)
+            file = self.path / name
+            if not file.is_file() or file.read_bytes() != content:
+                _replace(file, content)
 
-    def _begin(self) -> None:
-        """Lay out the empty record; the manifest comes last, so it proves that all is there."""
-        for leftover in self.path.iterdir():
-            if leftover.name != LOCK:
-                _remove(leftover)
-        m = self.manifest
-        about: dict[str, Any] = {"grid": m.grid, "edition": m.edition, "fingerprint": m.fingerprint}
-        about |= {"attribution": m.attribution, "made_by": "powerphase"}
-        create_arrays(self._zarr, m.n_steps, m.n_buses, about)
-        self.write_static(self._static)
-        self._record({})
+    def _clear(self, files: Mapping[str, bytes]) -> None:
+        """Remove the rubble of a start that was killed; what is not ours stays."""
+        for name in {Path(file).parts[0] for file in files}:
+            _remove(self.path / name)
 
     def _record(self, blocks: Mapping[int, BlockRecord]) -> None:
         self.manifest = replace(self.manifest, blocks=dict(blocks))
-        partial = self.path / f"{MANIFEST}.partial"
-        partial.write_text(self.manifest.to_json(), encoding="utf-8")
-        partial.replace(self.path / MANIFEST)
+        _replace(self.path / MANIFEST, self.manifest.to_json().encode())
 
 
 @contextmanager
-def writing(path: Path, manifest: Manifest, static: Static) -> Iterator[StoreWriter]:
+def writing(path: Path, manifest: Manifest, files: Mapping[str, bytes]) -> Iterator[StoreWriter]:
     """The writer of the data set at `path`: begun there, or continued if it is the same one."""
     try:
         with _locked(path):
             for leftover in path.rglob("*.partial"):
                 leftover.unlink()
-            yield StoreWriter(path, manifest, static)
+            yield StoreWriter(path, manifest, files)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreError(
@@ -131,6 +134,17 @@ def _locked(path: Path) -> Iterator[None]:
                 lock.unlink()
 
 
+def _replace(file: Path, content: bytes) -> None:
+    """Put the content there whole, so that even a power cut leaves the old file or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.partial")
+    with partial.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    partial.replace(file)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
@@ -152,9 +166,17 @@ def _check_continuable(path: Path, found: Manifest, wanted: Manifest) -> None:
             "use these names or choose another place"
         )
     changed = [k for k, v in wanted.made_with.items() if found.made_with.get(k) != v]
-    if changed and not found.complete:
-        begun = ", ".join(f"{k} {found.made_with.get(k)}" for k in changed)
+    begun = [f"{k} {found.made_with.get(k)}" for k in changed]
+    begun += ["another processor"] if found.cpu_features != wanted.cpu_features else []
+    if begun and not found.complete:
         raise StoreError(
-            f"{path}: begun with {begun}, whose bits these versions may not repeat; "
-            "finish it with those or choose another place"
+            f"{path}: begun with {', '.join(begun)}, whose bits would not be repeated here; "
+            "finish it there or choose another place"
         )
+
+
+def _not_repeated(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"{path}: {what} was damaged, and these versions or this processor do not repeat its bits; "
+        "mend it where it was made, or remove the data set and generate it anew"
+    )

@@ -40,7 +40,7 @@ def consumption_mva(
 ) -> Complex[np.ndarray, "S N"]:
     """Net power P + jQ [MW, MVAr] that each bus draws from the network at the given voltages."""
     # Steps lie together in memory, as the sparse product wants them; no pass is made twice.
-    by_bus = np.ascontiguousarray(voltage.T)
+    by_bus = np.array(voltage.T, order="C")
     power = np.conjugate(ybus @ by_bus)
     by_bus *= -base_mva
     power *= by_bus

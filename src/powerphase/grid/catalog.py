@@ -71,7 +71,10 @@ CATALOG: Mapping[str, Entry] = MappingProxyType(
 def load_grid(name: str | Path) -> Grid:
     """The grid that the catalogue calls `name`, or the one in the `.m` file at that path."""
     if isinstance(name, Path) or name.endswith(".m"):
-        return read_grid(Path(name))
+        path = Path(name)
+        if path.stem in CATALOG:  # it would pass for the catalogue's, licence and all
+            raise CaseError(f"{path}: the catalogue has a grid of this name; rename the file")
+        return read_grid(path)
     if name not in CATALOG:
         raise UnknownName.among("grid", name, CATALOG)
     return read_grid(case_folder() / f"{CATALOG[name].case}.m", name)

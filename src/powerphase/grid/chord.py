@@ -11,7 +11,7 @@ deliver is the limit here. Sixteen steps pass through them side by side, one per
 never meet: the bits of a step do not depend on its neighbours.
 """
 
-from typing import Any, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Complex, Float, Int
@@ -29,6 +29,34 @@ DIVERGED = 1e6
 
 PIVOT_THRESHOLD = 1e-3
 """Low, so that the factors stay sparse; their last digits do not matter to a frozen Jacobian."""
+
+
+class Equations(NamedTuple):
+    """The admittance matrix by rows, and what holds at each bus whose voltage is free."""
+
+    start: np.ndarray
+    bus: np.ndarray
+    g: np.ndarray
+    b: np.ndarray
+    free: np.ndarray
+    v_squared: np.ndarray
+    """V² that a voltage-controlled bus is held at; NaN at a PQ bus."""
+    row: np.ndarray
+    """Row of LU that each equation stands in, first those of P."""
+
+
+class Factors(NamedTuple):
+    """The strict triangles of L and U by columns, and U's inverted diagonal."""
+
+    l_start: np.ndarray
+    l_row: np.ndarray
+    l_value: np.ndarray
+    u_start: np.ndarray
+    u_row: np.ndarray
+    u_value: np.ndarray
+    u_inverse: np.ndarray
+    column: np.ndarray
+    """Column of LU that each unknown stands in, first those of f."""
 
 
 class Chord:
@@ -55,14 +83,14 @@ class Chord:
             diag_pivot_thresh=PIVOT_THRESHOLD,
             options={"SymmetricMode": True},
         )
-        self._equations = (
-            ybus.indptr,
-            ybus.indices.astype(np.uint32),
-            ybus.data.real.copy(),
-            ybus.data.imag.copy(),
-            free,
-            np.where(holds_v, np.abs(anchor[free]) ** 2, np.nan),
-            factors.perm_r.astype(np.int64),
+        self._equations = Equations(
+            start=ybus.indptr,
+            bus=ybus.indices.astype(np.uint32),
+            g=ybus.data.real.copy(),
+            b=ybus.data.imag.copy(),
+            free=free,
+            v_squared=np.where(holds_v, np.abs(anchor[free]) ** 2, np.nan),
+            row=factors.perm_r.astype(np.int64),
         )
         self._factors = _by_columns(factors)
 
@@ -110,17 +138,18 @@ def _jacobian(
     return block_array([[by_f.real, by_e.real], [q_by_f, q_by_e]], format="csr")
 
 
-def _by_columns(factors: SuperLU) -> tuple[np.ndarray, ...]:
-    """The strict triangles of L and U by columns, U's inverted diagonal, and the column order.
-
-    SuperLU has Pr A Pc = L U: equation i of A is row perm_r[i] of LU, and so for unknowns.
-    """
-    triangles: list[np.ndarray] = []
-    for triangle in (tril(factors.L, -1).tocsc(), triu(factors.U, 1).tocsc()):
-        triangles += [triangle.indptr, triangle.indices.astype(np.uint32)]
-        triangles += [triangle.data.astype(np.float32)]
-    inverse = (1 / factors.U.diagonal()).astype(np.float32)
-    return (*triangles, inverse, factors.perm_c.astype(np.int64))
+def _by_columns(factors: SuperLU) -> Factors:
+    lower, upper = tril(factors.L, -1).tocsc(), triu(factors.U, 1).tocsc()
+    return Factors(
+        l_start=lower.indptr,
+        l_row=lower.indices.astype(np.uint32),
+        l_value=lower.data.astype(np.float32),
+        u_start=upper.indptr,
+        u_row=upper.indices.astype(np.uint32),
+        u_value=upper.data.astype(np.float32),
+        u_inverse=(1 / factors.U.diagonal()).astype(np.float32),
+        column=factors.perm_c.astype(np.int64),
+    )
 
 
 # The kernels see arrays (buses, 2 x LANES): e in the first lanes of a row, f in the others. Their
@@ -133,7 +162,7 @@ def _iterate(equations: Any, factors: Any, p: Any, q: Any, state: Any, tolerance
     """Iterate every lane of `state` in place; return the iterations of each, 0 where it failed."""
     iterations = np.zeros(LANES, dtype=np.int64)
     active, worst = np.ones(LANES), np.empty(LANES)
-    step = np.empty((2 * equations[4].size, LANES), dtype=np.float32)
+    step = np.empty((2 * equations.free.size, LANES), dtype=np.float32)
     for iteration in range(1, MAX_ITERATIONS + 1):
         _mismatch(equations, p, q, state, step, worst)
         for m in range(LANES):
@@ -145,7 +174,7 @@ def _iterate(equations: Any, factors: Any, p: Any, q: Any, state: Any, tolerance
         if not active.any():
             break
         _substitute(factors, step)
-        _advance(equations[4], factors[7], step, active, state)
+        _advance(equations.free, factors.column, step, active, state)
     return iterations
 
 
@@ -153,7 +182,7 @@ def _iterate(equations: Any, factors: Any, p: Any, q: Any, state: Any, tolerance
 @no_type_check  # a checker's wrapper could not be compiled
 def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any) -> None:
     """What is specified minus what the state gives, in LU's row order; largest per lane."""
-    indptr, indices, g, b, free, v_squared, order = equations
+    start, bus, g, b, free, v_squared, row = equations
     n = free.size
     by_g, by_b = np.empty(2 * LANES), np.empty(2 * LANES)
     off = np.empty(2 * LANES)
@@ -162,8 +191,8 @@ def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any)
         i = free[k]
         by_g[:] = 0.0
         by_b[:] = 0.0
-        for a in range(indptr[i], indptr[i + 1]):
-            j, ga, ba = indices[a], g[a], b[a]
+        for a in range(start[i], start[i + 1]):
+            j, ga, ba = bus[a], g[a], b[a]
             for m in range(2 * LANES):
                 by_g[m] += ga * state[j, m]
                 by_b[m] += ba * state[j, m]
@@ -176,8 +205,8 @@ def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any)
             for m in range(LANES):
                 off[m + LANES] = v_squared[k] - (state[i, m] ** 2 + state[i, m + LANES] ** 2)
         for m in range(LANES):
-            rest[order[k], m] = off[m]
-            rest[order[n + k], m] = off[m + LANES]
+            rest[row[k], m] = off[m]
+            rest[row[n + k], m] = off[m + LANES]
             larger = max(abs(off[m]), abs(off[m + LANES]))
             if not larger <= worst[m]:  # so that NaN, which compares false, is kept too
                 worst[m] = larger
@@ -205,11 +234,11 @@ def _substitute(factors: Any, x: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 @no_type_check  # a checker's wrapper could not be compiled
-def _advance(free: Any, order: Any, step: Any, active: Any, state: Any) -> None:
+def _advance(free: Any, column: Any, step: Any, active: Any, state: Any) -> None:
     """Add the step, first f then e, to the lanes that still run."""
     n = free.size
     for k in range(n):
-        i, f_row, e_row = free[k], order[k], order[n + k]
+        i, f_row, e_row = free[k], column[k], column[n + k]
         for m in range(LANES):
             state[i, m] += active[m] * step[e_row, m]
             state[i, m + LANES] += active[m] * step[f_row, m]

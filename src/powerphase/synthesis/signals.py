@@ -61,6 +61,15 @@ class Signals:
     filled: int = 0
     """How many of the values were missing and have been filled."""
 
+    def __post_init__(self) -> None:
+        n, start = len(self.time), self.time[:1].astype("datetime64[s]")
+        if n == 0 or n % STEPS_PER_DAY or (start != start.astype("datetime64[D]")).any():
+            raise SignalError(f"signals hold {n} steps from {start}; whole UTC days are needed")
+        if (np.diff(self.time) != _STEP).any():
+            raise SignalError("signals must follow each other by 15 minutes, without gaps")
+        if not np.isfinite(self.values_mw).all():
+            raise SignalError("signals hold values that are not finite numbers; fill or cut them")
+
     @property
     def sha256(self) -> str:
         """Content hash of clock and values, part of a recipe's fingerprint."""
