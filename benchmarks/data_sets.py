@@ -53,6 +53,8 @@ def main() -> None:
     print("|" + "---|" * 15)
     for name in options.grids:
         out = options.out / name
+        if out.exists():
+            sys.exit(f"{out} is there already; a time that counts must start from nothing")
         extra = [
             f"--{key}={value}" for key in ("edition", "seed") if (value := getattr(options, key))
         ]

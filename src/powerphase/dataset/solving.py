@@ -21,8 +21,8 @@ from powerphase.grid.rescue import solve_with_rescue
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 
-WORK_STEPS = STEPS_PER_DAY
-"""Steps solved in one piece: noise comes by the day, and a day's arrays still fit the caches."""
+WORK_STEPS = 2 * STEPS_PER_DAY
+"""Steps solved in one piece: enough to fill the solver's lanes, and not much memory per thread."""
 
 
 class StepSolver:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Complex, Float
 from scipy.sparse import coo_array, csr_array
 
-from powerphase.grid.case import BR_B, BR_R, BR_X, BS, GS, PQ, PV, SHIFT, TAP, Grid
+from powerphase.grid.case import BR_B, BR_R, BR_X, BS, GS, PQ, SHIFT, SLACK, TAP, Grid
 
 
 def admittance(grid: Grid) -> csr_array:
@@ -57,7 +57,12 @@ def mismatch_pu(
 
     P is specified at PV and PQ buses, Q at PQ buses.
     """
-    with_p, with_q = np.isin(grid.bus_type, (PV, PQ)), grid.bus_type == PQ
-    worst_p = np.abs(found_mva.real - p_mw)[:, with_p].max(axis=1, initial=0.0)
-    worst_q = np.abs(found_mva.imag - q_mvar)[:, with_q].max(axis=1, initial=0.0)
-    return np.maximum(worst_p, worst_q) / grid.base_mva
+    worst = np.zeros(len(p_mw))
+    for found, specified, free in (
+        (found_mva.real, p_mw, grid.bus_type == SLACK),
+        (found_mva.imag, q_mvar, grid.bus_type != PQ),
+    ):
+        off = found - specified
+        off[:, free] = 0.0  # what is not specified cannot be missed
+        np.maximum(worst, np.abs(off, out=off).max(axis=1), out=worst)
+    return worst / grid.base_mva

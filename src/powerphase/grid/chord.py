@@ -74,7 +74,7 @@ class Chord:
         self._order = reverse_cuthill_mckee(ybus, symmetric_mode=True).astype(np.int64)
         ybus = ybus[self._order][:, self._order].tocsr()
         anchor, bus_type = anchor[self._order], grid.bus_type[self._order]
-        self._anchor = np.repeat(np.stack([anchor.real, anchor.imag], axis=1), LANES, axis=1)
+        self._anchor = np.stack([anchor.real, anchor.imag], axis=1)
         free = np.flatnonzero(bus_type != SLACK)
         holds_v = (bus_type != PQ)[free]
         factors = splu(
@@ -98,23 +98,17 @@ class Chord:
         self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]
     ) -> tuple[Complex[np.ndarray, "S N"], Int[np.ndarray, " S"]]:
         """Voltages and iterations of each step for its net consumption; 0 iterations: failed."""
+        # Buses in our order by rows, steps by columns: a lane reads and writes one column.
+        p_pu, q_pu = (x.T[self._order] / -self._base_mva for x in (p_mw, q_mvar))
+        e, f = np.zeros(p_pu.shape), np.zeros(p_pu.shape)
+        iterations = np.zeros(len(p_mw), dtype=np.int64)
+        _solve_all(
+            self._equations, self._factors, self._anchor, self._tolerance,
+            p_pu, q_pu, e, f, iterations,
+        )  # fmt: skip
         voltage = np.empty(p_mw.shape, dtype=np.complex128)
-        iterations = np.empty(len(p_mw), dtype=np.int64)
-        for first in range(0, len(p_mw), LANES):
-            rows = np.arange(first, min(first + LANES, len(p_mw)))
-            lanes = np.resize(rows, LANES)  # a last, short tile repeats its rows
-            p_pu, q_pu = (self._tile(x[lanes]) for x in (p_mw, q_mvar))
-            state = self._anchor.copy()
-            found = _iterate(self._equations, self._factors, p_pu, q_pu, state, self._tolerance)
-            iterations[rows] = found[: len(rows)]
-            solved = voltage[first : first + LANES]
-            solved.real[:, self._order] = state[:, : len(rows)].T
-            solved.imag[:, self._order] = state[:, LANES : LANES + len(rows)].T
+        voltage.real[:, self._order], voltage.imag[:, self._order] = e.T, f.T
         return voltage, iterations
-
-    def _tile(self, consumption: Float[np.ndarray, "lanes N"]) -> Float[np.ndarray, "N lanes"]:
-        """Injections [p.u.] with the steps in the lanes."""
-        return consumption.T[self._order] / -self._base_mva
 
 
 def _jacobian(
@@ -158,28 +152,61 @@ def _by_columns(factors: SuperLU) -> Factors:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 @no_type_check  # a checker's wrapper could not be compiled
-def _iterate(equations: Any, factors: Any, p: Any, q: Any, state: Any, tolerance: float) -> Any:
-    """Iterate every lane of `state` in place; return the iterations of each, 0 where it failed."""
-    iterations = np.zeros(LANES, dtype=np.int64)
-    active, worst = np.ones(LANES), np.empty(LANES)
+def _solve_all(
+    equations: Any, factors: Any, anchor: Any, tolerance: float,
+    p_all: Any, q_all: Any, e_all: Any, f_all: Any, iterations: Any,
+) -> None:  # fmt: skip
+    """Solve every column; a lane that is done with a step takes the next one that waits.
+
+    `iterations` stays 0 where a step does not converge, and its voltages stay 0 too.
+    """
+    n_buses, n_steps = p_all.shape
+    p, q = np.zeros((n_buses, LANES)), np.zeros((n_buses, LANES))
+    state = np.empty((n_buses, 2 * LANES))
     step = np.empty((2 * equations.free.size, LANES), dtype=np.float32)
-    for iteration in range(1, MAX_ITERATIONS + 1):
+    active, worst = np.zeros(LANES), np.empty(LANES)
+    held, count = np.full(LANES, -1), np.zeros(LANES, dtype=np.int64)
+    waiting = 0
+    for m in range(LANES):
+        waiting = _take(m, waiting, n_steps, anchor, p_all, q_all, p, q, state, held, count)
+    while (held >= 0).any():
         _mismatch(equations, p, q, state, step, worst)
         for m in range(LANES):
-            if active[m] == 1.0 and worst[m] <= tolerance:
-                iterations[m] = iteration
-                active[m] = 0.0
-            elif not worst[m] < DIVERGED:
-                active[m] = 0.0
-        if not active.any():
-            break
+            active[m] = 0.0
+            if held[m] < 0:
+                continue
+            count[m] += 1
+            converged = worst[m] <= tolerance
+            if converged:
+                iterations[held[m]] = count[m]
+                e_all[:, held[m]], f_all[:, held[m]] = state[:, m], state[:, m + LANES]
+            if converged or not worst[m] < DIVERGED or count[m] == MAX_ITERATIONS:
+                waiting = _take(m, waiting, n_steps, anchor, p_all, q_all, p, q, state, held, count)
+            else:
+                active[m] = 1.0
         _substitute(factors, step)
         _advance(equations.free, factors.column, step, active, state)
-    return iterations
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-@no_type_check  # a checker's wrapper could not be compiled
+@no_type_check
+def _take(
+    m: int, waiting: int, n_steps: int, anchor: Any,
+    p_all: Any, q_all: Any, p: Any, q: Any, state: Any, held: Any, count: Any,
+) -> int:  # fmt: skip
+    """Start lane `m` on the first waiting step, if there is one; return the next to wait."""
+    state[:, m], state[:, m + LANES] = anchor[:, 0], anchor[:, 1]
+    count[m] = 0
+    if waiting == n_steps:
+        held[m] = -1
+        return waiting
+    p[:, m], q[:, m] = p_all[:, waiting], q_all[:, waiting]
+    held[m] = waiting
+    return waiting + 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+@no_type_check
 def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any) -> None:
     """What is specified minus what the state gives, in LU's row order; largest per lane."""
     start, bus, g, b, free, v_squared, row = equations
@@ -213,7 +240,7 @@ def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-@no_type_check  # a checker's wrapper could not be compiled
+@no_type_check
 def _substitute(factors: Any, x: Any) -> None:
     """Solve LUx = x in place."""
     l_start, l_row, l_value, u_start, u_row, u_value, u_inverse, _ = factors
@@ -233,12 +260,13 @@ def _substitute(factors: Any, x: Any) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-@no_type_check  # a checker's wrapper could not be compiled
+@no_type_check
 def _advance(free: Any, column: Any, step: Any, active: Any, state: Any) -> None:
     """Add the step, first f then e, to the lanes that still run."""
     n = free.size
     for k in range(n):
         i, f_row, e_row = free[k], column[k], column[n + k]
         for m in range(LANES):
-            state[i, m] += active[m] * step[e_row, m]
-            state[i, m + LANES] += active[m] * step[f_row, m]
+            # Not times 0 or 1: the step of a lane that has just been given up may be NaN.
+            state[i, m] += step[e_row, m] if active[m] == 1.0 else 0.0
+            state[i, m + LANES] += step[f_row, m] if active[m] == 1.0 else 0.0
