@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from zarr.storage import LocalStore
 
+from powerphase.dataset import generation
 from powerphase.dataset.certificate import verify
 from powerphase.dataset.generation import generate
 from powerphase.dataset.manifest import MANIFEST
@@ -174,6 +175,23 @@ def test_an_unfinished_data_set_of_other_versions_is_refused(store: Path, signal
     manifest["made_with"]["lightsim2grid"] = "1.1.0"
     (store / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(StoreError, match=r"begun with lightsim2grid 1\.1\.0"):
+        generate(GRID, store, signals=signals)
+
+
+def test_sound_files_of_another_version_are_left_as_they_are(
+    store: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished data set need not be repeatable here to be checked and mended in its blocks."""
+    files = generation.static_files
+    monkeypatch.setattr(
+        generation, "static_files", lambda *a: {k: v + b" " for k, v in files(*a).items()}
+    )
+    before = files_of(store)
+    flip(store / "state/c/1/0", 0.5)
+    generate(GRID, store, signals=signals)
+    assert files_of(store) == before
+    flip(store / "time/zarr.json", 0.5)
+    with pytest.raises(StoreError, match=r"time/zarr\.json was damaged, and these versions"):
         generate(GRID, store, signals=signals)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from powerphase.errors import CaseError
+from powerphase.grid.admittance import admittance
 from powerphase.grid.case import (
     BR_R,
     BR_STATUS,
@@ -106,7 +107,11 @@ def test_a_short_circuit_out_of_service_and_an_unlimited_bound_do_not_matter(
 ) -> None:
     grid = grid_of("ieee14")
     off = ("branch", 0, BR_STATUS, 0.0)
-    edited(grid, off, ("branch", 0, BR_R, 0), ("branch", 0, BR_X, 0), ("bus", 0, VMAX, np.inf))
+    short = (("branch", 0, BR_R, 0.0), ("branch", 0, BR_X, 0.0))
+    taken = edited(grid, off, *short, ("bus", 0, VMAX, np.inf))
+    assert not taken.branch_on[0]
+    assert np.isfinite(admittance(taken).data).all()
+    assert "has no impedance" in refusal(grid, *short)
 
 
 @pytest.mark.parametrize(("name", "n_without"), [("activsg500", 34), ("polish3120", 101)])

@@ -23,7 +23,6 @@ from powerphase.dataset.solving import WORK_STEPS, StepSolver, solve_blocks
 from powerphase.dataset.store import Store, is_url, open_store
 from powerphase.dataset.writer import StoreWriter, writing
 from powerphase.errors import PowerFlowError, RecipeError, StoreError, UnknownName
-from powerphase.grid.admittance import admittance
 from powerphase.grid.case import PQ, Grid
 from powerphase.grid.catalog import licence_of, load_grid
 from powerphase.grid.rescue import CARRIED
@@ -181,7 +180,7 @@ def _static(solver: StepSolver, recipe: Recipe) -> Static:
     """Clock, signals and the grid with every bus's role: the series' context travels with it."""
     grid, roles, signals = solver.grid, solver.injections.roles, solver.injections.signals
     record = slice(solver.first, solver.last)
-    ybus = admittance(grid)
+    ybus = solver.flow.ybus
     return {
         "time": (signals.time[record].astype(np.int64), "start of step, seconds since 1970 UTC"),
         "signals": (signals.values_mw[record], f"{', '.join(SIGNALS)} [MW]"),

@@ -1,10 +1,10 @@
 """The arrays of a data set on disk: names, shapes, chunks and codecs.
 
 Zarr 3. The record is cut into blocks of ten days. A block of `state` is one shard of inner chunks
-of 960 steps x 128 channels, transposed before compression so that a channel's steps lie together:
-of the layouts measured it reads fastest both for a window of all channels and for one bus over all
-time, and takes 0.57 of the raw size. Every chunk carries a CRC, so that any reader, not only
-`verify`, stops at a flipped bit.
+of 960 steps x 128 channels: a compromise between reading a window of all channels and one bus over
+all time. Chunks are transposed before compression, so that a channel's steps lie together; the six
+data sets take 0.50 to 0.58 of their raw size. Every chunk carries a CRC, so that any reader, not
+only `verify`, stops at a flipped bit.
 """
 
 import hashlib

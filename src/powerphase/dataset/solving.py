@@ -14,7 +14,7 @@ import numpy as np
 from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
 from powerphase.dataset.layout import Block
 from powerphase.dataset.recipe import Recipe, setpoints_pu, step_range
-from powerphase.grid.admittance import admittance, consumption_mva, mismatch_pu
+from powerphase.grid.admittance import consumption_mva, mismatch_pu
 from powerphase.grid.case import PQ, SLACK, Grid
 from powerphase.grid.powerflow import PowerFlow
 from powerphase.grid.rescue import solve_with_rescue
@@ -33,7 +33,6 @@ class StepSolver:
         self.first, self.last = step_range(recipe, signals)
         self.injections = Injections(grid, signals, recipe.seed, recipe.dispatch)
         self.flow = PowerFlow(grid, setpoints_pu(recipe, grid), *self.injections.mean())
-        self._ybus = admittance(grid)
         self._p_solved = np.flatnonzero(grid.bus_type == SLACK)
         self._q_solved = np.flatnonzero(grid.bus_type != PQ)
 
@@ -41,7 +40,7 @@ class StepSolver:
         """The states of the given steps of the record (0 is its first step)."""
         injections = self.injections.steps(self.first + steps.start, self.first + steps.stop)
         solution = solve_with_rescue(self.flow, *injections)
-        found = consumption_mva(self._ybus, self.grid.base_mva, solution.voltage)
+        found = consumption_mva(self.flow.ybus, self.grid.base_mva, solution.voltage)
         state = np.empty((len(found), self.grid.n_buses, len(VARIABLES)), dtype=np.float32)
         # Specified quantities are stored as specified; only what the solver decides is computed.
         state[..., P] = solution.p_mw

@@ -74,13 +74,12 @@ class StoreWriter:
         return replace(record, promised=old.promised) if same_stage else record
 
     def _write_static(self, files: Mapping[str, bytes]) -> None:
-        """Write the files that are missing or damaged."""
-        for name, content in files.items():
-            if sha256_of(content) != self.manifest.static_sha256.get(name):
+        """Write the files that are missing or damaged; sound ones of other versions stay."""
+        for name in self.store.static_damage():
+            content = files.get(name, b"")
+            if sha256_of(content) != self.manifest.static_sha256[name]:
                 raise _not_repeated(self.path, name)
-            file = self.path / name
-            if not file.is_file() or file.read_bytes() != content:
-                _replace(file, content)
+            _replace(self.path / name, content)
 
     def _clear(self, files: Mapping[str, bytes]) -> None:
         """Remove the rubble of a start that was killed; what is not ours stays."""

@@ -108,6 +108,7 @@ class PowerFlow:
             self._network.change_q_load(row, q_mvar[row])
         self._start = self._solve_typical(grid, setpoint_pu)
         self._typical_mw = p_mw
+        self.ybus = admittance(grid)
         self._levels, self._chords = self._anchored(grid, p_mw, q_mvar)
 
     def _solve_typical(
@@ -132,9 +133,9 @@ class PowerFlow:
         """The levels whose multiple of the typical injections solves, and the chords there."""
         levels = np.array(ANCHOR_LEVELS)
         anchors = self.newton(np.outer(levels, p_mw), np.outer(levels, q_mvar))
-        ybus, tolerance_pu = admittance(grid), TOLERANCE_MVA / grid.base_mva
-        states = anchors.voltage[anchors.converged]
-        return levels[anchors.converged], [Chord(grid, ybus, v, tolerance_pu) for v in states]
+        tolerance_pu, solved = TOLERANCE_MVA / grid.base_mva, anchors.converged
+        chords = [Chord(grid, self.ybus, v, tolerance_pu) for v in anchors.voltage[solved]]
+        return levels[solved], chords
 
     @property
     def start(self) -> Complex[np.ndarray, " N"]:
