@@ -3,17 +3,21 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from powerphase.axes import STEP_S
+from powerphase.dataset.generation import generate
+from powerphase.dataset.store import Store
 from powerphase.grid.case import Grid
 from powerphase.grid.catalog import load_grid
 from powerphase.grid.powerflow import PowerFlow
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
+from tests.dataset.exact import exact_signals
 
 SETPOINT_PU = 1.02
 
@@ -62,3 +66,10 @@ def problem_of(grid_of: Callable[[str], Grid], signals: Signals) -> Callable[[st
 def some_steps(signals: Signals) -> NDArray[np.int64]:
     """A few steps anywhere in the record, always the same."""
     return np.random.default_rng(20150101).choice(len(signals.time), size=4, replace=False)
+
+
+@pytest.fixture(scope="session")
+def sixty_days(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A data set of 14 buses: 35 days to fit on, 10 to validate on, 15 to test on."""
+    out: Path = tmp_path_factory.mktemp("sixty") / "days"
+    return generate("ieee14", out, signals=exact_signals(60))

@@ -3,7 +3,8 @@
     import powerphase as pp
 
     store = pp.generate("activsg500", out="data/activsg500")
-    voltage = store.read(time="2016-07-01", bus=1, variable="V")
+    task = pp.Task(store)
+    print(pp.score(pp.forecast(pp.models.LastWeek(), task), task))
 
 Names are loaded when they are first used, so importing the package costs next to nothing.
 """
@@ -13,6 +14,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from powerphase import models as models
+    from powerphase.bench.evaluation import Evaluation as Evaluation
+    from powerphase.bench.evaluation import score as score
+    from powerphase.bench.forecasting import Forecast as Forecast
+    from powerphase.bench.forecasting import forecast as forecast
+    from powerphase.bench.forecasting import load_forecast as load_forecast
+    from powerphase.bench.oracle import Oracle as Oracle
     from powerphase.dataset.certificate import Certificate as Certificate
     from powerphase.dataset.certificate import verify as verify
     from powerphase.dataset.generation import generate as generate
@@ -21,33 +29,71 @@ if TYPE_CHECKING:
     from powerphase.errors import PowerphaseError as PowerphaseError
     from powerphase.grid.case import Grid as Grid
     from powerphase.grid.catalog import load_grid as load_grid
+    from powerphase.records.result import Result as Result
+    from powerphase.records.result import read_results as read_results
+    from powerphase.report.leaderboard import leaderboard as leaderboard
+    from powerphase.scenarios import Context as Context
+    from powerphase.scenarios import Layout as Layout
+    from powerphase.scenarios import Scenarios as Scenarios
+    from powerphase.scenarios import Training as Training
     from powerphase.synthesis.signals import Signals as Signals
     from powerphase.synthesis.sources import load_signals as load_signals
+    from powerphase.task.windows import Task as Task
 
 _HOMES = {
     "Certificate": "powerphase.dataset.certificate",
+    "Context": "powerphase.scenarios",
+    "Evaluation": "powerphase.bench.evaluation",
+    "Forecast": "powerphase.bench.forecasting",
     "Grid": "powerphase.grid.case",
+    "Layout": "powerphase.scenarios",
+    "Oracle": "powerphase.bench.oracle",
     "PowerphaseError": "powerphase.errors",
+    "Result": "powerphase.records.result",
+    "Scenarios": "powerphase.scenarios",
     "Signals": "powerphase.synthesis.signals",
     "Store": "powerphase.dataset.store",
+    "Task": "powerphase.task.windows",
+    "Training": "powerphase.scenarios",
+    "forecast": "powerphase.bench.forecasting",
     "generate": "powerphase.dataset.generation",
+    "leaderboard": "powerphase.report.leaderboard",
+    "load_forecast": "powerphase.bench.forecasting",
     "load_grid": "powerphase.grid.catalog",
     "load_signals": "powerphase.synthesis.sources",
+    "models": "powerphase.models",
     "open": "powerphase.dataset.store:open_store",
+    "read_results": "powerphase.records.result",
+    "score": "powerphase.bench.evaluation",
     "verify": "powerphase.dataset.certificate",
 }
 """The public names and where they live."""
 
 __all__ = [
     "Certificate",
+    "Context",
+    "Evaluation",
+    "Forecast",
     "Grid",
+    "Layout",
+    "Oracle",
     "PowerphaseError",
+    "Result",
+    "Scenarios",
     "Signals",
     "Store",
+    "Task",
+    "Training",
+    "forecast",
     "generate",
+    "leaderboard",
+    "load_forecast",
     "load_grid",
     "load_signals",
+    "models",
     "open",
+    "read_results",
+    "score",
     "verify",
 ]
 __version__ = version("powerphase")
@@ -57,7 +103,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'powerphase' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(module), attribute or name)
+    home = import_module(module)
+    return home if name == "models" else getattr(home, attribute or name)
 
 
 def __dir__() -> list[str]:

@@ -1,11 +1,11 @@
 """The `powerphase` command: parses, delegates, and shows; what it shows is computed elsewhere."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,8 +24,12 @@ from rich.table import Table
 from powerphase.errors import PowerphaseError
 
 if TYPE_CHECKING:
+    from powerphase.bench.evaluation import Evaluation
     from powerphase.dataset.certificate import Certificate
     from powerphase.dataset.store import Store
+    from powerphase.records.forecast_file import ForecastFile
+    from powerphase.records.result import Result
+    from powerphase.task.windows import Task
 
 app = typer.Typer(
     name="powerphase",
@@ -169,26 +173,115 @@ def verify(
 
 
 @app.command()
-def info(store: Annotated[str, typer.Argument(help="A data set's directory or URL.")]) -> None:
-    """Say what a data set holds, at a glance.
+def info(
+    path: Annotated[str, typer.Argument(help="A data set, a forecast, or a result row.")],
+) -> None:
+    """Say what a data set, a forecast or a result row holds, at a glance.
 
     Example: `powerphase info data/activsg500`
     """
     from powerphase.dataset.store import open_store
+    from powerphase.records.forecast_file import is_forecast, open_forecast
+    from powerphase.records.result import read_result
 
-    _show_store(open_store(store, unfinished_ok=True))
+    if path.endswith(".json"):
+        _show_result(read_result(path))
+    elif is_forecast(path):
+        _show_forecast(open_forecast(path))
+    else:
+        _show_store(open_store(path, unfinished_ok=True))
+
+
+Windows = Annotated[str, typer.Option(help="Test windows: the paper's 10, any number, or all.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU where there is one.")]
+Data = Annotated[str, typer.Option(help="The data set's directory or URL.")]
+Seed = Annotated[int, typer.Option(help="Fixes what is random in the model.")]
+
+
+@app.command()
+def forecast(
+    model: Annotated[str, typer.Argument(help="last-week, last-7-days, climatology or oracle.")],
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The directory for the scenarios.")],
+    windows: Windows = "10",
+    seed: Seed = 42,
+    device: Device = "auto",
+) -> None:
+    """Fit a model and write its scenarios for the test windows; an interrupted one continues.
+
+    Example: `powerphase forecast last-7-days --data data/activsg500 --out forecasts/last-7-days`
+    """
+    from powerphase.bench.forecasting import forecast as make_forecast
+    from powerphase.bench.references import model_for
+    from powerphase.records.forecast_file import open_forecast
+
+    task = _task(data, windows)
+    with _progress(f"{model} windows", MofNCompleteColumn()) as report:
+        fitted = model_for(model, task, seed)
+        make_forecast(fitted, task, out=out, device=device, on_progress=report)
+    _show_forecast(open_forecast(out))
+
+
+@app.command()
+def score(
+    forecast: Annotated[str, typer.Argument(help="A forecast's directory, or a model's name.")],
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="A tree of results to add the row to.")] = None,
+    windows: Windows = "10",
+    seed: Seed = 42,
+    device: Device = "auto",
+) -> None:
+    """Score a forecast; or a model by its name, whose scenarios are then scored as they come.
+
+    Example: `powerphase score last-7-days --data data/activsg500 --out results`
+    """
+    evaluation = _score(forecast, _task(data, windows), seed, device)
+    _show_result(evaluation.row)
+    if out is not None:
+        console.print(f"written to {evaluation.save(out)}", soft_wrap=True)
+
+
+@app.command()
+def leaderboard(
+    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
+    format: Annotated[str, typer.Option(help="table, markdown or csv.")] = "table",
+    paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+) -> None:
+    """Rank what was scored, grid by grid; by default all rows under results/.
+
+    Example: `powerphase leaderboard results --format markdown`
+    """
+    from powerphase.errors import UnknownName
+    from powerphase.records.result import read_results
+    from powerphase.report.leaderboard import as_csv, as_markdown, as_table
+    from powerphase.report.leaderboard import leaderboard as boards_of
+
+    if format not in ("table", "markdown", "csv"):
+        raise UnknownName.among("format", format, ("table", "markdown", "csv"))
+    boards = boards_of(read_results(results or [Path("results")]), paper)
+    if format == "table":
+        for board in boards:
+            console.print(as_table(board, console.width))
+    else:
+        render = as_markdown if format == "markdown" else as_csv
+        typer.echo(render(boards), nl=False)
 
 
 @app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Where to.")] = Path("data/quickstart"),
 ) -> None:
-    """Make and verify two years of ACTIVSg 500 with embedded signals, on a CPU, in minutes.
+    """From nothing to a leaderboard: make two years of ACTIVSg 500, verify, forecast and score.
 
     Example: `powerphase quickstart`
     """
-    generate("activsg500", out=out)
-    verify(str(out))
+    data, results = out / "activsg500", out / "results"
+    generate("activsg500", out=data)
+    verify(str(data))
+    for model in ("last-week", "last-7-days", "climatology", "oracle"):
+        _score(model, _task(str(data), "10"), seed=42, device="auto").save(results)
+    leaderboard([results])
+    console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
 
 
 def _show_store(store: "Store") -> None:
@@ -210,6 +303,67 @@ def _show_store(store: "Store") -> None:
     table.add_row("made with", ", ".join(f"{k} {v}" for k, v in m.made_with.items()))
     table.add_row("sources", "\n".join(m.attribution))
     console.print(table)
+
+
+def _task(data: str, windows: str) -> "Task":
+    from powerphase.errors import TaskError
+    from powerphase.task.windows import Task
+
+    if windows != "all" and not windows.isdecimal():
+        raise TaskError(f"--windows {windows!r} is neither a number nor 'all'")
+    return Task(data, windows="all" if windows == "all" else int(windows))
+
+
+def _score(forecast: str, task: "Task", seed: int, device: str) -> "Evaluation":
+    """Score the forecast in a directory, or a model by its name as it predicts."""
+    from powerphase.bench.evaluation import score as score_forecast
+    from powerphase.bench.forecasting import forecast as make_forecast
+    from powerphase.bench.forecasting import load_forecast
+    from powerphase.bench.references import model_for
+
+    with _progress(f"{forecast} windows", MofNCompleteColumn()) as report:
+        if Path(forecast).exists():
+            given = load_forecast(forecast)
+        else:
+            given = make_forecast(model_for(forecast, task, seed), task, device=device)
+        return score_forecast(given, task, device=device, on_progress=report)
+
+
+def _show_forecast(file: "ForecastFile") -> None:
+    h = file.header
+    table = _facts(f"forecast {file.path}")
+    table.add_row("model", _model(h.model, h.variant, h.seed))
+    table.add_row("task", f"{h.task}, version {h.task_version}")
+    table.add_row("data", f"{h.grid} {h.edition}, {h.n_channels:,} channels, {h.fingerprint}")
+    table.add_row("windows", f"{len(h.windows)}, from {h.windows[0]} to {h.windows[-1]}")
+    table.add_row("scenarios", f"{h.scenarios} of {h.horizon} steps from {h.context}")
+    _add_cost(table, file.cost)
+    console.print(table)
+
+
+def _show_result(row: "Result") -> None:
+    from powerphase.records.scores import SCORES
+
+    table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
+    table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
+    for name, value in row.scores.items():
+        shown = "–" if value is None else f"{value:.6f}"
+        table.add_row(SCORES[name].title, f"{shown:<9}  {SCORES[name].question}")
+    _add_cost(table, row.cost)
+    console.print(table)
+
+
+def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
+    units = {"train_s": "s to fit", "predict_s": "s to predict", "score_s": "s to score"}
+    shown = [f"{cost[k]:.1f} {unit}" for k, unit in units.items() if cost.get(k) is not None]
+    if cost.get("peak_memory_gib") is not None:
+        shown.append(f"at most {cost['peak_memory_gib']:.1f} GiB")
+    table.add_row("cost", f"{', '.join(shown)} on {cost['hardware']}")
+
+
+def _model(model: str, variant: str | None, seed: int) -> str:
+    name = f"{model}+{variant}" if variant else model
+    return f"{name}, seed {seed}" if seed else name
 
 
 def _show_certificate(certificate: "Certificate") -> None:

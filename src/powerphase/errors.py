@@ -7,8 +7,11 @@
     ├── DownloadError      a file that could not be fetched whole and unchanged
     ├── RecipeError        options that do not go together or make no data set
     ├── PowerFlowError     a grid that cannot be solved at all
-    └── StoreError         a data set on disk that is missing, broken or in the way
-        └── StoreBusy      another process is writing it
+    ├── StoreError         a data set on disk that is missing, broken or in the way
+    │   └── StoreBusy      another process is writing it
+    ├── TaskError          windows that a record cannot give
+    ├── ForecastError      scenarios that cannot be scored, in memory or in a file
+    └── ResultError        a result row that cannot be trusted
 
 A message says where, what was found, what was needed and what to do. The command line prints it as
 one sentence; `--debug` shows the traceback.
@@ -59,3 +62,43 @@ class StoreError(PowerphaseError):
 
 class StoreBusy(StoreError):
     """A data set that another process is writing right now."""
+
+
+class TaskError(PowerphaseError):
+    """A task that does not fit the record it is asked of."""
+
+
+class ForecastError(PowerphaseError):
+    """A forecast that cannot be scored as it is; nothing of it is dropped or mended.
+
+    It says where the first offending value lies, as far as that is known. Who knows more, such as
+    which windows a model was asked for, raises it again with `placed`.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        window: int | None = None,
+        step: int | None = None,
+        channel: int | None = None,
+    ) -> None:
+        self.problem, self.window, self.step, self.channel = problem, window, step, channel
+        places = {"window": window, "step": step, "channel": channel}
+        where = ", ".join(
+            f"{name} {number}" for name, number in places.items() if number is not None
+        )
+        super().__init__(f"{where}: {problem}" if where else problem)
+
+    def placed(self, window: int, channel: int = 0) -> "ForecastError":
+        """The same error, counted from the given window and channel on."""
+        return ForecastError(
+            self.problem,
+            window=window + (self.window or 0),
+            step=self.step,
+            channel=None if self.channel is None else channel + self.channel,
+        )
+
+
+class ResultError(PowerphaseError):
+    """A result row or its sidecar that is broken, inconsistent or of another schema."""

@@ -18,7 +18,7 @@ from jaxtyping import Float, Float32, Int
 from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
 from powerphase.dataset.layout import STATE
 from powerphase.dataset.recipe import Recipe
-from powerphase.dataset.store import Store, open_store
+from powerphase.dataset.store import Store, largest_power, open_store
 from powerphase.grid.admittance import admittance, consumption_mva
 from powerphase.grid.case import Grid
 
@@ -149,6 +149,8 @@ def _certificate(store: Store, damaged: list[str], found: list[_Findings]) -> Ce
 def _check_block(store: Store, check: AcCheck | None, number: int) -> _Findings:
     """Damaged arrays of a block and, where its states can be read, their distance from AC."""
     sound, broken = store.checked(number)
+    if STATE in sound and largest_power(sound[STATE]) != store.manifest.blocks[number].largest:
+        broken.append("manifest (largest P and Q)")
     largest, share = np.zeros((0, 2)), np.zeros(0)
     if check is not None and STATE in sound:
         days = np.split(sound[STATE], range(STEPS_PER_DAY, len(sound[STATE]), STEPS_PER_DAY))

@@ -26,16 +26,18 @@ PACKAGES = (
     "scipy",
     "zarr",
 )
-FORMAT = 1
+FORMAT = 2
 """Raised whenever a reader of older data sets would misread a newer one."""
 
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """The checksums of a block's arrays (of their decoded bytes) and how its steps were solved."""
+    """The checksums of a block's arrays (of their decoded bytes) and what its steps hold."""
 
     sha256: dict[str, str]
     provenance: list[int]
+    largest: list[float]
+    """Largest |P| [MW] and |Q| [MVAr]; a task's scales come from here, not from a long read."""
     unsolved: int = 0
     """Steps that still wait for the last pass, which carries states forward."""
     promised: dict[str, str] | None = None

@@ -36,9 +36,12 @@ class StepSolver:
         self._p_solved = np.flatnonzero(grid.bus_type == SLACK)
         self._q_solved = np.flatnonzero(grid.bus_type != PQ)
 
-    def solve(self, steps: slice) -> Block:
-        """The states of the given steps of the record (0 is its first step)."""
-        injections = self.injections.steps(self.first + steps.start, self.first + steps.stop)
+    def solve(self, steps: slice, draw: tuple[str | int, ...] = ()) -> Block:
+        """The states of the given steps of the record (0 is its first step), or of a fresh draw.
+
+        The states of steps that no rescue solves are NaN.
+        """
+        injections = self.injections.steps(self.first + steps.start, self.first + steps.stop, draw)
         solution = solve_with_rescue(self.flow, *injections)
         found = consumption_mva(self.flow.ybus, self.grid.base_mva, solution.voltage)
         state = np.empty((len(found), self.grid.n_buses, len(VARIABLES)), dtype=np.float32)

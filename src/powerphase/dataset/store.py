@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import zarr
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, Float32, Shaped, UInt8
 from zarr.storage import StoreLike
 
-from powerphase.axes import VARIABLES
+from powerphase.axes import VARIABLES, P, Q
 from powerphase.dataset.layout import PER_STEP, STATE, Block, sha256_of
 from powerphase.dataset.manifest import MANIFEST, BlockRecord, Manifest
 from powerphase.errors import StoreError, UnknownName
@@ -106,6 +106,21 @@ class Store:
         if isinstance(variable, str):
             values = values[..., 0]
         return values[:, 0] if isinstance(bus, int | np.integer) else values
+
+    def read_states(self, steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
+        """States of whole channels, as stored: [P, Q, V, θ] per bus."""
+        return self._load(STATE, (steps, channels))
+
+    def largest(self, steps: slice) -> list[float]:
+        """Largest |P| [MW] and |Q| [MVAr] in `steps`, read only where a block is not whole."""
+        m, found = self.manifest, [[0.0, 0.0]]
+        for number in range(steps.start // m.block_steps, -(-steps.stop // m.block_steps)):
+            block = m.steps(number)
+            part = slice(max(block.start, steps.start), min(block.stop, steps.stop))
+            whole = part == block
+            largest = m.blocks[number].largest if whole else largest_power(self._load(STATE, part))
+            found.append(largest)
+        return [float(value) for value in np.max(found, axis=0)]
 
     def read_block(self, number: int) -> Block:
         """One block of the record, whole."""
@@ -232,8 +247,15 @@ def record_of(block: Block) -> BlockRecord:
     return BlockRecord(
         sha256={name: sha256_of(values) for name, values in block.arrays()},
         provenance=[int(count) for count in counts],
+        largest=largest_power(block.state),
         unsolved=int(np.isnan(block.state[:, 0]).sum()),
     )
+
+
+def largest_power(state: Float[np.ndarray, "S C"]) -> list[float]:
+    """Largest |P| [MW] and |Q| [MVAr] of solved states; 0 where there are none."""
+    size = np.fmax.reduce(abs(state), axis=0, initial=0.0)  # fmax passes over unsolved steps
+    return [float(size[kind :: len(VARIABLES)].max()) for kind in (P, Q)]
 
 
 def _variable(name: str) -> int:

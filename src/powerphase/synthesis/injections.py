@@ -56,23 +56,26 @@ class Injections:
         p_mw, q_mvar = self._net((self._p_nominal * level)[None])
         return p_mw[0], q_mvar[0]
 
-    def steps(self, first: int, last: int) -> Block:
-        """Net consumption in steps `first` to `last` (excluded) of the signal record."""
+    def steps(self, first: int, last: int, draw: tuple[str | int, ...] = ()) -> Block:
+        """Net consumption in steps `first` to `last` (excluded) of the signal record.
+
+        The record itself is the empty draw; any other labels give the same days other noise.
+        """
         days = range(first // STEPS_PER_DAY, -(-last // STEPS_PER_DAY))
-        blocks = [self._day(day) for day in days]
+        blocks = [self._day(day, draw) for day in days]
         skip = first - days[0] * STEPS_PER_DAY
         p_mw, q_mvar = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return p_mw[skip : skip + last - first], q_mvar[skip : skip + last - first]
 
-    def _day(self, day: int) -> Block:
+    def _day(self, day: int, draw: tuple[str | int, ...]) -> Block:
         first = day * STEPS_PER_DAY
         shape = self._shapes[first : first + STEPS_PER_DAY]
         # Addressed by date, not by position: a record that starts later holds the same noise.
         date = str(self.signals.time[first].astype("datetime64[D]"))
-        regional = stream(self.seed, "regional noise", date).standard_normal(
+        regional = stream(self.seed, "regional noise", date, *draw).standard_normal(
             (STEPS_PER_DAY, N_REGIONS)
         )
-        factor = stream(self.seed, "bus noise", date).standard_normal(
+        factor = stream(self.seed, "bus noise", date, *draw).standard_normal(
             (STEPS_PER_DAY, len(self._load))
         )
         factor *= self._sigma

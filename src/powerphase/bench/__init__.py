@@ -1,0 +1,1 @@
+"""Forecasters, from a model and a task to scored rows."""

@@ -1,0 +1,79 @@
+"""What a row says about its cost: time, memory, and what it was measured on."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+
+class Stopwatch:
+    """Seconds spent in `with stopwatch:` blocks, in all."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time that the block takes."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += perf_counter() - start
+
+
+def reset_peak_memory() -> None:
+    """Begin to measure the peak anew, as far as the system allows."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):  # not Linux, or not allowed: then the peak is unknown
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_gib(device: torch.device) -> float | None:
+    """Largest memory held since the last reset: on the GPU, or by this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 2**20
+    return None
+
+
+def hardware(device: torch.device) -> str:
+    """The processor that did the work, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def commit() -> str | None:
+    """The commit of the code that runs, with a + if files have changed since; None if unknown."""
+    folder = Path(__file__).parent
+    if _git(folder, "ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    changed = "+" if _git(folder, "status", "--porcelain", "--", ".") else ""
+    head = _git(folder, "rev-parse", "HEAD")
+    return None if head is None else head + changed
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,224 @@
+"""From a model and a task to a forecast: scenarios that arrive window by window, or from a file."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from powerphase.bench.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
+from powerphase.errors import ForecastError
+from powerphase.models.base import Description, Forecaster, describe
+from powerphase.records.forecast_file import (
+    ForecastFile,
+    ForecastHeader,
+    open_forecast,
+    writing_forecast,
+)
+from powerphase.scenarios import Context, Scenarios
+from powerphase.task.windows import Task
+
+Progress = Callable[[int, int], None]
+Piece = tuple[int, slice, Scenarios]
+"""A window, a block of its channels, and their scenarios."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The scenarios of one model for all windows of one task, given piece by piece.
+
+    A forecast of a large grid does not fit into memory. So one that was not written to a file is
+    made anew each time it is gone through.
+    """
+
+    facts: dict[str, Any]
+    """Which task, on which data; see `facts_of`."""
+    description: Description
+    cost: dict[str, Any]
+    pieces: Callable[[Collection[int]], Iterator[Piece]]
+    """Goes through all windows but the given ones, in order."""
+
+
+def forecast(
+    model: Forecaster,
+    task: Task,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    on_progress: Progress | None = None,
+) -> Forecast:
+    """Fit the model and forecast the task's windows.
+
+    Args:
+        model: any object with `fit` and `predict`.
+        task: what to forecast.
+        out: a directory for the scenarios. An interrupted forecast that is there is continued.
+            Without one, scenarios are made when they are asked for, to be scored as they come.
+        device: cpu, cuda, or auto for a GPU where there is one.
+        on_progress: called with the number of windows written, and of all.
+    """
+    place = choose_device(device)
+    reset_peak_memory()
+    watch = Stopwatch()
+    with watch.running():
+        model.fit(task.training)
+    cost = {
+        "train_s": watch.seconds,
+        "predict_s": None,
+        "steps": getattr(model, "n_steps", None),
+        "peak_memory_gib": None,
+        "hardware": hardware(place),
+    }
+    live = Forecast(
+        facts_of(task),
+        describe(model),
+        cost,
+        lambda skip: _predicted(model, task, place, cost, skip),
+    )
+    if out is None:
+        return live
+    _write(live, Path(out), len(task.test), on_progress)
+    return load_forecast(out)
+
+
+def load_forecast(path: str | Path) -> Forecast:
+    """The forecast in a directory."""
+    file = open_forecast(path)
+    h = file.header
+    facts = {name: getattr(h, name) for name in FACTS}
+    description = Description(h.model, h.variant, h.config, h.parameters, h.seed)
+    return Forecast(facts, description, file.cost, lambda skip: _stored(file, skip))
+
+
+FACTS = (
+    *("task", "task_version", "context", "horizon", "windows"),
+    *("grid", "edition", "fingerprint", "n_channels", "scale"),
+)
+
+
+def facts_of(task: Task) -> dict[str, Any]:
+    """All that must agree between a forecast and the task by which it is scored."""
+    manifest, protocol = task.store.manifest, task.protocol
+    return {
+        "task": task.name,
+        "task_version": protocol.version,
+        "context": protocol.context,
+        "horizon": protocol.horizon,
+        "windows": [task.test.start(window) for window in range(len(task.test))],
+        "grid": manifest.grid,
+        "edition": manifest.edition,
+        "fingerprint": manifest.fingerprint,
+        "n_channels": task.layout.n_channels,
+        "scale": [task.layout.p_scale_mw, task.layout.q_scale_mvar],
+    }
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _predicted(
+    model: Forecaster,
+    task: Task,
+    device: torch.device,
+    cost: dict[str, Any],
+    skip: Collection[int],
+) -> Iterator[Piece]:
+    """Ask the model for one window after another; what it does wrong is told with the window."""
+    watch = Stopwatch()
+    for window in range(len(task.test)):
+        if window not in skip:
+            context = task.test.context(window).to(device)
+            for channels, scenarios in _blocks(model, context, window, watch):
+                cost["predict_s"] = watch.seconds
+                cost["peak_memory_gib"] = peak_memory_gib(device)
+                yield window, channels, scenarios
+                del scenarios
+
+
+def _blocks(
+    model: Forecaster, context: Context, window: int, watch: Stopwatch
+) -> Iterator[tuple[slice, Scenarios]]:
+    """The model's answer for one window, whatever its form, as blocks of channels."""
+    begun = 0
+    try:
+        with watch.running():
+            answer = model.predict(context)
+        blocks = iter([(slice(None), answer)]) if isinstance(answer, Scenarios) else answer
+        if not isinstance(blocks, Iterator):
+            kind = type(answer).__name__
+            raise ForecastError(f"predict gave {kind}; it must give Scenarios, whole or by block")
+        while True:
+            with watch.running():
+                block = next(blocks, None)
+            if block is None:
+                return
+            channels = slice(*block[0].indices(context.layout.n_channels))
+            yield channels, block[1]
+            begun = channels.stop
+            del block
+    except ForecastError as error:
+        raise error.placed(window, begun) from error
+
+
+def _stored(file: ForecastFile, skip: Collection[int]) -> Iterator[Piece]:
+    for window in range(len(file.header.windows)):
+        if window in skip:
+            continue
+        for channels in file.blocks():
+            values, weights = (torch.from_numpy(part[None]) for part in file.read(window, channels))
+            try:
+                scenarios = Scenarios(values, weights)
+            except ForecastError as error:
+                raise error.placed(window, channels.start) from error
+            yield window, channels, scenarios
+
+
+def _write(live: Forecast, out: Path, n_windows: int, on_progress: Progress | None) -> None:
+    """Write a forecast to its directory, or what is missing of it."""
+    report = on_progress or (lambda done, total: None)
+    pieces = live.pieces(())
+    first = next(pieces)  # it tells how many scenarios there are
+    with writing_forecast(out, _header(live, first[2])) as writer:
+        report(len(writer.finished), n_windows)
+        continued = bool(writer.finished)
+        n_written, n_channels = 0, live.facts["n_channels"]
+        rest = live.pieces(writer.finished) if continued else chain([first], pieces)
+        del first
+        for window, channels, scenarios in rest:
+            writer.write(window, channels, *_as_arrays(scenarios))
+            del scenarios  # or a window and the next one would be in memory together
+            n_written += channels.stop - channels.start
+            if n_written == n_channels:
+                writer.finish_window(window)
+                report(len(writer.finished), n_windows)
+                n_written = 0
+        # Of a forecast made in two goes, nobody knows what one would have taken.
+        unknown = {"predict_s": None, "peak_memory_gib": None} if continued else {}
+        writer.close({**live.cost, **unknown})
+
+
+def _as_arrays(scenarios: Scenarios) -> Iterator[np.ndarray]:
+    for part in (scenarios.values, scenarios.weights):
+        yield np.ascontiguousarray(part[0].float().cpu().numpy())
+
+
+def _header(live: Forecast, scenarios: Scenarios) -> ForecastHeader:
+    d = live.description
+    return ForecastHeader(
+        **live.facts,
+        scenarios=scenarios.values.shape[1],
+        model=d.model,
+        variant=d.variant,
+        config=d.config,
+        parameters=d.parameters,
+        seed=d.seed,
+        version=version("powerphase"),
+    )

@@ -1,0 +1,1 @@
+"""Scores: pointwise definitions, and the one place where they are averaged."""

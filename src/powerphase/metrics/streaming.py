@@ -1,0 +1,238 @@
+"""Scores of a whole forecast, taken in window by window and channel block by channel block.
+
+A forecast of 36,964 channels in 100 scenarios is 1.4 GB per window. So points are scored in blocks
+that fit a processor's cache, summed in float64, and forgotten. In what pieces a forecast arrives
+changes no score beyond the rounding of those sums. Scores are averaged here and nowhere else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from powerphase.axes import VARIABLES, V
+from powerphase.errors import ForecastError
+from powerphase.metrics import fidelity, proper, safety
+from powerphase.metrics.fan import Fan, has_equal_weights
+from powerphase.metrics.joint import OpenWindow
+from powerphase.metrics.sums import Sums
+from powerphase.scenarios import Layout, Scenarios
+
+Pointwise = Callable[[Fan, Float[Tensor, "B H C"]], Float[Tensor, "B H C"]]
+
+ON_CHANNELS: dict[str, Pointwise] = {
+    "crps": fidelity.crps,
+    "mse": fidelity.squared_error,
+    "fair_crps": fidelity.fair_crps,
+    "coverage_80": fidelity.coverage,
+    "width_80": lambda fan, _: fidelity.width(fan),
+}
+ON_VOLTAGES: dict[str, Pointwise] = {
+    "safety_mbrier": safety.safety_mbrier,
+    "necv": lambda fan, _: safety.expected_excursion(fan),
+    "cvar_0.1": lambda fan, _: safety.cvar(fan),
+    "brier": proper.brier,
+    "twcrps": proper.twcrps,
+    "excursion_error": lambda fan, target: proper.excursion_bias(fan, target).abs(),
+    "excursion_bias": proper.excursion_bias,
+    # Not scores, but what the scores are about: what was forecast and what happened.
+    "violation_probability": lambda fan, _: safety.violation_probability(fan),
+    "violation": lambda _, target: safety.violates(target),
+    "excursion": lambda _, target: safety.signed_excursion(target).abs(),
+}
+JOINT = ("distortion", "energy")
+
+KINDS = len(VARIABLES)
+
+RELIABILITY_BINS = 20
+"""Bins of the violation probability above 0; a bin of its own holds what is exactly 0."""
+
+BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
+"""Size of the scenarios that are scored at a time, by device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scorecard:
+    """All averages of a forecast. A score that does not exist for it is NaN here."""
+
+    by_window: dict[str, Float64[np.ndarray, " B"]]
+    by_type: dict[str, Float64[np.ndarray, " 4"]]
+    """Scores of voltages stand in the column of V; their other columns are NaN."""
+    by_step: dict[str, Float64[np.ndarray, "H 4"]]
+    by_bus: dict[str, Float64[np.ndarray, "N 4"]]
+    """Of all scores but the energy score, which has no part of a single bus."""
+    reliability: Float64[np.ndarray, "bins 3"]
+    """By violation probability: points, mean forecast probability, share that violated."""
+    n_scenarios: int
+
+    def __getitem__(self, name: str) -> float:
+        """The score as a whole: its mean over windows."""
+        return float(self.by_window[name].mean())
+
+
+class Scorer:
+    """Scores a forecast as it arrives.
+
+    Args:
+        layout: the channels.
+        horizon: forecast steps, H.
+        n_windows: windows, B.
+        device: where to compute; scenarios are moved there block by block.
+        block_bytes: how much of a forecast to score at a time; by default, what suits the device.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        horizon: int,
+        n_windows: int,
+        device: torch.device | str = "cpu",
+        block_bytes: int | None = None,
+    ) -> None:
+        self.layout, self.horizon, self.n_windows = layout, horizon, n_windows
+        self.device = torch.device(device)
+        self._block_bytes = block_bytes or BLOCK_BYTES[self.device.type]
+        size = (n_windows, horizon, layout.n_channels, self.device)
+        self._on_channels = Sums(tuple(ON_CHANNELS), *size)
+        self._on_voltages = Sums(tuple(ON_VOLTAGES), *size)
+        self._directions = proper.projections(layout.n_channels).to(self.device)
+        self._open: dict[int, OpenWindow] = {}
+        self._closed: dict[int, dict[str, np.ndarray]] = {}
+        self._reliability = torch.zeros(
+            (RELIABILITY_BINS + 1, 3), dtype=torch.float64, device=self.device
+        )
+        self._samples = True
+        self._n_scenarios = 0
+
+    def add(
+        self,
+        window: int,
+        scenarios: Scenarios,
+        target: Float[Tensor, "1 H C"],
+        channels: slice = slice(None),
+    ) -> None:
+        """Take in one window's scenarios (B = 1), of all channels or of a block of them."""
+        here = slice(*channels.indices(self.layout.n_channels))
+        _, n_scenarios, horizon, n_channels = scenarios.values.shape
+        state = self._window(window, scenarios, target, here)
+        self._samples &= n_scenarios > 1 and has_equal_weights(scenarios)
+        self._n_scenarios = max(self._n_scenarios, n_scenarios)
+        one_channel = n_scenarios * horizon * scenarios.values.element_size()
+        at_once = max(1, self._block_bytes // one_channel)
+        for first in range(0, n_channels, at_once):
+            part = slice(first, first + at_once)
+            block = scenarios.of_channels(part).to(self.device)
+            self._score(window, state, here.start + first, block, target[..., part].to(self.device))
+        if state.arrived.all():
+            self._close(window)
+
+    def result(self) -> Scorecard:
+        """The averages, once every channel of every window has arrived."""
+        for window in range(self.n_windows):
+            missing = "the forecast has no scenarios here"
+            if window in self._open:
+                channel = int(np.flatnonzero(~self._open[window].arrived)[0])
+                raise ForecastError(missing, window=window, channel=channel)
+            if window not in self._closed:
+                raise ForecastError(missing, window=window)
+        card = Scorecard({}, {}, {}, {}, self._binned(), self._n_scenarios)
+        for sums in (self._on_channels, self._on_voltages):
+            for name in sums.names:
+                self._average(card, sums, name)
+        for name in JOINT:
+            parts = [self._closed[window] for window in range(self.n_windows)]
+            card.by_window[name] = np.array([part[f"{name} window"] for part in parts])
+            card.by_type[name] = np.mean([part[f"{name} type"] for part in parts], axis=0)
+            card.by_step[name] = np.mean([part[f"{name} step"] for part in parts], axis=0)
+        distortion = np.mean([part["distortion channel"] for part in parts], axis=0)
+        card.by_bus["distortion"] = distortion.reshape(-1, KINDS)
+        return card
+
+    def _window(
+        self, window: int, scenarios: Scenarios, target: Float[Tensor, "1 H C"], here: slice
+    ) -> OpenWindow:
+        """The state of the window, if these scenarios fit it and are new."""
+        n_windows, n_scenarios, horizon, n_channels = scenarios.values.shape
+        wanted = (1, self.horizon, here.stop - here.start)
+        if (n_windows, horizon, n_channels) != wanted or target.shape != wanted:
+            raise ForecastError(
+                f"{n_windows} x {horizon} x {n_channels} (windows, steps, channels) forecast for a "
+                f"target of {tuple(target.shape)}, where {wanted} was asked for",
+                window=window,
+            )
+        if not 0 <= window < self.n_windows:
+            raise ForecastError(f"there are {self.n_windows} windows", window=window)
+        if window in self._closed:
+            raise ForecastError("was forecast already", window=window)
+        if window not in self._open:
+            self._open[window] = OpenWindow(n_scenarios, horizon, self._directions)
+        state = self._open[window]
+        if state.n_scenarios != n_scenarios:
+            raise ForecastError(
+                f"{n_scenarios} scenarios where other channels have {state.n_scenarios}",
+                window=window,
+                channel=here.start,
+            )
+        if state.arrived[here].any():
+            channel = here.start + int(np.flatnonzero(state.arrived[here])[0])
+            raise ForecastError("was forecast already", window=window, channel=channel)
+        return state
+
+    def _score(
+        self,
+        window: int,
+        state: OpenWindow,
+        first: int,
+        scenarios: Scenarios,
+        target: Float[Tensor, "1 H C"],
+    ) -> None:
+        """Score one block, of the channels from `first` on."""
+        state.add(first, scenarios, target)
+        fan = Fan.of(scenarios)
+        points = [score(fan, target) for score in ON_CHANNELS.values()]
+        self._on_channels.add(window, first, torch.cat(points))
+        voltages = slice((V - first) % KINDS, None, KINDS)
+        fan, target = fan.of_channels(voltages), target[..., voltages]
+        if not target.numel():
+            return
+        points = [score(fan, target) for score in ON_VOLTAGES.values()]
+        self._on_voltages.add(window, first + voltages.start, torch.cat(points), KINDS)
+        named = dict(zip(ON_VOLTAGES, points, strict=True))
+        self._count(named["violation_probability"], named["violation"])
+
+    def _count(self, probability: Float[Tensor, "1 H N"], violated: Float[Tensor, "1 H N"]) -> None:
+        """Sort points into bins of their violation probability."""
+        number = (probability * RELIABILITY_BINS).ceil().long().flatten()
+        facts = torch.stack([torch.ones_like(probability), probability, violated], dim=-1)
+        self._reliability.index_add_(0, number, facts.reshape(-1, 3).double())
+
+    def _close(self, window: int) -> None:
+        state = self._open.pop(window)
+        found = {"distortion": state.distortion(), "energy": state.energy()}
+        self._closed[window] = {
+            f"{name} {part}": values.cpu().numpy()
+            for name, parts in found.items()
+            for part, values in parts.items()
+        }
+        self._closed[window]["distortion channel"] = state.channel_distortion.cpu().numpy()
+
+    def _average(self, card: Scorecard, sums: Sums, name: str) -> None:
+        by_window = sums.by_window(name)
+        card.by_step[name], card.by_bus[name] = sums.by_step(name), sums.by_bus(name)
+        for part in (by_window, card.by_step[name], card.by_bus[name]):
+            if name in ON_VOLTAGES:
+                part[:, np.arange(KINDS) != V] = np.nan
+            if name == "fair_crps" and not self._samples:
+                part[:] = np.nan
+        card.by_type[name] = by_window.mean(axis=0)
+        card.by_window[name] = by_window[:, V] if name in ON_VOLTAGES else by_window.mean(axis=1)
+
+    def _binned(self) -> Float64[np.ndarray, "bins 3"]:
+        """Points, mean probability and violated share of each bin; NaN where there are none."""
+        points, probability, violated = self._reliability.cpu().numpy().T
+        share = np.full((2, len(points)), np.nan)
+        np.divide([probability, violated], points, out=share, where=points > 0)
+        return np.stack([points, *share], axis=1)

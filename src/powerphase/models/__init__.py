@@ -1,0 +1,29 @@
+"""Forecasters. `powerphase.models.LastWeek()` and its like are loaded when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from powerphase.models.base import Forecaster as Forecaster
+    from powerphase.models.naive import Climatology as Climatology
+    from powerphase.models.naive import LastSevenDays as LastSevenDays
+    from powerphase.models.naive import LastWeek as LastWeek
+
+_HOMES = {
+    "Climatology": "powerphase.models.naive",
+    "Forecaster": "powerphase.models.base",
+    "LastSevenDays": "powerphase.models.naive",
+    "LastWeek": "powerphase.models.naive",
+}
+
+__all__ = ["Climatology", "Forecaster", "LastSevenDays", "LastWeek"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'powerphase.models' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

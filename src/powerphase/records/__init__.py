@@ -1,0 +1,1 @@
+"""What is kept on disk about forecasts and their scores; NumPy and Zarr, no torch."""

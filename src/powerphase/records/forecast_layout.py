@@ -1,0 +1,134 @@
+"""The arrays and files of a forecast on disk: shapes, chunks, codecs, the lock, safe writing."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec
+from zarr.storage import LocalStore, MemoryStore
+
+from powerphase.axes import STEP_S
+from powerphase.errors import ForecastError
+from powerphase.records.forecast_header import ADVICE, RECORD, ForecastHeader
+
+LOCK = ".powerphase-lock"
+
+
+def _plan(h: ForecastHeader) -> dict[str, tuple[str, float, dict[str, int]]]:
+    """Type, fill value and chunk of each array; a missing chunk must not read as plausible."""
+    width, never = h.blocks()[0].stop, int(np.iinfo(np.int64).min)
+    block = {"window": 1, "scenario": h.scenarios, "step": h.horizon, "channel": width}
+    return {
+        "values": ("float32", np.nan, block),
+        "weights": ("float32", np.nan, {axis: block[axis] for axis in block if axis != "step"}),
+        "time": ("int64", never, {"window": len(h.windows), "step": h.horizon}),
+    }
+
+
+def create_arrays(store: MemoryStore, h: ForecastHeader) -> dict[str, "zarr.Array[Any]"]:
+    """The arrays of a forecast, of which only `time` is filled."""
+    zarr.create_group(store)
+    sizes = {"window": len(h.windows), "channel": h.n_channels}
+    arrays = {}
+    for name, (dtype, fill, chunk) in _plan(h).items():
+        last = len(chunk) - 1
+        arrays[name] = zarr.create_array(
+            store,
+            name=name,
+            shape=tuple(sizes.get(axis, chunk[axis]) for axis in chunk),
+            dtype=dtype,
+            chunks=tuple(chunk.values()),
+            filters=[TransposeCodec(order=(0, last, *range(1, last)))],
+            compressors=[BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"), Crc32cCodec()],
+            fill_value=fill,
+            dimension_names=tuple(chunk),
+        )
+    starts = np.array(h.windows, dtype="datetime64[s]").astype(np.int64)
+    arrays["time"][...] = starts[:, None] + STEP_S * np.arange(h.horizon)
+    return arrays
+
+
+def prepare(path: Path, header: ForecastHeader) -> dict[str, "zarr.Array[Any]"]:
+    """Write metadata and clock, whatever is there of them, and open the arrays for writing."""
+    files: dict[str, Any] = {}
+    arrays = create_arrays(MemoryStore(files), header)
+    for name, content in files.items():
+        replace_file(path / name, content.to_bytes())
+    for name in arrays:
+        for leftover in (path / name / "c").rglob("*.partial"):
+            leftover.unlink()
+    # Zarr would not store a chunk of nothing but NaN, which then looks like a lost one.
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        return {name: zarr.open_array(LocalStore(path), path=name, mode="r+") for name in arrays}
+
+
+def open_array(path: Path, name: str, needed: "zarr.Array[Any]") -> "zarr.Array[Any]":
+    """An array for reading, which must be as the header says."""
+    try:
+        array = zarr.open_array(LocalStore(path, read_only=True), path=name, mode="r")
+        found, said = array.metadata.to_dict(), needed.metadata.to_dict()
+    except Exception as error:  # whatever Zarr finds wrong with its metadata
+        raise ForecastError(f"{path}: no array {name} ({error}); {ADVICE}") from error
+    for key in said:
+        if found.get(key) != said[key]:
+            raise ForecastError(
+                f"{path}: the {key} of {name} is {found.get(key)!r}, but by {RECORD} it must be "
+                f"{said[key]!r}; {ADVICE}"
+            )
+    return array
+
+
+def locked(path: Path) -> TextIOWrapper:
+    """The lock of a directory for forecasts; one with other content is refused."""
+    path.mkdir(parents=True, exist_ok=True)
+    content = {file.name for file in path.iterdir()} - {LOCK, f"{RECORD}.partial"}
+    if content and RECORD not in content:
+        raise ForecastError(f"{path}: holds files that are no forecast; choose an empty place")
+    lock = path / LOCK
+    handle = lock.open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its owner may have removed the file between our opening and locking it.
+        if lock.stat().st_ino != os.fstat(handle.fileno()).st_ino:
+            raise BlockingIOError
+    except (BlockingIOError, FileNotFoundError):
+        handle.close()
+        problem = "another process is writing it; wait for it or choose another place"
+        raise ForecastError(f"{path}: {problem}") from None
+    return handle
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ForecastError(
+                f"{path}: the disk is full; finished windows are safe, so free some space and run "
+                "the same command again"
+            ) from error
+        raise ForecastError(f"{path}: cannot be written ({error}); check the path") from error
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Put the content there whole, so that even a power cut leaves the old file or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_bytes(content)
+    flush(partial)
+    partial.replace(file)
+
+
+def flush(file: Path) -> None:
+    """Wait until the file is on disk."""
+    with file.open("rb+") as handle:
+        os.fsync(handle.fileno())

@@ -1,0 +1,213 @@
+"""The result row: every score of one forecaster, with one seed, on one data set, as a JSON file.
+
+A row repeats its task, its data's fingerprint, its versions and its cost, so it needs no context.
+It is checked when it is made and when it is read: a row that contradicts itself does not exist.
+Arrays that would swell it (scores by bus and step, scenarios to draw) lie beside it in an `.npz`.
+"""
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from reprlib import repr as short
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from powerphase.errors import ResultError
+from powerphase.records.result_rules import Number, check
+
+SCHEMA = 1
+"""Raised whenever a reader of older rows would misread a newer one."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one forecaster scored; scores are means over windows of normalised values."""
+
+    task: str
+    task_version: int
+    grid: str
+    edition: str
+    fingerprint: str
+    """The hash of the data set's recipe."""
+    model: str
+    variant: str | None
+    """What is not the model's default: an ablation, a quirk, a reduced budget."""
+    config: dict[str, Any]
+    parameters: int | None
+    seed: int
+    windows: list[str]
+    """UTC start of each window, such as `2016-07-01T00:00`."""
+    scenarios: int
+    """Scenarios per window."""
+    truth: dict[str, Number]
+    """What happened: mean excursion [p.u.] and share of voltages outside the band."""
+    scores: dict[str, Number | None]
+    by_type: dict[str, dict[str, Number | None]]
+    by_window: dict[str, list[Number] | None]
+    cost: dict[str, Number | str | None]
+    version: str
+    """The powerphase that scored it."""
+    commit: str | None
+    date: str
+
+    def __post_init__(self) -> None:
+        check(vars(self), "result row")
+
+    @property
+    def name(self) -> str:
+        """The model, and its variant if it has one: `last-week`, `powerforge+wta`."""
+        return f"{self.model}+{self.variant}" if self.variant else self.model
+
+    @property
+    def path(self) -> PurePosixPath:
+        """Where the row lies in a tree of results."""
+        return PurePosixPath(self.task, self.edition, self.grid, f"{self.name}-{self.seed}.json")
+
+    def to_json(self) -> str:
+        """The row as text; equal rows give equal text, and reading it gives equal numbers."""
+        check(vars(self), str(self.path))  # its objects may have changed since it was made
+        row = {"schema": SCHEMA, **vars(self)}
+        lines = (f' "{key}": {_as_text(value)}' for key, value in row.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> "Result":
+        """The row in `text`, which was read at `where`."""
+        values = _parse(text, where)
+        found = values.pop("schema", None)
+        if type(found) is not int or found != SCHEMA:
+            raise ResultError(
+                f"{where}: written in schema {short(found)}, this version reads schema {SCHEMA}; "
+                "install the powerphase that wrote it"
+            )
+        check(values, where)
+        return cls(**values)
+
+
+def read_result(path: str | Path) -> Result:
+    """The row in the file, which must lie where `Result.path` says."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{file}: cannot be read ({error}); name a result's file") from error
+    result = Result.from_json(text, str(file))
+    expected = result.path.parts
+    if _place(file).parts[-len(expected) :] != expected:
+        raise ResultError(f"{file}: holds the row that belongs at {result.path}; move it there")
+    return result
+
+
+def read_results(paths: Iterable[str | Path]) -> list[Result]:
+    """The rows in the files, and in all JSON files of the folders; each once, sorted by path."""
+    files: dict[Path, Path] = {}
+    problems: list[str] = []
+    results: list[Result] = []
+    for path in map(Path, paths):
+        found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
+        files.update((_place(file), file) for file in found)
+        if not found:
+            problems.append(f"{path}: no results here; name a result's file or a folder of them")
+    for place in sorted(files):
+        try:
+            results.append(read_result(files[place]))
+        except ResultError as error:
+            problems.append(str(error))
+    if problems:
+        raise ResultError("\n".join(problems))
+    return results
+
+
+def write_result(
+    result: Result, sidecar: Mapping[str, Shaped[np.ndarray, "..."]], root: str | Path
+) -> Path:
+    """Write the row and the arrays beside it into the tree at `root`; returns the row's path."""
+    row, arrays = result.to_json().encode(), _as_npz(sidecar, str(result.path))
+    path = Path(root) / result.path
+    # The sidecar comes first: where there is a row, there is all of it.
+    _replace(path.with_suffix(".npz"), arrays)
+    _replace(path, row)
+    return path
+
+
+def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays beside the row whose JSON file is at `path`."""
+    file = Path(path).with_suffix(".npz")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return {name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist()}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ResultError(
+            f"{file}: no readable arrays ({error}); restore it or score the forecast again"
+        ) from error
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
+    with archive.open(name) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _as_npz(arrays: Mapping[str, Shaped[np.ndarray, "..."]], where: str) -> bytes:
+    """What `np.savez_compressed` writes, but the same for equal arrays and under any name."""
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(arrays):
+            if arrays[name].dtype.hasobject:
+                raise ResultError(f"{where}: array {name!r} holds Python objects; give it numbers")
+            # Opened by name, a member is dated 1980; of two equal arrays one may lie transposed.
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(arrays[name], order="C"))
+    return buffer.getvalue()
+
+
+def _place(file: Path) -> Path:
+    """Where the file lies, by one name only; a file that is a link keeps its own."""
+    return file.parent.resolve() / file.name
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Put the content there whole: who reads finds the old file or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.partial")
+    with partial.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    partial.replace(file)
+
+
+def _as_text(value: Any) -> str:
+    """JSON in alphabetical order, with a line for each key of the outermost object."""
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    lines = (f"  {json.dumps(k)}: {json.dumps(value[k], sort_keys=True)}" for k in sorted(value))
+    return "{\n" + ",\n".join(lines) + "\n }"
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    """The object in `text`, read more strictly than usual: no key twice, no NaN, no infinity."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(f"a key stands twice among {short([key for key, _ in pairs])}")
+        return dict(pairs)
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    try:
+        values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ResultError(
+            f"{where}: not the JSON of a result ({error}); restore it or score the forecast again"
+        ) from error
+    if not isinstance(values, dict):
+        raise ResultError(f"{where}: holds {short(values)}, not a result; name a result's file")
+    return values

@@ -1,0 +1,94 @@
+"""The scores of a result row: names, ranges, and the question that each one answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score, as a mean over windows; `docs/scores.md` defines it."""
+
+    title: str
+    question: str
+    unit: str
+    low: float = 0.0
+    high: float = inf
+    voltage_only: bool = False
+    """Whether it looks at voltages alone."""
+    pointwise: bool = True
+    """Whether it is a mean over channels, so that types and buses add up to the whole."""
+    in_paper: bool = False
+    proper: bool = False
+    """Whether, in expectation, no forecast beats the truth's own distribution."""
+    needs_samples: bool = False
+    """Whether it exists for scenarios of equal weight only; null otherwise."""
+    diagnostic: bool = False
+    """Whether it describes a forecast rather than ordering forecasts from best to worst."""
+
+
+SCORES: Mapping[str, Score] = MappingProxyType(
+    {
+        "crps": Score(
+            "CRPS", "How far is each channel's distribution from what happened?",
+            "normalised", in_paper=True, proper=True,
+        ),
+        "distortion": Score(
+            "Distortion", "How close is the best single scenario of the whole grid?",
+            "normalised", pointwise=False, in_paper=True,
+        ),
+        "mse": Score(
+            "MSE", "How good is the mean forecast?", "normalised²", in_paper=True, proper=True,
+        ),
+        "safety_mbrier": Score(
+            "Safety_mBrier", "Do single scenarios agree with what happened at the voltage band?",
+            "share", high=1.0, voltage_only=True, in_paper=True,
+        ),
+        "necv": Score(
+            "NECV", "How far outside the band are the forecast voltages, on average?",
+            "p.u.", voltage_only=True, in_paper=True, diagnostic=True,
+        ),
+        "cvar_0.1": Score(
+            "CVaR_0.1", "How far outside the band is the worst tenth of the scenarios?",
+            "p.u.", voltage_only=True, in_paper=True, diagnostic=True,
+        ),
+        "brier": Score(
+            "Brier", "Is the forecast probability of leaving the band right?",
+            "probability²", high=1.0, voltage_only=True, proper=True,
+        ),
+        "twcrps": Score(
+            "twCRPS", "Is the distribution of voltages right outside the band?",
+            "p.u.", voltage_only=True, proper=True,
+        ),
+        "excursion_error": Score(
+            "excursion error", "How far is the expected excursion from the one that happened?",
+            "p.u.", voltage_only=True,
+        ),
+        "excursion_bias": Score(
+            "excursion bias", "Are excursions over- (+) or under-forecast (-)?",
+            "p.u.", low=-inf, voltage_only=True, diagnostic=True,
+        ),
+        "fair_crps": Score(
+            "fair CRPS", "What would CRPS be with infinitely many samples?",
+            "normalised", low=-inf, proper=True, needs_samples=True,
+        ),
+        "energy": Score(
+            "energy score", "Is the joint distribution over the channels right?",
+            "normalised", pointwise=False, proper=True,
+        ),
+        "coverage_80": Score(
+            "coverage", "How often does the truth lie in the central 80 %?",
+            "share", high=1.0, diagnostic=True,
+        ),
+        "width_80": Score(
+            "width", "How wide is the central 80 %?", "normalised", diagnostic=True,
+        ),
+    }
+)  # fmt: skip
+
+RANKED = ("crps", "distortion", "safety_mbrier", "cvar_0.1")
+"""The scores whose ranks the paper averages into its Rank."""
+
+NORMAL_BAND_PU = (0.95, 1.05)
+"""The voltage band whose leaving counts as a violation [p.u.]."""

@@ -1,0 +1,1 @@
+"""Tables, figures and pages; all of it from result rows."""

@@ -1,0 +1,96 @@
+"""The task on a data set: from a store to what models are fitted on, asked for and scored by."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from powerphase.dataset.store import Store, open_store
+from powerphase.grid.case import BASE_KV, BR_STATUS, F_BUS, T_BUS, Grid
+from powerphase.scenarios import Layout, Record, Training, Windows
+from powerphase.task.protocol import (
+    PAPER_CONTEXT,
+    PAPER_HORIZON,
+    PAPER_WINDOWS,
+    Protocol,
+    Splits,
+    WindowCount,
+)
+
+
+class Task:
+    """What is to be forecast on one data set; by default, exactly as in the paper.
+
+    Args:
+        store: the data set, or where it is.
+        context: steps that a forecaster sees before each window.
+        horizon: steps that it forecasts.
+        windows: how many test windows, or "all" for every day of the test split. Ten windows are
+            few: differences between models are often noise on them, and seldom on all.
+    """
+
+    def __init__(
+        self,
+        store: Store | str | Path,
+        *,
+        context: int = PAPER_CONTEXT,
+        horizon: int = PAPER_HORIZON,
+        windows: WindowCount = PAPER_WINDOWS,
+    ) -> None:
+        self.store = store if isinstance(store, Store) else open_store(store)
+        self.protocol = Protocol(context, horizon, windows)
+        self.splits: Splits = self.protocol.splits(self.store.time)
+        self._origins = self.protocol.test_origins(self.splits)
+
+    def __repr__(self) -> str:
+        m = self.store.manifest
+        return f"<powerphase.Task {self.name} on {m.grid} {m.edition}, {len(self.test)} windows>"
+
+    @property
+    def name(self) -> str:
+        """The task's name, with every option that differs from the paper's."""
+        return self.protocol.name
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The channels; P and Q are scaled by their largest size in the training split."""
+        largest = self.store.largest(slice(self.splits.first, self.splits.train_stop))
+        return layout_of(self.store.grid, *(value or 1.0 for value in largest))
+
+    @cached_property
+    def test(self) -> Windows:
+        """The windows that are scored."""
+        return self._windows(self._origins)
+
+    @cached_property
+    def training(self) -> Training:
+        """What a model may be fitted on, and the validation windows on which it may choose."""
+        validation = self._windows(self.protocol.validation_origins(self.splits))
+        return Training(self._record(self.splits.first, self.splits.fit_stop), validation)
+
+    def _windows(self, origins: np.ndarray) -> Windows:
+        record = self._record(0, self.splits.stop)
+        return Windows(record, origins, self.protocol.context, self.protocol.horizon)
+
+    def _record(self, first: int, stop: int) -> Record:
+        def read(steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
+            moved = slice(first + steps.start, first + steps.stop)
+            return self.store.read_states(moved, channels)
+
+        return Record(self.layout, self.store.time[first:stop], read)
+
+
+def layout_of(grid: Grid, p_scale_mw: float, q_scale_mvar: float) -> Layout:
+    """The layout of a grid's channels under the given scales."""
+    on = grid.branch[:, BR_STATUS] > 0
+    ends = [grid.rows(grid.branch[on, side]) for side in (F_BUS, T_BUS)]
+    return Layout(
+        grid=grid.name,
+        bus_id=grid.bus_id,
+        bus_type=grid.bus_type,
+        nominal_kv=grid.bus[:, BASE_KV].copy(),
+        branch=np.stack(ends, axis=1),
+        p_scale_mw=p_scale_mw,
+        q_scale_mvar=q_scale_mvar,
+    )

@@ -1,0 +1,61 @@
+"""Result rows whose scores are random but agree with one another."""
+
+from typing import Any
+
+import numpy as np
+
+from powerphase.axes import VARIABLES
+from powerphase.records.result import Result
+from powerphase.records.scores import SCORES
+
+WINDOWS = ["2016-07-01T00:00", "2016-07-21T00:00", "2016-08-11T00:00"]
+
+
+def scored(draw: int, *, weighted: bool = False) -> dict[str, Any]:
+    """Scores, by type and by window, of scenarios with or without weights."""
+    random = np.random.default_rng(draw)
+    found: dict[str, Any] = {"scores": {}, "by_window": {}, "by_type": {k: {} for k in VARIABLES}}
+    outside = random.uniform(size=len(WINDOWS))  # [p.u.] or a share, by window
+    voltage = {"brier": outside**2, "excursion_bias": -outside / 2}
+    for name, score in SCORES.items():
+        kinds = ["V"] if score.voltage_only else list(VARIABLES)
+        values = random.uniform(size=(len(kinds), len(WINDOWS)))
+        if score.voltage_only:
+            values = voltage.get(name, outside)[None]
+        null = weighted and score.needs_samples
+        found["scores"][name] = None if null else float(values.mean())
+        found["by_window"][name] = None if null else values.mean(axis=0).tolist()
+        for kind, own in zip(kinds, values.mean(axis=1).tolist(), strict=True):
+            found["by_type"][kind][name] = None if null else own
+    return found
+
+
+def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
+    """A sound row with other values in some fields; `draw` chooses the scores."""
+    values: dict[str, Any] = {
+        "task": "powerphase-day-ahead",
+        "task_version": 1,
+        "grid": "activsg500",
+        "edition": "synthetic",
+        "fingerprint": "0123456789abcdef" * 4,
+        "model": "powerforge",
+        "variant": None,
+        "config": {"width": 64, "kernels": [5, 25, 97], "anchor": {"days": 7, "on": True}},
+        "parameters": 512_345,
+        "seed": 42,
+        "windows": list(WINDOWS),
+        "scenarios": 16,
+        "truth": {"necv": 0.0001, "violations": 0.02},
+        "cost": {
+            "train_s": 12.5,
+            "predict_s": 0.25,
+            "score_s": 0.5,
+            "steps": 6000,
+            "peak_memory_gib": None,
+            "hardware": "a test",
+        },
+        "version": "0.1.0",
+        "commit": None,
+        "date": "2026-07-01",
+    }
+    return Result(**(values | scored(draw, weighted=weighted) | changes))

@@ -1,0 +1,382 @@
+"""The leaderboard: statistics and ranks against independent oracles, and texts that say it all."""
+
+import csv
+import random
+import re
+from importlib.resources import files
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy.stats import rankdata
+
+from powerphase.errors import ResultError
+from powerphase.records.result import Result
+from powerphase.records.scores import RANKED, SCORES
+from powerphase.report.leaderboard import (
+    COLUMNS,
+    COSTS,
+    HEADER,
+    PAPER_GRIDS,
+    Board,
+    Entry,
+    as_csv,
+    as_markdown,
+    as_table,
+    leaderboard,
+    paper_entries,
+)
+from tests.records.rows import row
+
+# As printed in the paper's main table; no other table of it has ranks.
+PRINTED_RANKS = {
+    "activsg500": {
+        "deepar": "8.8",
+        "ets": "4.2",
+        "timemcl": "3.2",
+        "timeprism": "5.5",
+        "tactis-2": "2.2",
+        "tempflow": "5.5",
+        "transformer-tempflow": "6.5",
+        "timegrad": "7.8",
+        "powerforge": "1.2",
+    },
+    "polish2383": {
+        "deepar": "8.2",
+        "ets": "6.5",
+        "timemcl": "4.5",
+        "timeprism": "6.8",
+        "tactis-2": "3.5",
+        "tempflow": "2.8",
+        "transformer-tempflow": "3.2",
+        "timegrad": "8.2",
+        "powerforge": "1.2",
+    },
+    "polish3120": {
+        "deepar": "8.8",
+        "ets": "6.8",
+        "timemcl": "5.2",
+        "timeprism": "6.0",
+        "tactis-2": "4.0",
+        "tempflow": "3.5",
+        "transformer-tempflow": "2.5",
+        "timegrad": "7.2",
+        "powerforge": "1.0",
+    },
+}
+
+
+def entry(name: str = "powerforge", **changes: Any) -> Entry:
+    """An entry without a single score, but for the changes."""
+    empty: dict[str, float | None] = dict.fromkeys(SCORES)
+    values: dict[str, Any] = {"kind": "model", "seeds": (22, 42), "rank": None}
+    values |= {"mean": empty, "std": empty, "cost": dict.fromkeys(COSTS)} | changes
+    return Entry(name=name, **values)
+
+
+def board(*entries: Entry, paper: tuple[Entry, ...] = ()) -> Board:
+    return Board("day-ahead", 1, "synthetic", "ieee14", "0" * 64, entries, paper)
+
+
+def field() -> list[Result]:
+    """Three seeds of five forecasters, of which three are ranked."""
+    who = [("powerforge", None), ("last-week", None), ("ets", None)]
+    who += [("oracle", None), ("powerforge", "wta")]
+    return [
+        row(model=model, variant=variant, seed=seed, draw=10 * k + seed)
+        for k, (model, variant) in enumerate(who)
+        for seed in (22, 42, 3142)
+    ]
+
+
+def cells_of(markdown: str) -> list[list[str]]:
+    """The rows of the tables, without the headers and the lines below them."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [cells for cells in rows if cells[0] not in ("model", ":--")]
+
+
+def test_mean_and_deviation_are_those_of_numpy() -> None:
+    rows = [row(seed=seed, draw=seed) for seed in (3142, 22, 42)]
+    (only,) = leaderboard(rows)[0].entries
+    assert only.seeds == (22, 42, 3142)
+    for name in SCORES:
+        values = [result.scores[name] for result in rows]
+        assert only.mean[name] == pytest.approx(np.mean(values), rel=1e-14)
+        assert only.std[name] == pytest.approx(np.std(values, ddof=1), rel=1e-12)
+
+
+def test_costs_are_averaged_where_every_seed_has_them() -> None:
+    cost = row().cost
+    rows = [row(seed=s, cost=cost | {"train_s": t}) for s, t in ((1, 10.0), (2, 20))]
+    (only,) = leaderboard(rows)[0].entries
+    assert (only.cost["train_s"], only.cost["steps"]) == (15, 6000)
+    assert only.cost["peak_memory_gib"] is None
+    partly = [row(seed=1), row(seed=2, cost=cost | {"steps": None})]
+    assert leaderboard(partly)[0].entries[0].cost["steps"] is None
+
+
+def test_one_seed_has_no_deviation() -> None:
+    (only,) = leaderboard([row()])[0].entries
+    assert set(only.std.values()) == {None}
+    assert only.mean == row().scores
+
+
+def test_a_score_that_one_seed_lacks_is_missing() -> None:
+    rows = [row(seed=1), row(seed=2, weighted=True)]
+    (only,) = leaderboard(rows)[0].entries
+    assert (only.mean["fair_crps"], only.std["fair_crps"]) == (None, None)
+
+
+def test_ranks_share_places_as_scipy_does() -> None:
+    # Few draws for many models, so that there are ties of two, three and four.
+    draws = random.Random(0).choices(range(5), k=12)
+    rows = [row(model=f"model-{k}", draw=draw) for k, draw in enumerate(draws)]
+    places = [rankdata([r.scores[name] for r in rows], method="average") for name in RANKED]
+    expected = dict(zip((r.name for r in rows), np.mean(places, axis=0), strict=True))
+    entries = leaderboard(rows)[0].entries
+    assert {entry.name: entry.rank for entry in entries} == expected
+    assert [entry.rank for entry in entries] == sorted(expected.values())
+
+
+@pytest.mark.parametrize("grid", PRINTED_RANKS)
+def test_the_ranks_of_the_paper_are_found_again(grid: str) -> None:
+    # Ranks are quarters of halves; the paper prints one digit and rounds 1.25 to 1.2, as Python.
+    found = {entry.name: f"{entry.rank:.1f}" for entry in paper_entries(grid)}
+    assert found == PRINTED_RANKS[grid]
+
+
+def test_the_paper_has_nine_models_on_five_grids_and_five_on_the_largest() -> None:
+    names = {entry.name for entry in paper_entries("activsg500")}
+    assert names == PRINTED_RANKS["activsg500"].keys()
+    for grid in PAPER_GRIDS[:5]:
+        assert {entry.name for entry in paper_entries(grid)} == names
+        for found in paper_entries(grid):
+            assert {name for name in SCORES if found.mean[name] is not None} == {
+                name for name, score in SCORES.items() if score.in_paper
+            }
+    largest = paper_entries(PAPER_GRIDS[5])
+    assert len(largest) == 5
+    assert largest[0].name == "powerforge"
+    assert largest[0].rank == 1
+    assert {name for name in SCORES if largest[0].mean[name] is not None} == set(RANKED)
+
+
+def test_the_paper_is_silent_on_other_grids() -> None:
+    assert paper_entries("ieee14") == ()
+    (found,) = leaderboard([row(grid="ieee14")])
+    assert found.paper == ()
+    assert "(paper)" not in as_markdown([found])
+
+
+def test_oracle_and_variants_take_no_rank_and_no_place() -> None:
+    rows = field()
+    entries = leaderboard(rows)[0].entries
+    ranked = [entry for entry in entries if entry.rank is not None]
+    assert {entry.name for entry in ranked} == {"powerforge", "last-week", "ets"}
+    assert [entry.name for entry in entries[3:]] == ["powerforge+wta", "oracle"]
+    alone = [r for r in rows if r.name in {entry.name for entry in ranked}]
+    assert list(leaderboard(alone)[0].entries) == ranked
+
+
+def test_a_lone_oracle_is_shown_without_rank() -> None:
+    (only,) = leaderboard([row(model="oracle")])[0].entries
+    assert only.rank is None
+
+
+def test_references_are_marked() -> None:
+    models = ("powerforge", "last-week", "last-7-days", "climatology", "oracle")
+    rows = [row(model=model, draw=k) for k, model in enumerate(models)]
+    entries = {entry.name: entry for entry in leaderboard(rows)[0].entries}
+    assert entries["powerforge"].label == "powerforge"
+    assert {entries[model].kind for model in models[1:4]} == {"reference"}
+    assert entries["oracle"].kind == "oracle"
+    assert {entries[model].label for model in models[1:]} == {
+        f"{model} (reference)" for model in models[1:]
+    }
+
+
+@pytest.mark.parametrize(
+    ("field_name", "other"),
+    [
+        ("task", "powerphase-week-ahead"),
+        ("task_version", 2),
+        ("edition", "opsd"),
+        ("grid", "ieee14"),
+        ("fingerprint", "f" * 64),
+    ],
+)
+def test_what_does_not_compare_is_kept_apart_and_told_apart(field_name: str, other: Any) -> None:
+    boards = leaderboard([row(), row(**{field_name: other})], paper=False)
+    assert [len(found.entries) for found in boards] == [1, 1]
+    texts = [as_markdown([found]) for found in boards]
+    assert texts[0] != texts[1]
+    assert sum(str(other)[:12] in text for text in texts) >= 1
+
+
+def test_the_same_seed_twice_is_refused() -> None:
+    with pytest.raises(ResultError, match=r"powerforge-42.json: given more than once; keep one"):
+        leaderboard([row(draw=1), row(draw=2)])
+
+
+def test_seeds_with_different_options_are_refused() -> None:
+    rows = [row(seed=22), row(seed=42, config={"width": 128})]
+    with pytest.raises(ResultError, match=r"-42.json: its config is not that of seed 22, "):
+        leaderboard(rows)
+
+
+def test_rows_on_different_windows_are_refused() -> None:
+    windows = ["2016-07-02T00:00", *row().windows[1:]]
+    with pytest.raises(ResultError, match=r"ets-42.json: scored on other windows than "):
+        leaderboard([row(), row(model="ets", windows=windows)])
+
+
+def test_grids_come_in_the_order_of_the_paper_and_then_by_name() -> None:
+    grids = [*PAPER_GRIDS, "activsg200", "ieee14", "zealand"]
+    shuffled = random.Random(1).sample(grids, k=len(grids))
+    assert [found.grid for found in leaderboard([row(grid=grid) for grid in shuffled])] == grids
+
+
+def test_texts_do_not_depend_on_the_order_of_the_rows() -> None:
+    rows = [*field(), row(grid="ieee14"), row(edition="opsd")]
+    boards = leaderboard(rows)
+    for shuffle in range(3):
+        again = leaderboard(random.Random(shuffle).sample(rows, k=len(rows)))
+        assert again == boards
+        assert as_markdown(again) == as_markdown(boards)
+        assert as_csv(again) == as_csv(boards)
+
+
+def test_every_line_of_a_markdown_table_has_every_cell() -> None:
+    text = as_markdown(leaderboard([*field(), row(grid="ieee14")]))
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {len(HEADER) + 1}
+    assert text.count("| model | seeds | Rank | CRPS | Distortion | MSE |") == 2
+    assert text.count("\n\n| model |") == 2  # a table needs an empty line above it
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+
+
+def test_the_papers_rows_stand_below_ours_with_a_warning() -> None:
+    text = as_markdown(leaderboard(field()))
+    names = [cells[0] for cells in cells_of(text)]
+    assert len(names) == 5 + 9
+    assert names[4:6] == ["oracle (reference)", "powerforge (paper)"]
+    assert "the paper's, on its own data (edition paper)" in text
+    assert "not directly comparable with edition synthetic" in text
+    without = as_markdown(leaderboard(field(), paper=False))
+    assert "paper" not in without
+
+
+def test_the_best_of_the_ranked_is_bold_where_a_score_orders_forecasts() -> None:
+    found = leaderboard(field(), paper=False)[0]
+    rows = cells_of(as_markdown([found]))
+    ranked = [entry for entry in found.entries if entry.rank is not None]
+    for column, name in enumerate(COLUMNS, start=3):
+        bold = [cells[0].split()[0] for cells in rows if cells[column].startswith("**")]
+        lowest = min(ranked, key=lambda entry: entry.mean[name])
+        assert bold == ([] if name in ("necv", "coverage_80") else [lowest.name])
+    assert [cells[2].startswith("**") for cells in rows] == [True] + [False] * 4
+
+
+def test_those_that_tie_for_the_best_are_all_bold() -> None:
+    rows = [row(model="ets"), row(model="deepar"), row(model="oracle")]
+    cells = cells_of(as_markdown(leaderboard(rows, paper=False)))
+    assert [line[2] for line in cells] == ["**1.50**", "**1.50**", "–"]
+    assert [line[3].startswith("**") for line in cells] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "shown"),
+    [
+        (0.0027312, None, "0.002731"),
+        (0.0027312, 0.0000118, "0.002731 ± 0.000012"),
+        (0.0027, None, "0.002700"),
+        (0.81234, 0.01, "0.8123 ± 0.0100"),
+        (2.9950, None, "2.995"),
+        (12345.6, None, "12346"),
+        (0.000012345, None, "0.00001234"),
+        (3.2111e-7, 1.2e-8, "3.211e-07 ± 1.200e-08"),
+        (1.5e38, None, "1.500e+38"),
+        (0.0, 0.0, "0"),
+        (None, None, "–"),
+    ],
+)
+def test_numbers_have_four_significant_digits(
+    mean: float | None, std: float | None, shown: str
+) -> None:
+    blank: dict[str, float | None] = dict.fromkeys(SCORES)
+    only = entry(mean=blank | {"crps": mean}, std=blank | {"crps": std})
+    assert cells_of(as_markdown([board(only)]))[0][3] == shown
+
+
+def test_the_papers_numbers_are_shown_as_printed() -> None:
+    cells = cells_of(as_markdown([board(paper=paper_entries("activsg500"))]))
+    first = [cell.strip("*") for cell in cells[0]]
+    assert first[:5] == ["powerforge (paper)", "3", "1.25", "0.0030 ± 0.0008", "0.0072 ± 0.0019"]
+    assert first[-4:] == ["–"] * 4
+
+
+def test_a_csv_file_holds_every_number_and_no_invented_one() -> None:
+    rows = [*field(), row(model="timemcl", weighted=True)]
+    boards = leaderboard(rows)
+    lines = list(csv.DictReader(StringIO(as_csv(boards))))
+    assert len(lines) == 6 + 9
+    for line, found in zip(lines, (*boards[0].entries, *boards[0].paper), strict=True):
+        assert (line["model"], line["kind"]) == (found.name, found.kind)
+        assert line["edition"] == ("paper" if found.kind == "paper" else "synthetic")
+        assert int(line["seeds"]) == len(found.seeds)
+        values = {"rank": found.rank} | {name: found.mean[name] for name in SCORES}
+        values |= {f"{name}_std": found.std[name] for name in SCORES}
+        for column, value in values.items():
+            assert (float(line[column]) if line[column] else None) == value
+    by_name = {line["model"]: line for line in lines if line["kind"] == "model"}
+    assert by_name["timemcl"]["fair_crps"] == by_name["timemcl"]["crps_std"] == ""
+
+
+def test_a_csv_file_holds_the_papers_rows_once() -> None:
+    boards = leaderboard([row(edition="opsd"), row(edition="synthetic")])
+    lines = list(csv.DictReader(StringIO(as_csv(boards))))
+    assert [line["edition"] for line in lines] == ["opsd"] + ["paper"] * 9 + ["synthetic"]
+
+
+def test_a_terminal_shows_what_markdown_shows() -> None:
+    found = leaderboard(field())[0]
+    text = StringIO()
+    Console(file=text, width=250, markup=False).print(as_table(found, 250))
+    shown = text.getvalue()
+    for cells in cells_of(as_markdown([found])):
+        assert re.search(r"\s+".join(re.escape(c.strip("*")) for c in cells), shown)
+    for note in found.notes:
+        assert note in shown
+
+
+@pytest.mark.parametrize("width", [120, 170])
+def test_a_narrower_terminal_shows_fewer_columns_and_no_broken_ones(width: int) -> None:
+    board, text = leaderboard(field())[0], StringIO()
+    Console(file=text, width=width, markup=False).print(as_table(board, width))
+    shown = text.getvalue()
+    for name in ("crps", "distortion", "safety_mbrier", "cvar_0.1"):
+        assert SCORES[name].title in shown
+    assert SCORES["coverage_80"].title not in shown
+    assert "Widen the terminal" in " ".join(shown.split())
+    for entry in (*board.entries, *board.paper):
+        lines = [line.strip() for line in shown.splitlines()]
+        assert sum(line.startswith(f"{entry.label}  ") for line in lines) == 1
+    assert len(shown.splitlines()) < len(board.entries) + len(board.paper) + 12
+
+
+def test_no_results_give_no_boards() -> None:
+    assert leaderboard([]) == []
+    assert as_markdown([]) == ""
+    assert len(as_csv([]).splitlines()) == 1
+
+
+def test_the_papers_file_has_known_names_only() -> None:
+    text = (files("powerphase.report") / "paper_results.csv").read_text()
+    lines = list(csv.DictReader(StringIO(text)))
+    assert len(lines) == 5 * 9 * 6 + 5 * 4
+    assert {line["grid"] for line in lines} == set(PAPER_GRIDS)
+    assert {line["metric"] for line in lines} <= SCORES.keys()
