@@ -9,13 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.dataset.recipe import EDITION_SEED
-from powerphase.dataset.store import open_store
-from powerphase.errors import PowerphaseError
+from powerphase.dataset.store import Store, open_store
+from powerphase.errors import PowerphaseError, UnknownName
 
+COMMANDS = cli.app.registered_commands
 RUN = [sys.executable, "-c", "from powerphase.cli import main; main()"]
 
 
@@ -23,6 +25,11 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [*RUN, *map(str, arguments)]
     env = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def here(*arguments: object) -> Result:
+    """The same in this process, which has everything loaded already."""
+    return CliRunner().invoke(cli.app, [*map(str, arguments)], env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +94,9 @@ def test_the_catalogue_holds_the_paper_s_table() -> None:
         (["verify", "nowhere"], "nowhere: no data set here"),
         (["info", "nowhere"], "nowhere: no data set here"),
         (["generate", "ieee14", "--signals", "opsd", "--edition", "x"], "name themselves"),
+        (["score", "last-week", "--data", "nowhere"], "nowhere: no data set here"),
+        (["leaderboard", "nowhere"], "nowhere"),
+        (["info", "nowhere.json"], "nowhere.json"),
     ],
 )
 def test_an_error_is_one_sentence_on_standard_error(
@@ -122,7 +132,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_continues(tmp_path: Path) -> 
     assert open_store(tmp_path / "s").manifest.complete
 
 
-@pytest.mark.parametrize("command", ["grids", "generate", "verify", "info", "quickstart"])
+@pytest.mark.parametrize("command", [command.callback.__name__ for command in COMMANDS])
 def test_help_shows_an_example(command: str) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"])
     assert f"powerphase {command}" in shown.stdout
@@ -143,3 +153,59 @@ def test_messages_are_shown_letter_by_letter(tmp_path: Path) -> None:
     case.write_text("mpc.x = [")
     failed = run("generate", case)
     assert "odd[bold]name:100:.m:1:" in failed.stderr
+
+
+@pytest.fixture(scope="module")
+def scored(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of results: one row from a forecast file, one scored as the model predicts."""
+    root = tmp_path_factory.mktemp("scored")
+    data = ("--data", sixty_days.path)
+    made = here("forecast", "last-7-days", *data, "--out", root / "f")
+    assert made.exit_code == 0, made.output
+    assert "7 of 96 steps from 672" in made.stdout
+    for what in (root / "f", "last-week"):
+        done = here("score", what, *data, "--out", root / "results")
+        assert done.exit_code == 0, done.output
+        assert "How far is each channel's distribution from what happened?" in done.stdout
+    return root
+
+
+def test_the_leaderboard_holds_what_was_scored(scored: Path) -> None:
+    shown = here("leaderboard", scored / "results")
+    assert shown.exit_code == 0
+    for phrase in ("ieee14, edition exact", "last-7-days (reference)", "last-week (reference)"):
+        assert phrase in shown.stdout
+    markdown = here("leaderboard", scored / "results", "--format", "markdown").stdout
+    assert markdown.startswith("### ieee14, edition exact")
+    table = here("leaderboard", scored / "results", "--format", "csv").stdout
+    assert len(table.splitlines()) == 3
+
+
+def test_info_tells_a_forecast_and_a_row_from_a_data_set(scored: Path) -> None:
+    forecast = here("info", scored / "f").stdout
+    assert "forecast" in forecast
+    assert "last-7-days" in forecast
+    (row,) = (scored / "results").rglob("last-week-0.json")
+    shown = here("info", row).stdout
+    assert "powerphase-day-ahead, version 1, 10 windows" in shown
+    assert "Distortion" in shown
+
+
+def test_more_windows_are_another_task(sixty_days: Store, tmp_path: Path) -> None:
+    data = ("--data", sixty_days.path, "--windows", "all", "--out", tmp_path)
+    assert here("score", "last-week", *data).exit_code == 0
+    (row,) = tmp_path.rglob("*.json")
+    assert row.parts[-4] == "powerphase-day-ahead-all"
+
+
+def test_a_forecast_is_not_scored_by_another_task(scored: Path, sixty_days: Store) -> None:
+    refused = run("score", scored / "f", "--data", sixty_days.path, "--windows", "5")
+    assert refused.returncode == 1
+    assert "score it with the data set and task that it was made for" in refused.stderr
+
+
+def test_an_unknown_model_gets_advice(sixty_days: Store, tmp_path: Path) -> None:
+    for command in (["forecast", "last-weak", "--out", tmp_path / "f"], ["score", "last-weak"]):
+        refused = here(*command, "--data", sixty_days.path)
+        assert isinstance(refused.exception, UnknownName)
+        assert "no model 'last-weak'; did you mean last-week" in str(refused.exception)

@@ -243,7 +243,7 @@ class Scenarios:
         if values.ndim != 4:
             raise ForecastError(f"scenarios must be B x M x H x C, found {tuple(values.shape)}")
         n_windows, n_scenarios, _, n_channels = values.shape
-        weight = torch.full((1, 1, 1), 1 / n_scenarios, device=values.device)
+        weight = torch.full((1, 1, 1), 1 / n_scenarios, device=values.device, dtype=values.dtype)
         return cls(values, weight.expand(n_windows, n_scenarios, n_channels))
 
     def of_channels(self, channels: slice) -> "Scenarios":
@@ -261,11 +261,11 @@ class Scenarios:
         Where the weights are the same for all channels, a draw is one of the scenarios, unbroken;
         where they differ, every channel still follows its own weights.
         """
-        n_windows, n_scenarios, horizon, n_channels = self.values.shape
+        n_windows, n_scenarios, horizon, _ = self.values.shape
         draws = torch.from_numpy(stream(seed, "scenarios").random((n_windows, 1, n)))
         cumulative = self.weights.double().cumsum(1).movedim(1, 2).contiguous()
-        draws = draws.to(self.values.device).expand(n_windows, n_channels, n).contiguous()
-        # Rounding may leave the last cumulative weight below the largest draw.
+        # Times the sum of the weights, which rounding may have left below 1.
+        draws = draws.to(self.values.device) * cumulative[..., -1:]
         chosen = torch.searchsorted(cumulative, draws, right=True).clamp(max=n_scenarios - 1)
         index = chosen.movedim(2, 1)[:, :, None].expand(-1, -1, horizon, -1)
         return Scenarios.equal(self.values.gather(1, index))

@@ -103,3 +103,13 @@ def test_a_record_cut_short_with_its_manifest_is_named(store: Path) -> None:
     certificate = verify(store)
     assert any("number of steps does not follow" in claim for claim in certificate.damaged)
     assert certificate.provenance == [1920, 0, 0, 0]  # counted, not believed
+
+
+def test_a_false_claim_about_the_largest_power_is_found(undisturbed: Path, tmp_path: Path) -> None:
+    changed = Path(shutil.copytree(undisturbed, tmp_path / "s"))
+    manifest = json.loads((changed / "manifest.json").read_text())
+    manifest["blocks"]["1"]["largest"][0] *= 2
+    (changed / "manifest.json").write_text(json.dumps(manifest))
+    certificate = verify(changed)
+    assert certificate.damaged == ["manifest (largest P and Q), block 1"]
+    assert not certificate.valid

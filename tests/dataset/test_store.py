@@ -1,6 +1,7 @@
 """Reading: what is asked for, in the units and order that the names promise, and no more."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import fsspec
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from zarr.storage import LocalStore
 
 import powerphase as pp
+from powerphase.dataset.store import Store, open_store
 from powerphase.errors import CaseError, StoreError, UnknownName
 from powerphase.grid.admittance import admittance
 from powerphase.grid.catalog import load_grid
@@ -106,3 +108,18 @@ def test_the_manifest_names_sources_and_terms(store: pp.Store) -> None:
 def test_an_unknown_array_names_the_near_miss(store: pp.Store) -> None:
     with pytest.raises(UnknownName, match="no array 'grid/branches'; did you mean grid/branch"):
         store.array("grid/branches")
+
+
+@pytest.mark.parametrize("steps", [(0, 2880), (0, 960), (5, 2000), (961, 1000), (960, 1920)])
+def test_the_largest_power_of_any_steps_is_that_of_their_states(
+    undisturbed: Path, steps: tuple[int, int]
+) -> None:
+    store = open_store(undisturbed)
+    states = abs(np.asarray(store.state[slice(*steps)]))
+    assert store.largest(slice(*steps)) == [states[:, 0::4].max(), states[:, 1::4].max()]
+
+
+def test_whole_blocks_are_not_read_for_their_largest_power(undisturbed: Path) -> None:
+    store = open_store(undisturbed)
+    with patch.object(Store, "_load", side_effect=AssertionError("read")):
+        assert store.largest(slice(0, 1920))[0] > 0

@@ -1,10 +1,12 @@
 """What a row says about its cost: time, memory, and what it was measured on."""
 
+import json
 import os
 import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import distribution
 from pathlib import Path
 from time import perf_counter
 
@@ -61,12 +63,19 @@ def hardware(device: torch.device) -> str:
 
 def commit() -> str | None:
     """The commit of the code that runs, with a + if files have changed since; None if unknown."""
-    folder = Path(__file__).parent
-    if _git(folder, "ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None
+    folder = Path(__file__).parent.parent
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return _installed_commit()
     changed = "+" if _git(folder, "status", "--porcelain", "--", ".") else ""
     head = _git(folder, "rev-parse", "HEAD")
     return None if head is None else head + changed
+
+
+def _installed_commit() -> str | None:
+    """The commit that an installer recorded, as pip does for an address of a repository."""
+    origin = json.loads(distribution("powerphase").read_text("direct_url.json") or "{}")
+    found = origin.get("vcs_info", {}).get("commit_id")
+    return found if isinstance(found, str) else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -11,17 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.metrics.sorting import sort_values, sort_weighted
 from powerphase.scenarios import Scenarios
 
 M = -3
 """Where the scenarios are among a fan's axes, counted from the right."""
 
-CENTRAL = 0.8
-"""The share of probability in the interval whose coverage and width are reported."""
+TAIL = 0.1
+"""What the interval whose coverage and width are reported leaves out at each end."""
 
-ROUNDING = 1e-6
-"""What float32 sums of weights may be off by when they are compared with a probability."""
+ROUNDING = 2e-5
+"""What float32 sums of a thousand weights may be off by, when compared with a probability."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +34,21 @@ class Fan:
     @classmethod
     def of(cls, scenarios: Scenarios) -> "Fan":
         """The fan of these scenarios."""
+        weights = scenarios.weights.to(scenarios.values.dtype)
+        values, order = scenarios.values.sort(1)
         if has_equal_weights(scenarios):
-            return cls(sort_values(scenarios.values), scenarios.weights[:, :, :1].unsqueeze(2))
-        return cls(*sort_weighted(scenarios.values, scenarios.weights))
+            return cls(values, weights[:, :, :1].unsqueeze(2))
+        return cls(values, weights.unsqueeze(2).expand_as(values).gather(1, order))
 
     @property
     def n_scenarios(self) -> int:
         """Number of scenarios, M."""
         return self.values.shape[M]
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether a scenario has the same weight at all points of a window."""
+        return self.weights.shape[-2:] == (1, 1)
 
     @cached_property
     def cumulative(self) -> Float[Tensor, "B M #H #C"]:
@@ -51,7 +57,7 @@ class Fan:
 
     def expect(self, what: Float[Tensor, "B M H C"]) -> Float[Tensor, "B H C"]:
         """The weighted mean over scenarios of something that each of them has."""
-        if self.weights.shape[-1] == 1:
+        if self.is_uniform:
             return torch.einsum("BMHC,BM->BHC", what, self.weights[..., 0, 0])
         return (self.weights * what).sum(M)
 
@@ -62,7 +68,7 @@ class Fan:
         From the smallest x with F(x) ≥ 0.1 to its mirror image from above. So turning the axis
         around turns the interval around, and copies or weightless scenarios do not move it.
         """
-        tail = (1 - CENTRAL) / 2 - ROUNDING
+        tail = TAIL - ROUNDING
         first = (self.cumulative < tail).sum(M, keepdim=True)
         from_here_on = 1 - (self.cumulative - self.weights)
         last = (from_here_on >= tail).sum(M, keepdim=True) - 1
@@ -75,7 +81,7 @@ class Fan:
 
     def of_channels(self, channels: slice) -> "Fan":
         """The fan of some channels alone."""
-        weights = self.weights if self.weights.shape[-1] == 1 else self.weights[..., channels]
+        weights = self.weights if self.is_uniform else self.weights[..., channels]
         return Fan(self.values[..., channels], weights)
 
 

@@ -23,22 +23,27 @@ def crps(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
     return 2 * fan.expect(distance.relu() - level * distance)
 
 
-def fair_crps(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
+def absolute_error(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
+    """Mean absolute error of the scenarios: the part of CRPS that ignores their spread."""
+    return fan.expect((fan.values - target.unsqueeze(M)).abs())
+
+
+def fair_crps(
+    crps: Float[Tensor, "B H C"], absolute_error: Float[Tensor, "B H C"], n_scenarios: int
+) -> Float[Tensor, "B H C"]:
     """CRPS without the bias of few samples: what infinitely many would score, in expectation.
 
     For two or more independent samples of equal weight.
 
     Reference: doi:10.1002/qj.2270
     """
-    error = fan.expect((fan.values - target.unsqueeze(M)).abs())
-    biased = crps(fan, target)
-    return biased - (error - biased) / (fan.n_scenarios - 1)
+    return crps - (absolute_error - crps) / (n_scenarios - 1)
 
 
-def squared_error(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
-    """Squared error of the weighted mean."""
+def bias(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
+    """The weighted mean, less the target; MSE is the mean of its square."""
     # Deviations first: a mean of voltages near 1 would lose digits that the error needs.
-    return fan.expect(fan.values - target.unsqueeze(M)).square()
+    return fan.expect(fan.values - target.unsqueeze(M))
 
 
 def distortion(scenarios: Scenarios, target: Float[Tensor, "B H C"]) -> Float[Tensor, " B"]:
@@ -48,15 +53,3 @@ def distortion(scenarios: Scenarios, target: Float[Tensor, "B H C"]) -> Float[Te
     """
     error = (scenarios.values - target.unsqueeze(M)).double()
     return error.square().mean(dim=(2, 3)).amin(1).sqrt()
-
-
-def coverage(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
-    """1 where the target lies in the central interval, 0 elsewhere."""
-    low, high = fan.central_interval
-    return ((low <= target) & (target <= high)).to(target.dtype)
-
-
-def width(fan: Fan) -> Float[Tensor, "B H C"]:
-    """The width of the central interval."""
-    low, high = fan.central_interval
-    return high - low

@@ -11,12 +11,7 @@ from torch import Tensor
 
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
-from powerphase.metrics.safety import (
-    expected_excursion,
-    signed_excursion,
-    violates,
-    violation_probability,
-)
+from powerphase.metrics.safety import signed_excursion
 from powerphase.seeds import stream
 
 N_PROJECTIONS = 64
@@ -24,12 +19,14 @@ PAIRS_AT_ONCE = 4_000_000
 """Distances between scenarios held at a time, so that 625 scenarios need no more memory."""
 
 
-def brier(fan: Fan, target: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
+def brier(
+    probability: Float[Tensor, "B H N"], violated: Float[Tensor, "B H N"]
+) -> Float[Tensor, "B H N"]:
     """Squared error of the probability that a voltage leaves the band.
 
     Reference: doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2
     """
-    return (violation_probability(fan) - violates(target)).square()
+    return (probability - violated).square()
 
 
 def twcrps(fan: Fan, target: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
@@ -42,11 +39,6 @@ def twcrps(fan: Fan, target: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
     """
     chained = Fan(signed_excursion(fan.values), fan.weights)
     return crps(chained, signed_excursion(target))
-
-
-def excursion_bias(fan: Fan, target: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
-    """Expected distance outside the band, less the one that happened [p.u.]."""
-    return expected_excursion(fan) - signed_excursion(target).abs()
 
 
 def projections(n_channels: int) -> Float64[Tensor, "C R"]:

@@ -4,8 +4,6 @@ They are what the paper defines, and two of them never look at what happened: a 
 everywhere has a perfect NECV and CVaR. `proper` has the scores that cannot be played.
 """
 
-from functools import lru_cache
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -26,23 +24,23 @@ def violates(voltage: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     return ((voltage < LOWEST) | (voltage > HIGHEST)).to(voltage.dtype)
 
 
-@lru_cache(maxsize=1)  # three scores in a row ask for it
 def violation_probability(fan: Fan) -> Float[Tensor, "B H N"]:
     """The weight of all scenarios outside the band."""
     # Rounded weights may sum to a little more than 1, a probability must not.
     return fan.expect(violates(fan.values)).clamp(0, 1)
 
 
-def safety_mbrier(fan: Fan, target: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
+def safety_mbrier(
+    probability: Float[Tensor, "B H N"], violated: Float[Tensor, "B H N"]
+) -> Float[Tensor, "B H N"]:
     """Σ w (Ŷ − Y)² over scenarios, with Ŷ and Y whether scenario and target violate the band.
 
     Since (Ŷ − Y)² is 0 or 1, this is |p − Y| with p the violation probability: a linear score,
     which rewards rounding p to 0 or 1.
     """
-    return (violation_probability(fan) - violates(target)).abs()
+    return (probability - violated).abs()
 
 
-@lru_cache(maxsize=1)
 def expected_excursion(fan: Fan) -> Float[Tensor, "B H N"]:
     """Σ w δ over scenarios, with δ the distance outside the band [p.u.]; its mean is NECV."""
     return fan.expect(signed_excursion(fan.values).abs())

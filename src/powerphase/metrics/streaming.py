@@ -5,7 +5,6 @@ that fit a processor's cache, summed in float64, and forgotten. In what pieces a
 changes no score beyond the rounding of those sums. Scores are averaged here and nowhere else.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,34 +14,19 @@ from torch import Tensor
 
 from powerphase.axes import VARIABLES, V
 from powerphase.errors import ForecastError
-from powerphase.metrics import fidelity, proper, safety
-from powerphase.metrics.fan import Fan, has_equal_weights
+from powerphase.metrics.fan import ROUNDING, has_equal_weights
 from powerphase.metrics.joint import OpenWindow
+from powerphase.metrics.kernels import LANES
+from powerphase.metrics.points import channel_points, voltage_points
+from powerphase.metrics.proper import projections
 from powerphase.metrics.sums import Sums
 from powerphase.scenarios import Layout, Scenarios
 
-Pointwise = Callable[[Fan, Float[Tensor, "B H C"]], Float[Tensor, "B H C"]]
-
-ON_CHANNELS: dict[str, Pointwise] = {
-    "crps": fidelity.crps,
-    "mse": fidelity.squared_error,
-    "fair_crps": fidelity.fair_crps,
-    "coverage_80": fidelity.coverage,
-    "width_80": lambda fan, _: fidelity.width(fan),
-}
-ON_VOLTAGES: dict[str, Pointwise] = {
-    "safety_mbrier": safety.safety_mbrier,
-    "necv": lambda fan, _: safety.expected_excursion(fan),
-    "cvar_0.1": lambda fan, _: safety.cvar(fan),
-    "brier": proper.brier,
-    "twcrps": proper.twcrps,
-    "excursion_error": lambda fan, target: proper.excursion_bias(fan, target).abs(),
-    "excursion_bias": proper.excursion_bias,
-    # Not scores, but what the scores are about: what was forecast and what happened.
-    "violation_probability": lambda fan, _: safety.violation_probability(fan),
-    "violation": lambda _, target: safety.violates(target),
-    "excursion": lambda _, target: safety.signed_excursion(target).abs(),
-}
+ON_CHANNELS = ("crps", "mse", "fair_crps", "coverage_80", "width_80")
+ON_VOLTAGES = (
+    *("safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps", "excursion_error", "excursion_bias"),
+    *("violation_probability", "violation", "excursion"),
+)
 JOINT = ("distortion", "energy")
 
 KINDS = len(VARIABLES)
@@ -50,7 +34,7 @@ KINDS = len(VARIABLES)
 RELIABILITY_BINS = 20
 """Bins of the violation probability above 0; a bin of its own holds what is exactly 0."""
 
-BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
+BLOCK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Size of the scenarios that are scored at a time, by device."""
 
 
@@ -71,6 +55,13 @@ class Scorecard:
     def __getitem__(self, name: str) -> float:
         """The score as a whole: its mean over windows."""
         return float(self.by_window[name].mean())
+
+
+def channels_at_once(block_bytes: int, scenarios: Scenarios) -> int:
+    """How many channels of one window fit into a block; whole lanes of the sorter if they can."""
+    one_channel = scenarios.values[0, ..., 0].numel() * scenarios.values.element_size()
+    fit = max(1, block_bytes // one_channel)
+    return fit - fit % LANES if fit > LANES else fit
 
 
 class Scorer:
@@ -96,9 +87,9 @@ class Scorer:
         self.device = torch.device(device)
         self._block_bytes = block_bytes or BLOCK_BYTES[self.device.type]
         size = (n_windows, horizon, layout.n_channels, self.device)
-        self._on_channels = Sums(tuple(ON_CHANNELS), *size)
-        self._on_voltages = Sums(tuple(ON_VOLTAGES), *size)
-        self._directions = proper.projections(layout.n_channels).to(self.device)
+        self._on_channels = Sums(ON_CHANNELS, *size)
+        self._on_voltages = Sums(ON_VOLTAGES, *size)
+        self._directions = projections(layout.n_channels).to(self.device)
         self._open: dict[int, OpenWindow] = {}
         self._closed: dict[int, dict[str, np.ndarray]] = {}
         self._reliability = torch.zeros(
@@ -116,12 +107,11 @@ class Scorer:
     ) -> None:
         """Take in one window's scenarios (B = 1), of all channels or of a block of them."""
         here = slice(*channels.indices(self.layout.n_channels))
-        _, n_scenarios, horizon, n_channels = scenarios.values.shape
+        _, n_scenarios, _, n_channels = scenarios.values.shape
         state = self._window(window, scenarios, target, here)
         self._samples &= n_scenarios > 1 and has_equal_weights(scenarios)
         self._n_scenarios = max(self._n_scenarios, n_scenarios)
-        one_channel = n_scenarios * horizon * scenarios.values.element_size()
-        at_once = max(1, self._block_bytes // one_channel)
+        at_once = channels_at_once(self._block_bytes, scenarios)
         for first in range(0, n_channels, at_once):
             part = slice(first, first + at_once)
             block = scenarios.of_channels(part).to(self.device)
@@ -191,21 +181,21 @@ class Scorer:
     ) -> None:
         """Score one block, of the channels from `first` on."""
         state.add(first, scenarios, target)
-        fan = Fan.of(scenarios)
-        points = [score(fan, target) for score in ON_CHANNELS.values()]
-        self._on_channels.add(window, first, torch.cat(points))
+        points = channel_points(scenarios, target)
+        self._on_channels.add(window, first, torch.cat([points[name] for name in ON_CHANNELS]))
         voltages = slice((V - first) % KINDS, None, KINDS)
-        fan, target = fan.of_channels(voltages), target[..., voltages]
-        if not target.numel():
+        if voltages.start >= target.shape[-1]:
             return
-        points = [score(fan, target) for score in ON_VOLTAGES.values()]
-        self._on_voltages.add(window, first + voltages.start, torch.cat(points), KINDS)
-        named = dict(zip(ON_VOLTAGES, points, strict=True))
-        self._count(named["violation_probability"], named["violation"])
+        points = voltage_points(scenarios.of_channels(voltages), target[..., voltages])
+        found = torch.cat([points[name] for name in ON_VOLTAGES])
+        self._on_voltages.add(window, first + voltages.start, found, every=KINDS)
+        self._count(points["violation_probability"], points["violation"])
 
     def _count(self, probability: Float[Tensor, "1 H N"], violated: Float[Tensor, "1 H N"]) -> None:
         """Sort points into bins of their violation probability."""
-        number = (probability * RELIABILITY_BINS).ceil().long().flatten()
+        # Less what rounding may add: five scenarios of twenty are a quarter, not a little more.
+        above = (probability.double() - ROUNDING).clamp(min=0)
+        number = (above * RELIABILITY_BINS).ceil().long().flatten()
         facts = torch.stack([torch.ones_like(probability), probability, violated], dim=-1)
         self._reliability.index_add_(0, number, facts.reshape(-1, 3).double())
 

@@ -1,0 +1,123 @@
+"""Small made-up forecasts: a layout of a few buses, scenarios around the voltage band, scores."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerphase.axes import V
+from powerphase.metrics.points import Points
+from powerphase.metrics.streaming import Scorecard, Scorer
+from powerphase.scenarios import Layout, Scenarios
+
+
+@dataclass(frozen=True)
+class Example:
+    """Scenarios of several windows, and what happened."""
+
+    scenarios: Scenarios
+    target: Tensor
+
+
+class Elsewhere(Tensor):
+    """A tensor that claims to lie on a GPU, so that it is scored in the way of one that does."""
+
+    @property
+    def device(self) -> SimpleNamespace:
+        return SimpleNamespace(type="cuda")
+
+
+WAYS = ["kernels", "torch"]
+"""How points are scored: compiled on a CPU, by plain torch on a GPU."""
+
+
+def layout(n_buses: int = 3) -> Layout:
+    """A line of buses, numbered in tens."""
+    order = np.arange(n_buses)
+    return Layout(
+        grid="made-up",
+        bus_id=10 * (order + 1),
+        bus_type=np.where(order == 0, 1, 3),
+        nominal_kv=np.full(n_buses, 110.0),
+        branch=np.stack([order[:-1], order[1:]], axis=1),
+        p_scale_mw=200.0,
+        q_scale_mvar=50.0,
+    )
+
+
+def example(
+    seed: int = 0,
+    *,
+    n_windows: int = 2,
+    n_scenarios: int = 7,
+    horizon: int = 3,
+    n_buses: int = 3,
+    equal: bool = False,
+    tied: bool = False,
+    dtype: torch.dtype = torch.float64,
+) -> Example:
+    """Random scenarios; tied ones are rounded, so that they meet each other and the target."""
+    random = np.random.default_rng(seed)
+    states = random.normal(size=(n_windows, n_scenarios + 1, horizon, 4 * n_buses))
+    states[..., V::4] = 1 + 0.05 * states[..., V::4]
+    if tied:
+        states = states.round(2)
+    weights = random.dirichlet(np.ones(n_scenarios), size=(n_windows, 4 * n_buses))
+    if equal:
+        weights[:] = 1 / n_scenarios
+    values = torch.from_numpy(states).to(dtype)
+    scenarios = Scenarios(values[:, 1:], torch.from_numpy(weights).movedim(2, 1).to(dtype))
+    return Example(scenarios, values[:, 0])
+
+
+def of_window(scenarios: Scenarios, window: int) -> Scenarios:
+    """The scenarios of one window."""
+    here = slice(window, window + 1)
+    return Scenarios(scenarios.values[here], scenarios.weights[here])
+
+
+def score_points(
+    of: Callable[[Scenarios, Tensor], Points], scenarios: Scenarios, target: Tensor, way: str
+) -> dict[str, Tensor]:
+    """The scores of all points, in one of the two ways."""
+    target = target.as_subclass(Elsewhere if way == "torch" else Tensor)
+    found = [of(of_window(scenarios, b), target[b : b + 1]) for b in range(len(target))]
+    return {
+        name: torch.cat([points[name] for points in found]).as_subclass(Tensor) for name in found[0]
+    }
+
+
+def scorer_of(target: Tensor, device: str = "cpu", block_bytes: int | None = None) -> Scorer:
+    """A scorer that waits for a forecast of this target."""
+    n_windows, horizon, n_channels = target.shape
+    return Scorer(layout(n_channels // 4), horizon, n_windows, device, block_bytes)
+
+
+def score(
+    scenarios: Scenarios,
+    target: Tensor,
+    pieces: Iterable[tuple[int, slice]] | None = None,
+    device: str = "cpu",
+    block_bytes: int | None = None,
+) -> Scorecard:
+    """All scores; the forecast arrives in the given pieces, or else window by window."""
+    scorer = scorer_of(target, device, block_bytes)
+    for window, channels in pieces or [(window, slice(None)) for window in range(len(target))]:
+        part = of_window(scenarios, window).of_channels(channels)
+        scorer.add(window, part, target[window : window + 1, :, channels], channels)
+    return scorer.result()
+
+
+def assert_same(one: Scorecard, other: Scorecard, rtol: float, atol: float = 1e-15) -> None:
+    """Every number of the two cards is the same, up to the tolerance."""
+    for part in ("by_window", "by_type", "by_step", "by_bus"):
+        found, wanted = getattr(one, part), getattr(other, part)
+        assert found.keys() == wanted.keys()
+        for name in found:
+            message = f"{name} {part}"
+            np.testing.assert_allclose(found[name], wanted[name], rtol, atol, err_msg=message)
+    np.testing.assert_allclose(one.reliability, other.reliability, rtol, atol)
+    assert one.n_scenarios == other.n_scenarios

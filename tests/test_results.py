@@ -1,0 +1,53 @@
+"""Every committed row is valid, complete, and agrees with its neighbours."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerphase.records.result import read_result, read_results, read_sidecar
+from powerphase.report.leaderboard import PAPER_GRIDS, leaderboard
+from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
+
+RESULTS = Path(__file__).parents[1] / "results"
+ROWS = sorted(RESULTS.rglob("*.json"))
+REFERENCES = ("climatology", "last-7-days", "last-week", "oracle")
+
+
+@pytest.mark.parametrize("path", ROWS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_a_row_is_valid_and_its_sidecar_tells_the_same(path: Path) -> None:
+    row, sidecar = read_result(path), read_sidecar(path)
+    assert path.relative_to(RESULTS) == Path(row.path)
+    assert row.task_version == PROTOCOL_VERSION
+    assert row.commit is not None
+    for name in ("crps", "brier", "necv"):
+        by_bus, by_step = sidecar[f"by_bus/{name}"], sidecar[f"by_step/{name}"]
+        whole = row.scores[name]
+        assert np.mean(by_bus, dtype=float) == pytest.approx(whole, rel=1e-4, abs=1e-9)
+        assert np.nanmean(by_step, dtype=float) == pytest.approx(whole, rel=1e-4, abs=1e-9)
+    assert np.isfinite(sidecar["shown/error"]).all()
+
+
+def test_the_reference_rows_are_there() -> None:
+    task = Protocol().name
+    wanted = {(task, "opsd-r", grid, model) for grid in PAPER_GRIDS for model in REFERENCES}
+    wanted |= {(task, "synthetic", "activsg500", model) for model in REFERENCES}
+    rows = read_results([RESULTS])
+    assert wanted <= {(row.task, row.edition, row.grid, row.model) for row in rows}
+
+
+def test_rows_of_a_grid_are_of_the_same_data_and_windows() -> None:
+    boards = leaderboard(read_results([RESULTS]))
+    places = [(board.task, board.edition, board.grid) for board in boards]
+    assert len(set(places)) == len(places)
+
+
+def test_no_row_beats_the_oracle_on_crps() -> None:
+    for board in leaderboard(read_results([RESULTS]), paper=False):
+        scores = {entry.name: entry.mean["crps"] for entry in board.entries}
+        assert min(scores, key=scores.__getitem__) == "oracle"
+
+
+def test_every_file_under_results_belongs_to_a_row() -> None:
+    files = {path for path in RESULTS.rglob("*") if path.is_file()}
+    assert files == {file for row in ROWS for file in (row, row.with_suffix(".npz"))}

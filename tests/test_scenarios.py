@@ -1,0 +1,243 @@
+"""The border of a model: nothing of the future comes in, and draws follow the weights."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from powerphase.axes import VARIABLES
+from powerphase.errors import TaskError
+from powerphase.scenarios import READ_STEPS, Context, Layout, Record, Scenarios, Training, Windows
+
+N_BUSES, N_STEPS, CONTEXT, HORIZON = 2, 60, 5, 3
+START = np.datetime64("2015-01-01", "s")
+
+
+@pytest.fixture
+def layout() -> Layout:
+    return Layout(
+        grid="two buses",
+        bus_id=np.array([7, 104]),
+        bus_type=np.array([1, 3]),
+        nominal_kv=np.array([380.0, 110.0]),
+        branch=np.array([[0, 1]]),
+        p_scale_mw=200.0,
+        q_scale_mvar=50.0,
+    )
+
+
+def states(n_steps: int) -> np.ndarray:
+    """The step in every channel, and the channel in the fraction, before any scaling."""
+    steps, channels = np.arange(n_steps)[:, None], np.arange(4 * N_BUSES)
+    return (steps + channels / 16).astype(np.float32)
+
+
+def record_of(layout: Layout, n_steps: int) -> Record:
+    """A record whose reader would give what lies beyond its end, if it were asked."""
+    beyond = states(n_steps + 100)
+    time = START + 900 * np.arange(n_steps)
+    return Record(layout, time, lambda steps, channels: beyond[steps, channels])
+
+
+@pytest.fixture
+def training(layout: Layout) -> Training:
+    validation = Windows(record_of(layout, 100), np.array([60, 70]), CONTEXT, HORIZON)
+    return Training(record_of(layout, N_STEPS), validation)
+
+
+def unscaled(values: torch.Tensor, layout: Layout) -> np.ndarray:
+    return values.numpy() * layout.scale
+
+
+def test_channels_are_four_per_bus_and_named_so(layout: Layout) -> None:
+    assert (layout.n_buses, layout.n_channels) == (2, 8)
+    assert layout.channel_type.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    names = [layout.name_of(channel) for channel in range(8)]
+    assert names == [f"{variable} of bus {bus}" for bus in (7, 104) for variable in VARIABLES]
+
+
+def test_powers_are_scaled_and_voltages_and_angles_are_not(layout: Layout) -> None:
+    assert layout.scale.dtype == np.float32
+    assert layout.scale.tolist() == [200, 50, 1, 1, 200, 50, 1, 1]
+
+
+def test_a_record_gives_normalised_states(layout: Layout) -> None:
+    record = record_of(layout, N_STEPS)
+    assert len(record) == N_STEPS
+    found = record.read()
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), states(N_STEPS) / layout.scale)
+    some = record.read(slice(10, 13), slice(3, 6))
+    assert torch.equal(some, found[10:13, 3:6])
+    assert torch.equal(record.read(slice(-2, None), slice(-3, None)), found[-2:, -3:])
+    assert torch.equal(record.read(slice(50, N_STEPS)), found[50:])
+
+
+@pytest.mark.parametrize("steps", [slice(0, 61), slice(59, 61), slice(70, 80), slice(None, 10**6)])
+def test_a_record_cannot_be_read_past_its_end(layout: Layout, steps: slice) -> None:
+    with pytest.raises(TaskError, match=f"steps up to {steps.stop} asked of a record of 60"):
+        record_of(layout, N_STEPS).read(steps)
+
+
+def test_a_record_ends_where_no_end_is_given(layout: Layout) -> None:
+    assert record_of(layout, N_STEPS).read(slice(58, None)).shape == (2, 8)
+    assert record_of(layout, N_STEPS).read(slice(90, None)).shape == (0, 8)
+
+
+def test_loading_a_record_in_parts_gives_the_whole(layout: Layout) -> None:
+    record = record_of(layout, 2 * READ_STEPS + 7)
+    assert torch.equal(record.load(), record.read())
+
+
+def test_a_window_has_its_context_before_the_origin_and_its_target_after(layout: Layout) -> None:
+    windows = Windows(record_of(layout, N_STEPS), np.array([5, 40, 57]), CONTEXT, HORIZON)
+    assert len(windows) == 3
+    for number, origin in enumerate([5, 40, 57]):
+        context, target = windows.context(number), windows.target(number)
+        past = unscaled(context.past, layout)[0]
+        np.testing.assert_allclose(past, states(N_STEPS)[origin - CONTEXT : origin], rtol=1e-6)
+        future = unscaled(target, layout)[0]
+        np.testing.assert_allclose(future, states(N_STEPS)[origin : origin + HORIZON], rtol=1e-6)
+        assert context.horizon == HORIZON
+        steps = (context.time[0] - START) / np.timedelta64(900, "s")
+        assert steps.tolist() == list(range(origin - CONTEXT, origin + HORIZON))
+        assert np.array_equal(context.future_time, context.time[:, CONTEXT:])
+        assert torch.equal(windows.target(number, slice(2, 5)), target[..., 2:5])
+    assert windows.start(1) == "2015-01-01T10:00"
+
+
+def test_a_window_whose_target_is_not_in_the_record_cannot_be_read(layout: Layout) -> None:
+    windows = Windows(record_of(layout, N_STEPS), np.array([58]), CONTEXT, HORIZON)
+    with pytest.raises(TaskError, match="steps up to 61 asked of a record of 60"):
+        windows.target(0)
+
+
+def assert_same_batch(
+    one: tuple[Context, torch.Tensor], other: tuple[Context, torch.Tensor]
+) -> None:
+    assert torch.equal(one[0].past, other[0].past)
+    assert torch.equal(one[1], other[1])
+    assert np.array_equal(one[0].time, other[0].time)
+
+
+def test_a_batch_is_fixed_by_its_seed_and_number(training: Training, layout: Layout) -> None:
+    fresh = Training(record_of(layout, N_STEPS), training.validation)
+    seen = list(islice(training.batches(4, seed=42), 5))
+    for one, other in zip(seen, fresh.batches(4, seed=42), strict=False):
+        assert_same_batch(one, other)
+    assert not torch.equal(seen[0][1], seen[1][1])
+    other_seed = next(training.batches(4, seed=22))
+    assert not torch.equal(seen[0][1], other_seed[1])
+
+
+def test_a_training_that_continues_sees_what_it_would_have_seen(training: Training) -> None:
+    seen = list(islice(training.batches(4, seed=42), 6))
+    continued = list(islice(training.batches(4, seed=42, first=2), 4))
+    for one, other in zip(seen[2:], continued, strict=True):
+        assert_same_batch(one, other)
+
+
+def test_batches_hold_every_window_of_the_record_and_none_beyond(
+    training: Training, layout: Layout
+) -> None:
+    origins = set()
+    for context, target in islice(training.batches(32, seed=1), 40):
+        assert context.past.shape == (32, CONTEXT, 8)
+        assert target.shape == (32, HORIZON, 8)
+        whole = unscaled(torch.cat([context.past, target], dim=1), layout)
+        steps = (context.time - START) / np.timedelta64(900, "s")
+        np.testing.assert_allclose(whole, steps[..., None] + np.arange(8) / 16, rtol=1e-5)
+        assert (np.diff(steps, axis=1) == 1).all()
+        origins |= set(steps[:, CONTEXT].astype(int).tolist())
+    assert origins == set(range(CONTEXT, N_STEPS - HORIZON + 1))
+
+
+def test_one_window_is_enough_to_train_on_and_none_is_refused(training: Training) -> None:
+    layout, shortest = training.layout, CONTEXT + HORIZON
+    context, target = next(
+        Training(record_of(layout, shortest), training.validation).batches(3, seed=0)
+    )
+    assert (context.time == START + 900 * np.arange(shortest)).all()
+    assert target.shape == (3, HORIZON, 8)
+    short = Training(record_of(layout, shortest - 1), training.validation)
+    with pytest.raises(TaskError, match=r"7 training steps hold no window of 5 \+ 3 steps"):
+        next(short.batches(3, seed=0))
+
+
+def numbered(n_windows: int, weights: torch.Tensor, horizon: int = 2) -> Scenarios:
+    """Scenarios that hold their own number in every step and channel, each window its hundreds."""
+    _, n_scenarios, n_channels = weights.shape
+    number = torch.arange(float(n_scenarios))[:, None, None].expand(-1, horizon, n_channels)
+    window = 100 * torch.arange(float(n_windows))[:, None, None, None]
+    return Scenarios((number + window).contiguous(), weights.expand(n_windows, -1, -1))
+
+
+def test_draws_are_whole_scenarios_where_all_channels_weigh_alike() -> None:
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4])[None, :, None].expand(1, 4, 8)
+    drawn = numbered(3, weights).sample(50, seed=1)
+    assert drawn.values.shape == (3, 50, 2, 8)
+    for window in range(3):
+        first = drawn.values[window, :, :1, :1]
+        assert (drawn.values[window] == first).all()
+        assert set(first.flatten().tolist()) == {100.0 * window + k for k in range(4)}
+
+
+def test_draws_weigh_the_same() -> None:
+    weights = torch.tensor([[0.7, 0.1], [0.3, 0.9]])[None]
+    drawn = numbered(1, weights).sample(16, seed=1)
+    assert drawn.weights.shape == (1, 16, 2)
+    assert (drawn.weights == 1 / 16).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_draws_follow_the_weights_of_every_channel(dtype: torch.dtype) -> None:
+    n, random = 20_000, np.random.default_rng(3)
+    weights = torch.from_numpy(random.dirichlet(np.ones(5), size=(2, 6))).movedim(2, 1).to(dtype)
+    values = torch.arange(5.0)[None, :, None, None].expand(2, 5, 1, 6)
+    drawn = Scenarios(values.contiguous(), weights).sample(n, seed=4).values[:, :, 0]
+    share = torch.stack([(drawn == k).double().mean(1) for k in range(5)], dim=1)
+    error = (weights.double() * (1 - weights.double()) / n).sqrt()
+    assert ((share - weights).abs() < 4.5 * error).all()
+
+
+def test_channels_are_drawn_together_where_their_weights_differ() -> None:
+    """One number for the whole grid: the lower of two scenarios is nowhere drawn alone."""
+    weights = torch.tensor([[0.3, 0.6], [0.7, 0.4]])[None]
+    first, second = numbered(1, weights, horizon=1).sample(5000, seed=2).values[0, :, 0].T
+    assert (first >= second).all()
+    assert (first != second).double().mean().item() == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_same_seed_draws_the_same_and_another_seed_another() -> None:
+    scenarios = numbered(2, torch.full((1, 10, 3), 0.1))
+    once = scenarios.sample(40, seed=5).values
+    assert torch.equal(once, scenarios.sample(40, seed=5).values)
+    assert not torch.equal(once, scenarios.sample(40, seed=6).values)
+
+
+def test_windows_are_drawn_independently() -> None:
+    drawn = numbered(2, torch.full((1, 10, 1), 0.1)).sample(200, seed=7).values[:, :, 0, 0]
+    assert (drawn[0] == drawn[1] - 100).double().mean() < 0.3
+
+
+def test_what_weighs_nothing_is_never_drawn() -> None:
+    """Neither first nor last, even if rounded weights leave a gap below 1."""
+    weights = torch.tensor([0.0, 0.4, 0.0, 0.599992, 0.0])[None, :, None]
+    drawn = numbered(1, weights, horizon=1).sample(1_000_000, seed=8).values
+    assert set(drawn.unique().tolist()) == {1, 3}
+
+
+def test_parts_of_scenarios_are_parts_of_their_tensors() -> None:
+    scenarios = numbered(2, torch.full((1, 4, 6), 0.25))
+    part = scenarios.of_channels(slice(1, 4))
+    assert torch.equal(part.values, scenarios.values[..., 1:4])
+    assert torch.equal(part.weights, scenarios.weights[..., 1:4])
+    assert torch.equal(scenarios.to("cpu").values, scenarios.values)
+
+
+@pytest.mark.parametrize("n_scenarios", [1, 3, 7, 100, 625, 10_000])
+def test_equal_weights_sum_to_one(n_scenarios: int) -> None:
+    scenarios = Scenarios.equal(torch.zeros(1, n_scenarios, 1, 2))
+    assert scenarios.weights.shape == (1, n_scenarios, 2)
+    assert scenarios.weights.double().sum(1).numpy() == pytest.approx(1, abs=1e-5)
