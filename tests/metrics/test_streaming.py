@@ -8,8 +8,9 @@ import torch
 
 from powerphase.axes import VARIABLES, V
 from powerphase.metrics import fidelity
+from powerphase.metrics.kernels import LANES
 from powerphase.metrics.points import channel_points, voltage_points
-from powerphase.metrics.streaming import Scorecard, Scorer
+from powerphase.metrics.streaming import Scorecard, Scorer, channels_at_once
 from powerphase.records.scores import SCORES
 from powerphase.scenarios import Scenarios
 from tests.metrics import naive
@@ -87,6 +88,14 @@ def test_scoring_a_part_at_a_time_changes_nothing(
 ) -> None:
     parts = score(forecast.scenarios, forecast.target, block_bytes=block_bytes)
     assert_same(parts, whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 959, 960, 100_000, 10**6])
+def test_a_block_is_no_larger_than_asked_for_unless_it_is_one_channel(block_bytes: int) -> None:
+    scenarios = Scenarios.equal(torch.zeros((1, 30, 4, 2), dtype=torch.float64))
+    n_channels, one_channel = channels_at_once(block_bytes, scenarios), 30 * 4 * 8
+    assert n_channels == 1 or n_channels * one_channel <= block_bytes
+    assert (n_channels + LANES) * one_channel > block_bytes
 
 
 @pytest.mark.parametrize("equal", [True, False])
