@@ -8,19 +8,27 @@ import pytest
 from typer.testing import CliRunner
 
 from powerphase import cli
+from powerphase.grid.catalog import CATALOG
+from powerphase.records.result import read_results
+from powerphase.records.scores import SCORES
+from powerphase.report.leaderboard import leaderboard
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-def test_the_python_example_runs_as_written(
+def test_the_python_examples_run_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(examples) == 2
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile("\n".join(examples), "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "of the day's voltages leave the band" in printed
     assert "obeys the AC equations: True" in printed
+    assert "last-7-days on ieee118 (synthetic), powerphase-day-ahead" in printed
+    assert re.search(r"CRPS 0\.\d{4}, Brier 0\.\d{4}", printed)
+    row = "data/results/powerphase-day-ahead/synthetic/ieee118/yesterday-0.json"
+    assert (tmp_path / row).exists()
 
 
 def test_every_command_of_the_readme_exists() -> None:
@@ -44,3 +52,23 @@ def test_links_lead_somewhere() -> None:
     for page in pages:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_table_of_scores_is_that_of_the_package() -> None:
+    for score in SCORES.values():
+        proper, in_paper = ("yes" if claim else "–" for claim in (score.proper, score.in_paper))
+        row = f"| {score.title} | {score.question} | {score.unit} | {proper} | {in_paper} |"
+        assert row in README
+
+
+def test_the_bar_is_that_of_the_rows() -> None:
+    """CRPS of the references and of the paper's model, grid by grid."""
+    root = Path(__file__).parents[1] / "results"
+    models = ("last-week", "last-7-days", "climatology", "oracle")
+    for board in leaderboard(read_results([root])):
+        if board.edition == "opsd-r":
+            ours = {entry.name: entry.mean["crps"] for entry in board.entries}
+            papers = {entry.name: entry.mean["crps"] for entry in board.paper}
+            numbers = [*(ours[model] for model in models), papers["powerforge"]]
+            cells = " | ".join(f"{number:.4f}" for number in numbers)
+            assert f"| {CATALOG[board.grid].title} | {cells} |" in README

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from powerphase.records.result import read_result, read_results, read_sidecar
-from powerphase.report.leaderboard import PAPER_GRIDS, leaderboard
+from powerphase.report.leaderboard import PAPER_GRIDS, as_markdown, leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -51,3 +51,33 @@ def test_no_row_beats_the_oracle_on_crps() -> None:
 def test_every_file_under_results_belongs_to_a_row() -> None:
     files = {path for path in RESULTS.rglob("*") if path.is_file()}
     assert files == {file for row in ROWS for file in (row, row.with_suffix(".npz"))}
+
+
+def test_the_page_of_results_is_what_the_leaderboard_says() -> None:
+    page = (RESULTS.parent / "docs" / "results.md").read_text()
+    assert page.endswith("\n" + as_markdown(leaderboard(read_results([RESULTS]))))
+
+
+def test_what_the_page_says_about_the_rows_is_so() -> None:
+    """Climatology, the oracle and the paper, grid by grid; and how safety scores disagree."""
+    boards = [b for b in leaderboard(read_results([RESULTS])) if b.edition == "opsd-r"]
+    below, room = [], []
+    for board in boards:
+        mean = {entry.name: entry.mean for entry in board.entries}
+        for name in ("crps", "distortion"):
+            past = min(mean[model][name] for model in ("last-week", "last-7-days"))
+            assert mean["climatology"][name] < past
+        printed = {name: min(e.mean[name] for e in board.paper) for name in ("crps", "distortion")}
+        if all(mean["climatology"][name] < printed[name] for name in printed):
+            below.append(board.grid)
+        room.append(1 - mean["oracle"]["crps"] / mean["climatology"]["crps"])
+        if mean["oracle"]["necv"]:
+            for name, better in (
+                ("safety_mbrier", "last-week"),
+                ("brier", "climatology"),
+                ("twcrps", "climatology"),
+            ):
+                pair = ("last-week", "climatology")
+                assert min(pair, key=lambda model: mean[model][name]) == better, board.grid
+    assert set(PAPER_GRIDS) - set(below) == {"pegase9241"}
+    assert (round(min(room), 2), round(max(room), 2)) == (0.30, 0.65)

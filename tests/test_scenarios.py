@@ -241,3 +241,9 @@ def test_equal_weights_sum_to_one(n_scenarios: int) -> None:
     scenarios = Scenarios.equal(torch.zeros(1, n_scenarios, 1, 2))
     assert scenarios.weights.shape == (1, n_scenarios, 2)
     assert scenarios.weights.double().sum(1).numpy() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_window_without_its_whole_context_is_refused(layout: Layout) -> None:
+    windows = Windows(record_of(layout, 100), np.array([CONTEXT - 1]), CONTEXT, HORIZON)
+    with pytest.raises(TaskError, match="window 0 has 4 of 5 context steps"):
+        windows.context(0)

@@ -18,6 +18,9 @@ from powerphase.axes import VARIABLES, P, Q
 from powerphase.errors import ForecastError, TaskError
 from powerphase.seeds import stream
 
+SCORED = (torch.float32, torch.float64)
+"""The types of number in which scenarios can be scored."""
+
 WEIGHT_TOLERANCE = 1e-5
 """How far float32 weights may sum from 1."""
 
@@ -163,6 +166,8 @@ class Windows:
     def context(self, window: int) -> Context:
         """What a forecaster sees of one window (B = 1)."""
         origin = int(self.origins[window])
+        if origin < self.context_steps:
+            raise TaskError(f"window {window} has {origin} of {self.context_steps} context steps")
         past = self.record.read(slice(origin - self.context_steps, origin))
         time = self.record.time[origin - self.context_steps : origin + self.horizon]
         return Context(past[None], time[None], self.record.layout)
@@ -283,6 +288,10 @@ def _check_shapes(values: Tensor, weights: Tensor) -> None:
     if values.ndim != 4 or 0 in values.shape:
         raise ForecastError(f"scenarios must be B x M x H x C, found {tuple(values.shape)}")
     n_windows, n_scenarios, _, n_channels = values.shape
+    if values.dtype not in SCORED or weights.dtype not in SCORED:
+        raise ForecastError(
+            f"values are {values.dtype} and weights {weights.dtype}; make them float32 or float64"
+        )
     if weights.shape != (n_windows, n_scenarios, n_channels):
         raise ForecastError(
             f"weights must be B x M x C = {(n_windows, n_scenarios, n_channels)} for these "
@@ -294,7 +303,9 @@ def _check_values(values: Tensor) -> None:
     low, high = values.aminmax()  # one pass and no copy; NaN comes through
     if low.isfinite() and high.isfinite():
         return
-    window, scenario, step, channel = (~values.isfinite()).nonzero()[0].tolist()
+    broken = ~values.isfinite()
+    window, step, channel = broken.any(1).nonzero()[0].tolist()
+    scenario = int(broken[window, :, step, channel].nonzero()[0])
     found = values[window, scenario, step, channel].item()
     raise ForecastError(
         f"scenario {scenario} is {found}; every value must be a finite number",

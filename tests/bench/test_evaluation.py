@@ -188,6 +188,14 @@ def test_a_nan_in_a_later_block_is_told_with_its_channel(task: Task) -> None:
         score(forecast(Answers(spoilt), task), task)
 
 
+def test_a_model_may_forget_that_it_needs_no_gradients(task: Task) -> None:
+    def trained(context: Context) -> Scenarios:
+        factor = torch.ones((), requires_grad=True)
+        return Scenarios.equal(factor * context.past[:, None, -96:])
+
+    assert score(forecast(Answers(trained), task), task).scores["crps"] > 0
+
+
 def test_an_answer_of_the_wrong_kind_is_refused(task: Task) -> None:
     with pytest.raises(ForecastError, match="window 0: predict gave Tensor"):
         score(forecast(Answers(lambda context: context.past), task), task)

@@ -47,6 +47,29 @@ def test_the_first_of_several_bad_values_is_named() -> None:
         Scenarios(values, weights)
 
 
+def test_an_earlier_step_comes_before_an_earlier_scenario() -> None:
+    values, weights = sound()
+    values[0, 0, 2, 3] = torch.nan
+    values[0, 3, 1, 9] = torch.nan
+    with pytest.raises(ForecastError, match=r"^window 0, step 1, channel 9: scenario 3 is nan"):
+        Scenarios(values, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_too_coarse_to_score_are_refused(dtype: torch.dtype) -> None:
+    values, weights = sound()
+    with pytest.raises(ForecastError, match="make them float32 or float64"):
+        Scenarios(values.to(dtype), weights)
+
+
+def test_a_target_that_is_no_number_is_refused() -> None:
+    made = example(n_windows=1)
+    made.target[0, 2, 5] = torch.nan
+    scorer = Scorer(layout(made.target.shape[-1] // 4), made.target.shape[1], 1)
+    with pytest.raises(ForecastError, match="^window 0, step 2, channel 5: what happened is no"):
+        scorer.add(0, made.scenarios, made.target)
+
+
 def test_values_of_equal_weight_are_checked_too() -> None:
     values, _ = sound()
     values[0, 1, 2, 3] = torch.nan

@@ -149,14 +149,14 @@ def _blocks(
     """The model's answer for one window, whatever its form, as blocks of channels."""
     begun = 0
     try:
-        with watch.running():
+        with watch.running(), torch.no_grad():
             answer = model.predict(context)
         blocks = iter([(slice(None), answer)]) if isinstance(answer, Scenarios) else answer
         if not isinstance(blocks, Iterator):
             kind = type(answer).__name__
             raise ForecastError(f"predict gave {kind}; it must give Scenarios, whole or by block")
         while True:
-            with watch.running():
+            with watch.running(), torch.no_grad():
                 block = next(blocks, None)
             if block is None:
                 return

@@ -62,12 +62,26 @@ def _run(
     found = torch.empty((n_sums, horizon, n_channels), dtype=values.dtype)
     low, high = weights.aminmax()
     # Contiguous arrays: with strides, the compiler would gather number by number.
-    given = [part[0].to(values.dtype).contiguous().numpy() for part in (values, weights, target)]
+    given = [part[0].to(values.dtype).contiguous().numpy() for part in (weights, target)]
     exact = tuple(given[0].dtype.type(limit) for limit in limits)
-    arguments = (network(n_scenarios), bool(low != high), *exact, *given, found.numpy())
+    arguments = (network(n_scenarios), bool(low != high), *exact, *_rows(values), *given)
+    arguments += (found.numpy(),)
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda ends: kernel(*arguments, *ends), pairwise(edges)))
     return found
+
+
+def _rows(values: Tensor) -> tuple[np.ndarray, np.uint64, np.uint64]:
+    """One window's numbers as they lie in memory, and how far scenarios and steps are apart.
+
+    A block of channels is part of a larger array; reading it where it is saves a copy.
+    """
+    near = values[0] if values.stride(-1) == 1 else values[0].contiguous()
+    n_scenarios, horizon, n_channels = near.shape
+    to_scenario, to_step, _ = near.stride()
+    length = (n_scenarios - 1) * to_scenario + (horizon - 1) * to_step + n_channels
+    flat = near.as_strided((length,), (1,)).numpy()
+    return flat, np.uint64(to_scenario), np.uint64(to_step)
 
 
 @cache
@@ -91,80 +105,146 @@ def network(n: int) -> UInt64[np.ndarray, "exchanges 2"]:
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _channel_sums(pairs, unequal, tail, values, weights, target, found, first_step, last_step):
-    n_scenarios, _, n_channels = values.shape
+def _channel_sums(
+    pairs, unequal, tail, values, to_scenario, to_step, weights, target, found, first, last
+):
+    n_scenarios, n_channels = weights.shape
     tile = np.zeros((n_scenarios, LANES), values.dtype)
     cargo = np.zeros((n_scenarios, LANES), values.dtype)
     aside = np.empty((4, LANES), values.dtype)
+    truth = np.empty(LANES, values.dtype)
+    distance = np.empty(LANES, values.dtype)
     below = np.empty(LANES, values.dtype)
-    sums = np.empty((5, LANES), values.dtype)
-    zero, half, one = values.dtype.type(0), values.dtype.type(0.5), values.dtype.type(1)
-    for h in range(first_step, last_step):
-        for first in range(0, n_channels, LANES):
-            n = min(LANES, n_channels - first)
-            _load(values, weights, h, first, n, tile, cargo)
+    crps = np.empty(LANES, values.dtype)
+    error = np.empty(LANES, values.dtype)
+    bias = np.empty(LANES, values.dtype)
+    low = np.empty(LANES, values.dtype)
+    high = np.empty(LANES, values.dtype)
+    for h in range(first, last):
+        for begin in range(0, n_channels, LANES):
+            n = min(LANES, n_channels - begin)
+            start = np.uint64(h) * to_step + np.uint64(begin)
+            _load(values, start, to_scenario, weights, begin, n, tile, cargo)
             _sort(pairs, unequal, tile, cargo, aside, n)
-            crps, error, bias, low, high = sums[0], sums[1], sums[2], sums[3], sums[4]
             for lane in range(n):
-                crps[lane], error[lane], bias[lane], below[lane] = zero, zero, zero, zero
-            for m in range(n_scenarios):
-                for lane in range(n):
-                    value, weight = tile[m, lane], cargo[m, lane]
-                    distance = value - target[h, first + lane]
-                    above = distance if distance > zero else zero
-                    level = below[lane] + half * weight
-                    crps[lane] += (weight + weight) * (above - level * distance)
-                    error[lane] += weight * abs(distance)
-                    bias[lane] += weight * distance
-                    # The interval ends where the weight on either side first reaches the tail.
-                    low[lane] = value if below[lane] < tail else low[lane]
-                    high[lane] = value if one - below[lane] >= tail else high[lane]
-                    below[lane] += weight
-            for k in range(5):
-                for lane in range(n):
-                    found[k, h, first + lane] = sums[k, lane]
+                truth[lane] = target[h, begin + lane]
+            _add_up(tile, cargo, truth, distance, below, crps, error, bias, n)
+            _find_ends(tile, cargo, below, low, high, tail, n)
+            for lane in range(n):
+                found[0, h, begin + lane] = crps[lane]
+                found[1, h, begin + lane] = error[lane]
+                found[2, h, begin + lane] = bias[lane]
+                found[3, h, begin + lane] = low[lane]
+                found[4, h, begin + lane] = high[lane]
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
 def _voltage_sums(
-    pairs, unequal, lowest, highest, values, weights, target, found, first_step, last_step
+    pairs, unequal, low, high, values, to_scenario, to_step, weights, target, found, first, last
 ):
-    n_scenarios, _, n_channels = values.shape
+    n_scenarios, n_channels = weights.shape
     tile = np.zeros((n_scenarios, LANES), values.dtype)
     cargo = np.zeros((n_scenarios, LANES), values.dtype)
     aside = np.empty((4, LANES), values.dtype)
-    below, happened = np.empty(LANES, values.dtype), np.empty(LANES, values.dtype)
-    sums = np.empty((3, LANES), values.dtype)
-    zero, half = values.dtype.type(0), values.dtype.type(0.5)
-    for h in range(first_step, last_step):
-        for first in range(0, n_channels, LANES):
-            n = min(LANES, n_channels - first)
-            _load(values, weights, h, first, n, tile, cargo)
+    truth = np.empty(LANES, values.dtype)
+    distance = np.empty(LANES, values.dtype)
+    below = np.empty(LANES, values.dtype)
+    twcrps = np.empty(LANES, values.dtype)
+    unused = np.empty(LANES, values.dtype)
+    also_unused = np.empty(LANES, values.dtype)
+    probability = np.empty(LANES, values.dtype)
+    excursion = np.empty(LANES, values.dtype)
+    for h in range(first, last):
+        for begin in range(0, n_channels, LANES):
+            n = min(LANES, n_channels - begin)
+            start = np.uint64(h) * to_step + np.uint64(begin)
+            _load(values, start, to_scenario, weights, begin, n, tile, cargo)
             _sort(pairs, unequal, tile, cargo, aside, n)
-            probability, excursion, twcrps = sums[0], sums[1], sums[2]
+            # The signed distance outside the band keeps the order, so what is sorted stays sorted.
             for lane in range(n):
-                truth = target[h, first + lane]
-                happened[lane] = truth - min(max(truth, lowest), highest)
-                below[lane], twcrps[lane] = zero, zero
-                probability[lane], excursion[lane] = zero, zero
+                voltage = target[h, begin + lane]
+                truth[lane] = voltage - min(max(voltage, low), high)
             for m in range(n_scenarios):
                 for lane in range(n):
-                    value, weight = tile[m, lane], cargo[m, lane]
-                    beyond = value - min(max(value, lowest), highest)
-                    distance = beyond - happened[lane]
-                    above = distance if distance > zero else zero
-                    level = below[lane] + half * weight
-                    twcrps[lane] += (weight + weight) * (above - level * distance)
-                    excursion[lane] += weight * abs(beyond)
-                    probability[lane] += weight if beyond != zero else zero
-                    below[lane] += weight
-                    tile[m, lane] = abs(beyond)
+                    tile[m, lane] -= min(max(tile[m, lane], low), high)
+            _add_up(tile, cargo, truth, distance, below, twcrps, unused, also_unused, n)
+            _count_outside(tile, cargo, probability, excursion, n)
             for lane in range(n):
-                found[0, h, first + lane] = min(probability[lane], values.dtype.type(1))
-                found[1, h, first + lane] = excursion[lane]
-                found[2, h, first + lane] = twcrps[lane]
-                found[3, h, first + lane] = _mean_of_worst(tile, lane)
+                found[0, h, begin + lane] = probability[lane]
+                found[1, h, begin + lane] = excursion[lane]
+                found[2, h, begin + lane] = twcrps[lane]
+                found[3, h, begin + lane] = _mean_of_worst(tile, lane)
+
+
+# The sums over a tile are functions of their own, made of loops with one result each. In one large
+# loop, the compiler would give up proving that the arrays do not overlap, and vectorise nothing.
+
+
+@no_type_check
+@njit(nogil=True, cache=True)
+def _add_up(tile, cargo, truth, distance, below, crps, error, bias, n):
+    """CRPS as in `fidelity.crps`, Σ w|x − z| and Σ w(x − z) of sorted scenarios."""
+    half, zero = tile.dtype.type(0.5), tile.dtype.type(0)
+    for lane in range(n):
+        below[lane] = zero
+    for lane in range(n):
+        crps[lane] = zero
+    for lane in range(n):
+        error[lane] = zero
+    for lane in range(n):
+        bias[lane] = zero
+    for m in range(len(tile)):
+        for lane in range(n):
+            distance[lane] = tile[m, lane] - truth[lane]
+        for lane in range(n):
+            weight = cargo[m, lane]
+            above = distance[lane] if distance[lane] > zero else zero
+            level = below[lane] + half * weight
+            crps[lane] += (weight + weight) * (above - level * distance[lane])
+        for lane in range(n):
+            error[lane] += cargo[m, lane] * abs(distance[lane])
+        for lane in range(n):
+            bias[lane] += cargo[m, lane] * distance[lane]
+        for lane in range(n):
+            below[lane] += cargo[m, lane]
+
+
+@no_type_check
+@njit(nogil=True, cache=True)
+def _find_ends(tile, cargo, below, low, high, tail, n):
+    """Where the weight below, and the weight above, first reaches the tail."""
+    zero, one = tile.dtype.type(0), tile.dtype.type(1)
+    for lane in range(n):
+        below[lane] = zero
+    for m in range(len(tile)):
+        for lane in range(n):
+            low[lane] = tile[m, lane] if below[lane] < tail else low[lane]
+        for lane in range(n):
+            high[lane] = tile[m, lane] if one - below[lane] >= tail else high[lane]
+        for lane in range(n):
+            below[lane] += cargo[m, lane]
+
+
+@no_type_check
+@njit(nogil=True, cache=True)
+def _count_outside(tile, cargo, probability, excursion, n):
+    """The weight of distances that are not 0, and their weighted mean; leaves them unsigned."""
+    zero, one = tile.dtype.type(0), tile.dtype.type(1)
+    for lane in range(n):
+        probability[lane] = zero
+    for lane in range(n):
+        excursion[lane] = zero
+    for m in range(len(tile)):
+        for lane in range(n):
+            tile[m, lane] = abs(tile[m, lane])
+        for lane in range(n):
+            probability[lane] += cargo[m, lane] if tile[m, lane] > zero else zero
+        for lane in range(n):
+            excursion[lane] += cargo[m, lane] * tile[m, lane]
+    for lane in range(n):
+        # Rounded weights may sum to a little more than 1, a probability must not.
+        probability[lane] = min(probability[lane], one)
 
 
 @no_type_check
@@ -185,11 +265,13 @@ def _mean_of_worst(distances, lane):
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _load(values, weights, h, first, n, tile, cargo):
+def _load(values, start, to_scenario, weights, begin, n, tile, cargo):
     for m in range(len(tile)):
+        row = start + np.uint64(m) * to_scenario
+        for lane in range(np.uint64(n)):
+            tile[m, lane] = values[row + lane]
         for lane in range(n):
-            tile[m, lane] = values[m, h, first + lane]
-            cargo[m, lane] = weights[m, first + lane]
+            cargo[m, lane] = weights[m, begin + lane]
 
 
 # In both networks, offsets are unsigned, since a signed one could count from the end, and ordered

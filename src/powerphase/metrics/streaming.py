@@ -32,7 +32,7 @@ JOINT = ("distortion", "energy")
 KINDS = len(VARIABLES)
 
 RELIABILITY_BINS = 20
-"""Bins of the violation probability above 0; a bin of its own holds what is exactly 0."""
+"""Bins of the violation probability above 0; a bin of its own holds what rounds to 0."""
 
 BLOCK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Size of the scenarios that are scored at a time, by device."""
@@ -157,6 +157,10 @@ class Scorer:
             raise ForecastError(f"there are {self.n_windows} windows", window=window)
         if window in self._closed:
             raise ForecastError("was forecast already", window=window)
+        if not target.isfinite().all():
+            _, step, channel = (~target.isfinite()).nonzero()[0].tolist()
+            problem = "what happened is no finite number; `powerphase verify` checks the data set"
+            raise ForecastError(problem, window=window, step=step, channel=here.start + channel)
         if window not in self._open:
             self._open[window] = OpenWindow(n_scenarios, horizon, self._directions)
         state = self._open[window]
