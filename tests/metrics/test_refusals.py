@@ -66,7 +66,7 @@ def test_a_target_that_is_no_number_is_refused() -> None:
     made = example(n_windows=1)
     made.target[0, 2, 5] = torch.nan
     scorer = Scorer(layout(made.target.shape[-1] // 4), made.target.shape[1], 1)
-    with pytest.raises(ForecastError, match="^window 0, step 2, channel 5: what happened is no"):
+    with pytest.raises(ForecastError, match=r"^window 0, step 2, channel 5: what happened is no"):
         scorer.add(0, made.scenarios, made.target)
 
 
