@@ -20,6 +20,7 @@ from powerphase.dataset.layout import Block, sha256_of
 from powerphase.dataset.manifest import MANIFEST, BlockRecord, Manifest
 from powerphase.dataset.store import Store, read_manifest, record_of, zarr_store
 from powerphase.errors import StoreBusy, StoreError
+from powerphase.files import replace_file
 
 LOCK = ".powerphase-lock"
 
@@ -79,7 +80,7 @@ class StoreWriter:
             content = files.get(name, b"")
             if sha256_of(content) != self.manifest.static_sha256[name]:
                 raise _not_repeated(self.path, name)
-            _replace(self.path / name, content)
+            replace_file(self.path / name, content)
 
     def _clear(self, files: Mapping[str, bytes]) -> None:
         """Remove the rubble of a start that was killed; what is not ours stays."""
@@ -88,7 +89,7 @@ class StoreWriter:
 
     def _record(self, blocks: Mapping[int, BlockRecord]) -> None:
         self.manifest = replace(self.manifest, blocks=dict(blocks))
-        _replace(self.path / MANIFEST, self.manifest.to_json().encode())
+        replace_file(self.path / MANIFEST, self.manifest.to_json().encode())
 
 
 @contextmanager
@@ -131,17 +132,6 @@ def _locked(path: Path) -> Iterator[None]:
             # Without a manifest the lock stays: it marks the rubble of a false start as ours.
             if (path / MANIFEST).exists() or list(path.iterdir()) == [lock]:
                 lock.unlink()
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Put the content there whole, so that even a power cut leaves the old file or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.partial")
-    with partial.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    partial.replace(file)
 
 
 def _remove(path: Path) -> None:

@@ -25,6 +25,7 @@ from zarr.storage import MemoryStore
 
 from powerphase.axes import STEP_S
 from powerphase.errors import ForecastError
+from powerphase.files import flush, replace_file
 from powerphase.records.forecast_header import (
     ADVICE,
     RECORD,
@@ -37,11 +38,9 @@ from powerphase.records.forecast_layout import (
     LOCK,
     create_arrays,
     disk_errors,
-    flush,
     locked,
     open_array,
     prepare,
-    replace_file,
 )
 
 __all__ = ["ForecastFile", "ForecastHeader", "ForecastWriter", "open_forecast", "writing_forecast"]

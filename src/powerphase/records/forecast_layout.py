@@ -16,6 +16,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from powerphase.axes import STEP_S
 from powerphase.errors import ForecastError
+from powerphase.files import replace_file
 from powerphase.records.forecast_header import ADVICE, RECORD, ForecastHeader
 
 LOCK = ".powerphase-lock"
@@ -117,18 +118,3 @@ def disk_errors(path: Path) -> Iterator[None]:
                 "the same command again"
             ) from error
         raise ForecastError(f"{path}: cannot be written ({error}); check the path") from error
-
-
-def replace_file(file: Path, content: bytes) -> None:
-    """Put the content there whole, so that even a power cut leaves the old file or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.partial")
-    partial.write_bytes(content)
-    flush(partial)
-    partial.replace(file)
-
-
-def flush(file: Path) -> None:
-    """Wait until the file is on disk."""
-    with file.open("rb+") as handle:
-        os.fsync(handle.fileno())

@@ -6,7 +6,6 @@ Arrays that would swell it (scores by bus and step, scenarios to draw) lie besid
 """
 
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from powerphase.errors import ResultError
+from powerphase.files import replace_file
 from powerphase.records.result_rules import Number, check
 
 SCHEMA = 1
@@ -132,8 +132,8 @@ def write_result(
     row, arrays = result.to_json().encode(), _as_npz(sidecar, str(result.path))
     path = Path(root) / result.path
     # The sidecar comes first: where there is a row, there is all of it.
-    _replace(path.with_suffix(".npz"), arrays)
-    _replace(path, row)
+    replace_file(path.with_suffix(".npz"), arrays)
+    replace_file(path, row)
     return path
 
 
@@ -170,17 +170,6 @@ def _as_npz(arrays: Mapping[str, Shaped[np.ndarray, "..."]], where: str) -> byte
 def _place(file: Path) -> Path:
     """Where the file lies, by one name only; a file that is a link keeps its own."""
     return file.parent.resolve() / file.name
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Put the content there whole: who reads finds the old file or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.partial")
-    with partial.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    partial.replace(file)
 
 
 def _as_text(value: Any) -> str:
