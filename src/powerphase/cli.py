@@ -322,7 +322,7 @@ def _score(forecast: str, task: "Task", seed: int, device: str) -> "Evaluation":
     from powerphase.bench.references import model_for
 
     with _progress(f"{forecast} windows", MofNCompleteColumn()) as report:
-        if Path(forecast).exists():
+        if Path(forecast).exists() or "/" in forecast:
             given = load_forecast(forecast)
         else:
             given = make_forecast(model_for(forecast, task, seed), task, device=device)

@@ -245,8 +245,7 @@ class Scenarios:
     @classmethod
     def equal(cls, values: Float[Tensor, "B M H C"]) -> "Scenarios":
         """Scenarios of equal weight, such as samples."""
-        if values.ndim != 4:
-            raise ForecastError(f"scenarios must be B x M x H x C, found {tuple(values.shape)}")
+        _check_dimensions(values)
         n_windows, n_scenarios, _, n_channels = values.shape
         weight = torch.full((1, 1, 1), 1 / n_scenarios, device=values.device, dtype=values.dtype)
         return cls(values, weight.expand(n_windows, n_scenarios, n_channels))
@@ -284,9 +283,15 @@ class Scenarios:
         return part
 
 
-def _check_shapes(values: Tensor, weights: Tensor) -> None:
+def _check_dimensions(values: object) -> None:
+    if not isinstance(values, Tensor):
+        raise ForecastError(f"scenarios must be a torch.Tensor, found {type(values).__name__}")
     if values.ndim != 4 or 0 in values.shape:
         raise ForecastError(f"scenarios must be B x M x H x C, found {tuple(values.shape)}")
+
+
+def _check_shapes(values: Tensor, weights: Tensor) -> None:
+    _check_dimensions(values)
     n_windows, n_scenarios, _, n_channels = values.shape
     if values.dtype not in SCORED or weights.dtype not in SCORED:
         raise ForecastError(

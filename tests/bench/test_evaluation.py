@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from powerphase.axes import VARIABLES
 from powerphase.bench.evaluation import Evaluation, score
 from powerphase.bench.forecasting import Forecast, forecast, load_forecast
 from powerphase.dataset.store import Store, open_store
-from powerphase.errors import ForecastError
+from powerphase.errors import ForecastError, PowerphaseError, ResultError
 from powerphase.models.naive import Climatology, LastSevenDays, LastWeek
 from powerphase.records.result import read_result, read_sidecar
 from powerphase.records.scores import SCORES
@@ -232,6 +233,36 @@ def test_an_interrupted_forecast_goes_on_where_it_stopped(task: Task, tmp_path: 
     for piece, other in zip(done.pieces(()), undisturbed.pieces(()), strict=True):
         assert torch.equal(piece[2].values, other[2].values)
     assert done.cost["predict_s"] is None
+
+
+def test_another_model_of_the_same_name_does_not_pass_for_the_old_one(
+    task: Task, tmp_path: Path
+) -> None:
+    def day(back: int) -> Answers:
+        return Answers(lambda c: Scenarios.equal(c.past[:, None, -96 * back :][:, :, :96]))
+
+    forecast(day(1), task, out=tmp_path / "f")
+    assert forecast(day(1), task, out=tmp_path / "f").description.model == "answers"
+    with pytest.raises(ForecastError, match="the model now forecasts something else"):
+        forecast(day(2), task, out=tmp_path / "f")
+
+
+def test_a_row_is_not_written_over_by_one_of_other_data(
+    task: Task, evaluation: Evaluation, tmp_path: Path
+) -> None:
+    evaluation.save(tmp_path)
+    evaluation.save(tmp_path)  # scored again, the same row
+    other = replace(evaluation.row, fingerprint="0" * 64)
+    with pytest.raises(ResultError, match="holds a row with another fingerprint"):
+        Evaluation(other, evaluation.sidecar).save(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "says"), [("gpu", "no device 'gpu'"), ("cuda", "no GPU here")])
+def test_a_device_that_is_not_there_is_told_plainly(task: Task, name: str, says: str) -> None:
+    if name == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(PowerphaseError, match=says):
+        forecast(LastWeek(), task, device=name)
 
 
 def test_nan_in_a_file_is_refused_with_its_place(task: Task, tmp_path: Path) -> None:

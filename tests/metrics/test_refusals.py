@@ -195,24 +195,24 @@ def test_another_number_of_scenarios_within_a_window_is_refused() -> None:
 WRONG: dict[str, tuple[Callable[[], tuple[Scenarios, Tensor, slice]], str]] = {
     "two windows at once": (
         lambda: (example().scenarios, example().target[:1], slice(None)),
-        "2 x 3 x 12 (windows, steps, channels) forecast for a target of (1, 3, 12)",
+        "scenarios of (2, 3, 12) and a target of (1, 3, 12) windows, steps and channels",
     ),
     "too many steps": (
         lambda: (example(n_windows=1, horizon=4).scenarios, example().target[:1], slice(None)),
-        "1 x 4 x 12 (windows, steps, channels) forecast for a target of (1, 3, 12)",
+        "scenarios of (1, 4, 12) and a target of (1, 3, 12) windows, steps and channels",
     ),
     "too few channels": (
         lambda: (example(n_windows=1, n_buses=2).scenarios, example().target[:1], slice(None)),
-        "1 x 3 x 8 (windows, steps, channels) forecast for a target of (1, 3, 12)",
+        "scenarios of (1, 3, 8) and a target of (1, 3, 12) windows, steps and channels",
     ),
     "a target of other channels": (
         lambda: (example(n_windows=1).scenarios, example().target[:1, :, 2:], slice(None)),
-        "1 x 3 x 12 (windows, steps, channels) forecast for a target of (1, 3, 10)",
+        "scenarios of (1, 3, 12) and a target of (1, 3, 10) windows, steps and channels",
     ),
     "channels beyond the last": (
         lambda: (example(n_windows=1).scenarios, example().target[:1], slice(4, 16)),
-        "1 x 3 x 12 (windows, steps, channels) forecast for a target of (1, 3, 12), "
-        "where (1, 3, 8) was asked for",
+        "scenarios of (1, 3, 12) and a target of (1, 3, 12) windows, steps and channels, "
+        "where (1, 3, 8) are asked for",
     ),
 }
 

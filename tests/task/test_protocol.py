@@ -71,7 +71,8 @@ def test_a_longer_record_gives_the_same_windows() -> None:
 
 @pytest.mark.parametrize("days", [40, 60, 365])
 def test_another_record_trains_on_three_quarters_of_its_days(days: int) -> None:
-    time = clock("2019-03-01", str(np.datetime64("2019-03-01") + days))
+    last = np.datetime64("2019-03-01") + np.timedelta64(days, "D")
+    time = clock("2019-03-01", str(last))
     splits = Protocol().splits(time)
     assert splits.train_stop == int(0.75 * days) * 96
     assert splits.train_stop - splits.fit_stop == 960

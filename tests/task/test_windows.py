@@ -55,6 +55,14 @@ def test_training_cannot_be_read_into_validation_or_test(task: Task) -> None:
     assert list(training.validation.origins) == list(range(35 * 96, 45 * 96, 96))
 
 
+def test_validation_cannot_be_read_into_the_test(task: Task) -> None:
+    validation = task.training.validation
+    assert validation.target(9).shape == (1, 96, 56)
+    assert len(validation.record) == 45 * 96
+    with pytest.raises(TaskError, match="record of 4320"):
+        validation.record.read(slice(0, 45 * 96 + 1))
+
+
 def test_a_block_of_the_training_record_is_that_block(task: Task) -> None:
     whole = task.training.read()
     assert torch.equal(task.training.read(slice(100, 300), slice(5, 18)), whole[100:300, 5:18])

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from powerphase.bench.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
-from powerphase.errors import ForecastError
+from powerphase.errors import ForecastError, TaskError, UnknownName
 from powerphase.models.base import Description, Forecaster, describe
 from powerphase.records.forecast_file import (
     ForecastFile,
     ForecastHeader,
     open_forecast,
+    read_values,
     writing_forecast,
 )
 from powerphase.scenarios import Context, Scenarios
@@ -95,15 +96,15 @@ def load_forecast(path: str | Path) -> Forecast:
 
 
 FACTS = (
-    *("task", "task_version", "context", "horizon", "windows"),
     *("grid", "edition", "fingerprint", "n_channels", "scale"),
+    *("task", "task_version", "context", "horizon", "windows"),
 )
 
 
 def facts_of(task: Task) -> dict[str, Any]:
     """All that must agree between a forecast and the task by which it is scored."""
     manifest, protocol = task.store.manifest, task.protocol
-    return {
+    facts = {
         "task": task.name,
         "task_version": protocol.version,
         "context": protocol.context,
@@ -115,13 +116,17 @@ def facts_of(task: Task) -> dict[str, Any]:
         "n_channels": task.layout.n_channels,
         "scale": [task.layout.p_scale_mw, task.layout.q_scale_mvar],
     }
+    return {name: facts[name] for name in FACTS}
 
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    if name not in ("auto", "cpu", "cuda"):
+        raise UnknownName.among("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TaskError("torch finds no GPU here; choose the device cpu")
+    found = "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+    return torch.device(found)
 
 
 def _predicted(
@@ -189,6 +194,8 @@ def _write(live: Forecast, out: Path, n_windows: int, on_progress: Progress | No
     with writing_forecast(out, _header(live, first[2])) as writer:
         report(len(writer.finished), n_windows)
         continued = bool(writer.finished)
+        if first[0] in writer.finished:
+            _check_repeated(out, *first)
         n_written, n_channels = 0, live.facts["n_channels"]
         rest = live.pieces(writer.finished) if continued else chain([first], pieces)
         del first
@@ -203,6 +210,18 @@ def _write(live: Forecast, out: Path, n_windows: int, on_progress: Progress | No
         # Of a forecast made in two goes, nobody knows what one would have taken.
         unknown = {"predict_s": None, "peak_memory_gib": None} if continued else {}
         writer.close({**live.cost, **unknown})
+
+
+def _check_repeated(out: Path, window: int, channels: slice, scenarios: Scenarios) -> None:
+    """Refuse to finish one model's forecast with another's, though they bear the same name."""
+    stored = torch.from_numpy(read_values(out, window, channels))
+    if not torch.allclose(stored, scenarios.values[0].float().cpu(), rtol=1e-4, atol=1e-6):
+        raise ForecastError(
+            f"{out}: holds a forecast of this name, but the model now forecasts something else; "
+            "remove it or choose another place (a model is told apart by name, variant, config "
+            "and seed)",
+            window=window,
+        )
 
 
 def _as_arrays(scenarios: Scenarios) -> Iterator[np.ndarray]:

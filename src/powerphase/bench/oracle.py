@@ -95,6 +95,6 @@ def _solver_of(store: Store) -> StepSolver:
     if signals.sha256 != recipe.signals_sha256:
         raise StoreError(
             f"{store.path}: made from a part of its signals, so the oracle cannot repeat it; make "
-            "the data set over the whole signal record"
+            "the data set without --start and --end"
         )
     return StepSolver(store.grid, signals, recipe)

@@ -149,8 +149,8 @@ class Scorer:
         wanted = (1, self.horizon, here.stop - here.start)
         if (n_windows, horizon, n_channels) != wanted or target.shape != wanted:
             raise ForecastError(
-                f"{n_windows} x {horizon} x {n_channels} (windows, steps, channels) forecast for a "
-                f"target of {tuple(target.shape)}, where {wanted} was asked for",
+                f"scenarios of {(n_windows, horizon, n_channels)} and a target of "
+                f"{tuple(target.shape)} windows, steps and channels, where {wanted} are asked for",
                 window=window,
             )
         if not 0 <= window < self.n_windows:

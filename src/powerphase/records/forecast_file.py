@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 from jaxtyping import Bool, Float32, Shaped
 from zarr.storage import MemoryStore
 
@@ -259,6 +260,12 @@ def writing_forecast(path: str | Path, header: ForecastHeader) -> Iterator[Forec
 def is_forecast(path: str | Path) -> bool:
     """Whether a forecast, finished or not, is in the directory `path`."""
     return (Path(path) / RECORD).is_file()
+
+
+def read_values(path: str | Path, window: int, channels: slice) -> Float32[np.ndarray, "M H C"]:
+    """The values of a finished window of a forecast that need not be complete."""
+    array = zarr.open_array(Path(path) / "values", mode="r")
+    return np.asarray(array[window, ..., channels])
 
 
 def open_forecast(path: str | Path) -> ForecastFile:

@@ -131,10 +131,23 @@ def write_result(
     """Write the row and the arrays beside it into the tree at `root`; returns the row's path."""
     row, arrays = result.to_json().encode(), _as_npz(sidecar, str(result.path))
     path = Path(root) / result.path
+    _check_same(path, result)
     # The sidecar comes first: where there is a row, there is all of it.
     replace_file(path.with_suffix(".npz"), arrays)
     replace_file(path, row)
     return path
+
+
+def _check_same(path: Path, result: Result) -> None:
+    """A row may be scored again; another row of the same name is not written over."""
+    if path.exists():
+        old = read_result(path)
+        for name in ("fingerprint", "task_version", "config", "windows"):
+            if getattr(old, name) != getattr(result, name):
+                raise ResultError(
+                    f"{path}: holds a row with another {name}; remove it, choose another tree, or "
+                    "give the model a name or a variant of its own"
+                )
 
 
 def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:

@@ -94,6 +94,8 @@ class Board:
     fingerprint: str
     entries: tuple[Entry, ...]
     paper: tuple[Entry, ...]
+    windows: tuple[str, ...] = ()
+    """UTC start of each window."""
 
     @property
     def title(self) -> str:
@@ -103,7 +105,10 @@ class Board:
     @property
     def notes(self) -> list[str]:
         """What the numbers rest on, and what to bear in mind about the paper's."""
-        origin = f"Task {self.task}, version {self.task_version}; data {self.fingerprint[:12]}."
+        days = [window.partition("T")[0] for window in self.windows]
+        span = f" {len(days)} windows from {days[0]} to {days[-1]};" if days else ""
+        data = f"data {self.fingerprint[:12]}."
+        origin = f"Task {self.task}, version {self.task_version};{span} {data}"
         warning = (
             "Rows marked (paper) are the paper's, on its own data (edition paper): ranked among "
             f"themselves, and not directly comparable with edition {self.edition} above."
@@ -115,7 +120,10 @@ def leaderboard(results: Iterable[Result], paper: bool = True) -> list[Board]:
     """One table for each task, edition, grid and fingerprint, with the paper's rows if wanted."""
     groups = _grouped(results, _data).values()
     printed = paper_entries if paper else lambda grid: ()
-    boards = [Board(*_data(rows[0]), _entries(rows), printed(rows[0].grid)) for rows in groups]
+    boards = [
+        Board(*_data(row), _entries(rows), printed(row.grid), tuple(row.windows))
+        for row, rows in ((rows[0], rows) for rows in groups)
+    ]
     return sorted(boards, key=_place)
 
 

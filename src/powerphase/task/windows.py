@@ -4,7 +4,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int
 
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.case import BASE_KV, BR_STATUS, F_BUS, T_BUS, Grid
@@ -61,16 +61,17 @@ class Task:
     @cached_property
     def test(self) -> Windows:
         """The windows that are scored."""
-        return self._windows(self._origins)
+        return self._windows(self._origins, self.splits.stop)
 
     @cached_property
     def training(self) -> Training:
         """What a model may be fitted on, and the validation windows on which it may choose."""
-        validation = self._windows(self.protocol.validation_origins(self.splits))
+        origins = self.protocol.validation_origins(self.splits)
+        validation = self._windows(origins, self.splits.train_stop)  # no test step can be read
         return Training(self._record(self.splits.first, self.splits.fit_stop), validation)
 
-    def _windows(self, origins: np.ndarray) -> Windows:
-        record = self._record(0, self.splits.stop)
+    def _windows(self, origins: Int[np.ndarray, " B"], stop: int) -> Windows:
+        record = self._record(0, stop)
         return Windows(record, origins, self.protocol.context, self.protocol.horizon)
 
     def _record(self, first: int, stop: int) -> Record:
