@@ -31,6 +31,20 @@ def test_the_python_examples_run_as_written(
     assert (tmp_path / row).exists()
 
 
+def test_the_example_of_a_model_of_your_own_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "task.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(example.split("store = ")[0].strip().splitlines()) <= 40
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "task.md", "exec"), {"__name__": "example"})
+    printed = capsys.readouterr().out
+    assert "kind-of-day on ieee118 (synthetic), powerphase-day-ahead" in printed
+    assert "P of the first bus at noon [MW]: [" in printed
+    assert list((tmp_path / "data/results").rglob("kind-of-day-0.npz"))
+
+
 def test_every_command_of_the_readme_exists() -> None:
     shell = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
     commands = re.findall(r"^powerphase (\w+)", shell, re.MULTILINE)

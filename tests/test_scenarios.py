@@ -233,7 +233,25 @@ def test_parts_of_scenarios_are_parts_of_their_tensors() -> None:
     part = scenarios.of_channels(slice(1, 4))
     assert torch.equal(part.values, scenarios.values[..., 1:4])
     assert torch.equal(part.weights, scenarios.weights[..., 1:4])
-    assert torch.equal(scenarios.to("cpu").values, scenarios.values)
+    like = scenarios.like(torch.zeros(1, dtype=torch.float64))
+    assert like.values.dtype == like.weights.dtype == torch.float64
+    assert torch.equal(like.values.float(), scenarios.values)
+
+
+def test_shares_are_the_weights_whatever_they_sum_to() -> None:
+    weights = torch.tensor([0.2, 0.3, 0.5]).reshape(1, 3, 1) * (1 + 8e-6)
+    shares = Scenarios(torch.zeros(1, 3, 1, 1), weights).shares
+    assert shares.flatten().tolist() == pytest.approx([0.2, 0.3, 0.5], abs=1e-7)
+
+
+@pytest.mark.parametrize("step", [-1, 2, 4])
+def test_a_record_is_not_read_in_strides(layout: Layout, step: int) -> None:
+    """A negative one would turn around at the record's end and come back with what lies beyond."""
+    record = record_of(layout, N_STEPS)
+    with pytest.raises(TaskError, match="one after the other"):
+        record.read(slice(None, None, step))
+    with pytest.raises(TaskError, match="one after the other"):
+        record.read(channels=slice(None, None, step))
 
 
 @pytest.mark.parametrize("n_scenarios", [1, 3, 7, 100, 625, 10_000])

@@ -97,6 +97,8 @@ class Record:
         self, steps: slice = slice(None), channels: slice = slice(None)
     ) -> Float32[Tensor, "S C"]:
         """Normalised states of the chosen steps and channels, in memory."""
+        if {steps.step, channels.step} - {None, 1}:
+            raise TaskError("steps and channels are read one after the other; thin them afterwards")
         chosen = slice(*channels.indices(self.layout.n_channels))
         wanted = slice(*steps.indices(len(self)))
         if (steps.stop or 0) > len(self):
@@ -254,9 +256,16 @@ class Scenarios:
         """The scenarios of some channels alone."""
         return self._unchecked(self.values[..., channels], self.weights[..., channels])
 
-    def to(self, device: torch.device | str) -> "Scenarios":
-        """The same scenarios on another device."""
-        return self._unchecked(self.values.to(device), self.weights.to(device))
+    def like(self, target: Tensor) -> "Scenarios":
+        """The same scenarios on the target's device and in its precision, without gradients."""
+        values, weights = self.values.detach(), self.weights.detach()
+        return self._unchecked(values.to(target), weights.to(target))
+
+    @property
+    def shares(self) -> Float[Tensor, "B M C"]:
+        """The weights, divided by their sum, which rounding may have left beside 1."""
+        exact = self.weights.double()
+        return (exact / exact.sum(1, keepdim=True)).to(self.values.dtype)
 
     def sample(self, n: int, seed: int) -> "Scenarios":
         """`n` scenarios of equal weight, drawn by weight.

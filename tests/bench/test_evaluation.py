@@ -202,6 +202,71 @@ def test_an_answer_of_the_wrong_kind_is_refused(task: Task) -> None:
         score(forecast(Answers(lambda context: context.past), task), task)
 
 
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda s: torch_pair(s), "window 0: a block must be .*found tuple"),
+        (lambda s: iter([s]), "window 0: a block must be .*found Scenarios"),
+        (lambda s: Scenarios.equal(s.values.repeat(2, 1, 1, 1)), r"\(2, 96, 56\) windows"),
+        (lambda s: iter([(slice(2, None, 4), s.of_channels(slice(2, None, 4)))]), "consecutive"),
+        (lambda s: iter([]), "window 0: "),
+    ],
+)
+def test_an_odd_answer_is_refused_in_words(
+    task: Task, tmp_path: Path, answer: object, says: str, written: bool
+) -> None:
+    model = Answers(lambda context: answer(LastWeek().predict(context)))  # type: ignore[operator]
+    with pytest.raises(ForecastError, match=says):
+        score(forecast(model, task, out=tmp_path / "f" if written else None), task)
+
+
+def torch_pair(scenarios: Scenarios) -> Iterator[tuple[slice, torch.Tensor]]:
+    yield slice(None), scenarios.values
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "says"),
+    [
+        ("name", "My_Model", "lower-case letters, digits and hyphens"),
+        ("variant", "v1.2", "lower-case letters, digits and hyphens"),
+        ("config", {"path": Path("x")}, "what JSON can hold"),
+    ],
+)
+def test_what_a_row_cannot_say_is_refused_before_the_fit(
+    task: Task, attribute: str, value: object, says: str
+) -> None:
+    class Proud(LastWeek):
+        def fit(self, train: Training) -> None:
+            raise AssertionError("fitted")
+
+    setattr(Proud, attribute, value)
+    with pytest.raises(ForecastError, match=says):
+        forecast(Proud(), task)
+
+
+def test_numbers_and_tuples_of_a_model_become_plain(task: Task) -> None:
+    class Plain(LastWeek):
+        name, config, seed, n_parameters = "plain", {"sizes": (1, 2)}, np.int64(3), np.int64(4)
+
+    row = score(forecast(Plain(), task), task).row
+    assert (row.config, row.seed, row.parameters) == ({"sizes": [1, 2]}, 3, 4)
+
+
+def test_a_class_in_place_of_an_object_is_refused(task: Task) -> None:
+    with pytest.raises(ForecastError, match="LastWeek.* is no forecaster; give an object"):
+        forecast(LastWeek, task)  # type: ignore[arg-type]
+
+
+def test_a_model_cannot_turn_the_clock(task: Task) -> None:
+    def meddling(context: Context) -> Scenarios:
+        context.time[:] += np.timedelta64(1, "h")
+        return LastWeek().predict(context)
+
+    with pytest.raises(ValueError, match="read-only"):
+        score(forecast(Answers(meddling), task), task)
+
+
 def test_an_answer_with_channels_missing_is_refused(task: Task) -> None:
     def short(context: Context) -> Iterator[tuple[slice, Scenarios]]:
         yield slice(0, 52), LastWeek().predict(context).of_channels(slice(0, 52))

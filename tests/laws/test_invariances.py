@@ -226,3 +226,17 @@ def test_brier_is_never_more_than_safety_mbrier(made: Example) -> None:
     for part in (card.by_window, card.by_step, card.by_bus):
         brier, safety_mbrier = (np.nan_to_num(part[name]) for name in ("brier", "safety_mbrier"))
         assert (brier <= safety_mbrier + 1e-15).all()
+
+
+def test_weights_that_sum_to_a_little_more_cannot_buy_a_score() -> None:
+    """A far scenario with next to no weight must cost, not pay."""
+    made = example(5, n_windows=1, equal=True)
+    values, weights = made.scenarios.values, made.scenarios.weights
+    far = values[:, :1] + 1e6
+    more = Scenarios(
+        torch.cat([values, far], dim=1),
+        torch.cat([weights, torch.full_like(weights[:, :1], 9e-6)], dim=1),
+    )
+    honest, played = (score(given, made.target) for given in (made.scenarios, more))
+    assert played["crps"] > honest["crps"]
+    assert played["energy"] > honest["energy"]

@@ -26,7 +26,7 @@ def test_a_fan_is_in_order_and_weights_follow_their_values(equal: bool) -> None:
     fan = Fan.of(made)
     wanted, order = made.values.sort(1)
     assert torch.equal(fan.values, wanted)
-    weights = made.weights.unsqueeze(2).expand_as(made.values).gather(1, order)
+    weights = made.shares.unsqueeze(2).expand_as(made.values).gather(1, order)
     assert torch.equal(fan.weights.expand_as(weights), weights)
 
 

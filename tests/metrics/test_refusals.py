@@ -185,11 +185,14 @@ def test_a_window_out_of_range_is_refused(window: int) -> None:
         scorer.add(window, made.scenarios, made.target)
 
 
-def test_another_number_of_scenarios_within_a_window_is_refused() -> None:
+def test_another_number_of_scenarios_is_refused() -> None:
     scorer = Scorer(layout(), horizon=3, n_windows=2)
     add(scorer, 0, slice(0, 5))
-    with refused("window 0, channel 5: 3 scenarios where other channels have 4"):
+    wanted = "3 scenarios where others have 4; give the same number everywhere"
+    with refused(f"window 0, channel 5: {wanted}"):
         add(scorer, 0, slice(5, 12), n_scenarios=3)
+    with refused(f"window 1, channel 0: {wanted}"):
+        add(scorer, 1, slice(0, 12), n_scenarios=3)
 
 
 WRONG: dict[str, tuple[Callable[[], tuple[Scenarios, Tensor, slice]], str]] = {

@@ -14,7 +14,7 @@ import torch
 
 
 class Stopwatch:
-    """Seconds spent in `with stopwatch:` blocks, in all."""
+    """Seconds spent in `with watch.running():` blocks, in all."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

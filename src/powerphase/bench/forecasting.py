@@ -63,6 +63,13 @@ def forecast(
         on_progress: called with the number of windows written, and of all.
     """
     place = choose_device(device)
+    if isinstance(model, type) or not isinstance(model, Forecaster):
+        raise ForecastError(f"{model!r} is no forecaster; give an object with fit and predict")
+    if "://" in str(out):
+        raise ForecastError(
+            f"{out}: forecasts are written to a local directory; copy it afterwards"
+        )
+    describe(model)  # what cannot be written in a row should not cost a training first
     reset_peak_memory()
     watch = Stopwatch()
     with watch.running():
@@ -165,12 +172,29 @@ def _blocks(
                 block = next(blocks, None)
             if block is None:
                 return
-            channels = slice(*block[0].indices(context.layout.n_channels))
-            yield channels, block[1]
+            yield (channels := _channels(block, context)), block[1]
             begun = channels.stop
             del block
     except ForecastError as error:
         raise error.placed(window, begun) from error
+
+
+def _channels(block: object, context: Context) -> slice:
+    """The channels of a block, if it is one, of one window, of consecutive channels."""
+    match block:
+        case (slice() as given, Scenarios() as scenarios):
+            channels = slice(*given.indices(context.layout.n_channels))
+        case _:
+            kind = type(block).__name__
+            raise ForecastError(f"a block must be (slice of channels, Scenarios), found {kind}")
+    found = (len(scenarios.values), *scenarios.values.shape[2:])
+    wanted = (1, context.horizon, channels.stop - channels.start)
+    if channels.step != 1 or found != wanted:
+        raise ForecastError(
+            f"scenarios of {found} windows, steps and channels for channels {channels.start} to "
+            f"{channels.stop}, every {channels.step}; {wanted} of consecutive channels are needed"
+        )
+    return channels
 
 
 def _stored(file: ForecastFile, skip: Collection[int]) -> Iterator[Piece]:
@@ -190,7 +214,9 @@ def _write(live: Forecast, out: Path, n_windows: int, on_progress: Progress | No
     """Write a forecast to its directory, or what is missing of it."""
     report = on_progress or (lambda done, total: None)
     pieces = live.pieces(())
-    first = next(pieces)  # it tells how many scenarios there are
+    first = next(pieces, None)  # it tells how many scenarios there are
+    if first is None:
+        raise ForecastError("the model gives no scenarios", window=0)
     with writing_forecast(out, _header(live, first[2])) as writer:
         report(len(writer.finished), n_windows)
         continued = bool(writer.finished)

@@ -20,6 +20,8 @@ SHOWN_BUSES, SHOWN_WINDOWS, SHOWN_SCENARIOS = 24, 3, 10
 BY_BUS = ("crps", "safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps")
 """The scores that are kept for every single bus, beside how often it violates."""
 
+FLOAT16_MAX = float(np.finfo(np.float16).max)
+
 KINDS = len(VARIABLES)
 
 
@@ -62,7 +64,7 @@ class Display:
             "shown/bus_id": self.bus_id,
             "shown/window": self.windows,
             "shown/target": self.target.reshape(*self.target.shape[:2], *shape),
-            "shown/error": (values - self.target[:, None])
+            "shown/error": np.clip(values - self.target[:, None], -FLOAT16_MAX, FLOAT16_MAX)
             .astype(np.float16)
             .reshape(*values.shape[:3], *shape),
             "shown/weight": np.stack([weights for _, weights in forecasts]).reshape(

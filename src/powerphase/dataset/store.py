@@ -50,7 +50,9 @@ class Store:
     @cached_property
     def time(self) -> Shaped[np.ndarray, " S"]:
         """Start of each step, `datetime64[s]`, UTC."""
-        return self._load("time").astype("datetime64[s]")
+        time = self._load("time").astype("datetime64[s]")
+        time.setflags(write=False)  # everyone shares this clock
+        return time
 
     @cached_property
     def signals_mw(self) -> Float[np.ndarray, "S 3"]:

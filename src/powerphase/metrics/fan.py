@@ -34,7 +34,7 @@ class Fan:
     @classmethod
     def of(cls, scenarios: Scenarios) -> "Fan":
         """The fan of these scenarios."""
-        weights = scenarios.weights.to(scenarios.values.dtype)
+        weights = scenarios.shares
         values, order = scenarios.values.sort(1)
         if has_equal_weights(scenarios):
             return cls(values, weights[:, :, :1].unsqueeze(2))

@@ -34,15 +34,11 @@ class OpenWindow:
         self.channel_distortion = zeros(len(directions))
         self.arrived: Bool[np.ndarray, " C"] = np.zeros(len(directions), dtype=bool)
 
-    @property
-    def n_scenarios(self) -> int:
-        """Number of scenarios, M."""
-        return len(self._weights)
-
     def add(self, first: int, scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> None:
         """Take in the channels from `first` on."""
         here = slice(first, first + target.shape[-1])
         directions, best = self._directions[here], self.channel_distortion[here]
+        weights = scenarios.shares[0].double()
         for kind in range(KINDS):
             chosen = slice((kind - first) % KINDS, None, KINDS)
             error = (scenarios.values[0, ..., chosen] - target[..., chosen]).double()
@@ -50,7 +46,7 @@ class OpenWindow:
             self._squares[..., kind] += square.sum(-1)
             best[chosen] = square.mean(1).amin(0).sqrt()
             self._errors[kind] += error @ directions[chosen]
-            self._weights[:, kind] += scenarios.weights[0, :, chosen].double().sum(-1)
+            self._weights[:, kind] += weights[:, chosen].sum(-1)
         self.arrived[here] = True
 
     def distortion(self) -> Mapping[str, Float64[Tensor, "..."]]:

@@ -50,7 +50,7 @@ def voltage_points(scenarios: Scenarios, target: Float[Tensor, "1 H N"]) -> Poin
 def channel_sums(scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> Float[Tensor, "5 H C"]:
     """CRPS, Σ w|x − z|, Σ w(x − z), and the two ends of the central interval."""
     if target.device.type == "cpu":
-        return kernels.channel_sums(scenarios.values, scenarios.weights, target)
+        return kernels.channel_sums(scenarios.values, scenarios.shares, target)
     fan = Fan.of(scenarios)
     sums = (fidelity.crps, fidelity.absolute_error, fidelity.bias)
     return torch.cat([*(made(fan, target) for made in sums), *fan.central_interval])
@@ -59,7 +59,7 @@ def channel_sums(scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> Float[
 def voltage_sums(scenarios: Scenarios, target: Float[Tensor, "1 H N"]) -> Float[Tensor, "4 H N"]:
     """Violation probability, expected excursion, threshold-weighted CRPS and CVaR."""
     if target.device.type == "cpu":
-        return kernels.voltage_sums(scenarios.values, scenarios.weights, target)
+        return kernels.voltage_sums(scenarios.values, scenarios.shares, target)
     fan = Fan.of(scenarios)
     expected = safety.violation_probability(fan), safety.expected_excursion(fan)
     return torch.cat([*expected, proper.twcrps(fan, target), safety.cvar(fan)])

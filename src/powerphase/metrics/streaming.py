@@ -110,12 +110,13 @@ class Scorer:
         _, n_scenarios, _, n_channels = scenarios.values.shape
         state = self._window(window, scenarios, target, here)
         self._samples &= n_scenarios > 1 and has_equal_weights(scenarios)
-        self._n_scenarios = max(self._n_scenarios, n_scenarios)
+        self._n_scenarios = n_scenarios
         at_once = channels_at_once(self._block_bytes, scenarios)
         for first in range(0, n_channels, at_once):
             part = slice(first, first + at_once)
-            block = scenarios.of_channels(part).to(self.device)
-            self._score(window, state, here.start + first, block, target[..., part].to(self.device))
+            truth = target[..., part].to(self.device)
+            block = scenarios.of_channels(part).like(truth)
+            self._score(window, state, here.start + first, block, truth)
         if state.arrived.all():
             self._close(window)
 
@@ -161,15 +162,16 @@ class Scorer:
             _, step, channel = (~target.isfinite()).nonzero()[0].tolist()
             problem = "what happened is no finite number; `powerphase verify` checks the data set"
             raise ForecastError(problem, window=window, step=step, channel=here.start + channel)
-        if window not in self._open:
-            self._open[window] = OpenWindow(n_scenarios, horizon, self._directions)
-        state = self._open[window]
-        if state.n_scenarios != n_scenarios:
+        if n_scenarios != (self._n_scenarios or n_scenarios):
             raise ForecastError(
-                f"{n_scenarios} scenarios where other channels have {state.n_scenarios}",
+                f"{n_scenarios} scenarios where others have {self._n_scenarios}; give the same "
+                "number everywhere",
                 window=window,
                 channel=here.start,
             )
+        if window not in self._open:
+            self._open[window] = OpenWindow(n_scenarios, horizon, self._directions)
+        state = self._open[window]
         if state.arrived[here].any():
             channel = here.start + int(np.flatnonzero(state.arrived[here])[0])
             raise ForecastError("was forecast already", window=window, channel=channel)

@@ -86,11 +86,17 @@ class Protocol:
         """First steps of the test windows: midnights, spread evenly over the test split."""
         days = (splits.stop - splits.train_stop - self.horizon) // STEPS_PER_DAY
         wanted = days + 1 if self.windows == "all" else int(self.windows)
-        if wanted > days + 1 or days < 0 or splits.train_stop - splits.first < self.context:
+        before = splits.train_stop - splits.first
+        if before < self.context:
             raise TaskError(
-                f"{self.name}: {max(days + 1, 0)} windows of {self.context} + {self.horizon} steps "
-                f"fit the test split of {splits.stop - splits.train_stop} steps, {wanted} are "
-                "asked for; ask for fewer or shorter ones, or make a longer record"
+                f"{self.name}: {before} steps before the first test window are no context of "
+                f"{self.context}; shorten it or make a longer record"
+            )
+        if wanted > days + 1 or days < 0:
+            raise TaskError(
+                f"{self.name}: {max(days + 1, 0)} windows of {self.horizon} steps fit the test "
+                f"split of {splits.stop - splits.train_stop}, {wanted} are asked for; ask for "
+                "fewer or shorter ones, or make a longer record"
             )
         # Whole numbers, so that rounding is the same everywhere; halves round up.
         steps = np.arange(wanted)
