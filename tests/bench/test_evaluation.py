@@ -254,7 +254,7 @@ def test_numbers_and_tuples_of_a_model_become_plain(task: Task) -> None:
 
 
 def test_a_class_in_place_of_an_object_is_refused(task: Task) -> None:
-    with pytest.raises(ForecastError, match="LastWeek.* is no forecaster; give an object"):
+    with pytest.raises(ForecastError, match=r"LastWeek.* is no forecaster; give an object"):
         forecast(LastWeek, task)  # type: ignore[arg-type]
 
 
