@@ -6,6 +6,9 @@ bus order.
 """
 
 VARIABLES = ("P", "Q", "V", "theta")
+KINDS = len(VARIABLES)
+"""Channels of one bus."""
+
 UNITS = {"P": "MW", "Q": "MVAr", "V": "p.u.", "theta": "rad"}
 
 P, Q, V, THETA = range(4)

@@ -1,7 +1,14 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and the lock of the one who writes them."""
 
+import errno
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
+
+from powerphase.errors import PowerphaseError
 
 
 def replace_file(file: Path, content: bytes) -> None:
@@ -17,3 +24,31 @@ def flush(file: Path) -> None:
     """Wait until the file is on disk."""
     with file.open("rb+") as handle:
         os.fsync(handle.fileno())
+
+
+def hold_lock(lock: Path) -> TextIOWrapper:
+    """The lock file, held until it is closed; BlockingIOError if another process holds it."""
+    handle = lock.open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its owner may have removed the file between our opening and locking it.
+        if not lock.exists() or lock.stat().st_ino != os.fstat(handle.fileno()).st_ino:
+            raise BlockingIOError
+    except BlockingIOError:
+        handle.close()
+        raise
+    return handle
+
+
+@contextmanager
+def disk_errors(path: Path, kind: type[PowerphaseError]) -> Iterator[None]:
+    """Turn what the disk refuses into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise kind(
+                f"{path}: the disk is full; nothing that was finished is lost, so free some space "
+                "and run the same command again"
+            ) from error
+        raise kind(f"{path}: cannot be written ({error}); check the path") from error

@@ -20,6 +20,7 @@ from powerphase.dataset.store import open_store
 from powerphase.dataset.writer import StoreWriter
 from powerphase.errors import StoreBusy, StoreError
 from powerphase.synthesis.signals import Signals
+from tests.damage import flip, remove, truncate
 from tests.dataset.exact import files_of, stressed_signals
 
 GRID = "ieee14"
@@ -29,20 +30,6 @@ GRID = "ieee14"
 def store(tmp_path: Path, undisturbed: Path) -> Path:
     """A copy that may be damaged."""
     return Path(shutil.copytree(undisturbed, tmp_path / "store"))
-
-
-def flip(path: Path, at: float) -> None:
-    content = bytearray(path.read_bytes())
-    content[int(at * (len(content) - 1))] ^= 0x10
-    path.write_bytes(content)
-
-
-def truncate(path: Path, at: float) -> None:
-    os.truncate(path, int(at * path.stat().st_size))
-
-
-def remove(path: Path, at: float) -> None:
-    path.unlink()
 
 
 @pytest.mark.parametrize("at", [0.0, 0.3, 0.999])

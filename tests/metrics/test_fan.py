@@ -94,17 +94,6 @@ def test_values_and_weights_may_differ_in_precision(
     torch.testing.assert_close(bias.double(), (wanted - made.target)[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("equal", [True, False])
-def test_the_fan_of_some_channels_is_part_of_the_whole(equal: bool) -> None:
-    scenarios = example(3, equal=equal).scenarios
-    some = slice(2, None, 4)
-    whole, part = Fan.of(scenarios).of_channels(some), Fan.of(scenarios.of_channels(some))
-    assert torch.equal(whole.values, part.values)
-    assert torch.equal(whole.weights, part.weights)
-    for one, other in zip(whole.central_interval, part.central_interval, strict=True):
-        assert torch.equal(one, other)
-
-
 def test_weights_are_equal_only_if_every_single_one_is() -> None:
     values = torch.zeros(2, 2, 1, 3)
     assert has_equal_weights(Scenarios.equal(values))

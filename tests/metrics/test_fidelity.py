@@ -14,6 +14,8 @@ from tests.metrics.examples import WAYS, Example, example, score_points
 COUNTS = [1, 2, 3, 7, 16, 100]
 FORMS = [(equal, tied) for equal in (True, False) for tied in (True, False)]
 
+TIGHT = {"rtol": 1e-11, "atol": 1e-14}
+
 pytestmark = pytest.mark.parametrize("way", WAYS)
 
 
@@ -23,10 +25,6 @@ def points_of(made: Example, way: str) -> dict[str, Tensor]:
 
 def numbers_of(made: Example) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return made.scenarios.values.numpy(), made.scenarios.weights.numpy(), made.target.numpy()
-
-
-def close(found: Tensor, wanted: np.ndarray) -> None:
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-11, atol=1e-14)
 
 
 def by_hand(truth: float = 0.94) -> Example:
@@ -47,7 +45,7 @@ def test_crps_is_that_of_scoringrules(n_scenarios: int, equal: bool, tied: bool,
         wanted = scoringrules.crps_ensemble(
             target, values, m_axis=1, ens_w=spread, estimator=estimator
         )
-        close(found, wanted)
+        np.testing.assert_allclose(found, wanted, **TIGHT)
 
 
 @pytest.mark.parametrize("n_scenarios", COUNTS[:-1])
@@ -57,8 +55,10 @@ def test_crps_is_the_sum_over_all_pairs(
 ) -> None:
     made = example(n_scenarios, n_scenarios=n_scenarios, equal=equal, tied=tied, n_buses=1)
     found = points_of(made, way)["crps"]
-    close(found, naive.pointwise(naive.crps_by_pairs, *numbers_of(made)))
-    close(found, naive.pointwise(naive.crps, *numbers_of(made)))
+    np.testing.assert_allclose(
+        found, naive.pointwise(naive.crps_by_pairs, *numbers_of(made)), **TIGHT
+    )
+    np.testing.assert_allclose(found, naive.pointwise(naive.crps, *numbers_of(made)), **TIGHT)
 
 
 def test_crps_in_single_precision_is_off_by_rounding_alone(way: str) -> None:
@@ -83,13 +83,13 @@ def test_fair_crps_is_that_of_scoringrules(n_scenarios: int, tied: bool, way: st
     made = example(n_scenarios, n_scenarios=n_scenarios, equal=True, tied=tied)
     values, _, target = numbers_of(made)
     wanted = scoringrules.crps_ensemble(target, values, m_axis=1, estimator="fair")
-    close(points_of(made, way)["fair_crps"], wanted)
+    np.testing.assert_allclose(points_of(made, way)["fair_crps"], wanted, **TIGHT)
 
 
 def test_fair_crps_is_the_sum_over_pairs_of_different_samples(way: str) -> None:
     made = example(6, equal=True)
     wanted = naive.pointwise(naive.fair_crps, *numbers_of(made))
-    close(points_of(made, way)["fair_crps"], wanted)
+    np.testing.assert_allclose(points_of(made, way)["fair_crps"], wanted, **TIGHT)
 
 
 def test_fair_crps_of_two_samples_by_hand(way: str) -> None:
@@ -121,7 +121,9 @@ def test_other_scores_are_what_their_definitions_say(
     made = example(7, n_scenarios=n_scenarios, equal=equal, tied=tied)
     found = points_of(made, way)
     for name in ("mse", "coverage_80", "width_80"):
-        close(found[name], naive.pointwise(naive.ON_CHANNELS[name], *numbers_of(made)))
+        np.testing.assert_allclose(
+            found[name], naive.pointwise(naive.ON_CHANNELS[name], *numbers_of(made)), **TIGHT
+        )
 
 
 def samples_of_the_truth(n_scenarios: int) -> Example:

@@ -6,7 +6,6 @@ import scoringrules
 import torch
 
 from powerphase.metrics import proper
-from powerphase.metrics.fidelity import distortion
 from powerphase.metrics.proper import N_PROJECTIONS, energy_score, projections
 from powerphase.scenarios import Scenarios
 from tests.metrics import naive
@@ -110,25 +109,25 @@ def test_a_card_has_the_energy_score_of_the_projected_scenarios(equal: bool) -> 
 
 
 def test_distortion_of_two_windows_by_hand() -> None:
-    """Two steps, two channels and two scenarios each."""
+    """One bus, one step and two scenarios each."""
     errors = torch.tensor(
         [
             # RMSE √(4/4) = 1 and √(4·0.25/4) = 0.5: the second scenario is the best.
-            [[[2.0, 0], [0, 0]], [[0.5, 0.5], [0.5, 0.5]]],
+            [[2.0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5]],
             # √(36/4) = 3 and √((1 + 9 + 25 + 1)/4) = 3.
-            [[[6.0, 0], [0, 0]], [[1, 3], [5, 1]]],
+            [[6.0, 0, 0, 0], [1, 3, 5, 1]],
         ]
-    )
-    target = torch.tensor([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])
-    found = distortion(Scenarios.equal(target.unsqueeze(1) + errors), target)
-    assert found.tolist() == [0.5, 3]
+    ).unsqueeze(2)
+    target = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8]]).unsqueeze(1)
+    card = score(Scenarios.equal(target.unsqueeze(1) + errors), target)
+    assert card.by_window["distortion"].tolist() == [0.5, 3]
 
 
 def test_distortion_is_what_its_definition_says() -> None:
     made = example(8, n_windows=3)
     wanted = naive.distortion(made.scenarios.values.numpy(), made.target.numpy())
-    found = distortion(made.scenarios, made.target)
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
+    found = score(made.scenarios, made.target).by_window["distortion"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_a_card_has_the_distortion_of_every_part() -> None:

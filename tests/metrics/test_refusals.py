@@ -13,6 +13,7 @@ from powerphase.metrics.streaming import Scorer
 from powerphase.scenarios import Scenarios
 from tests.metrics.examples import assert_same, example, layout, of_window, score
 
+NOTHING = "the forecast has no scenarios here"
 BAD_NUMBERS = [torch.nan, torch.inf, -torch.inf]
 
 
@@ -22,8 +23,8 @@ def sound() -> tuple[Tensor, Tensor]:
     return scenarios.values, scenarios.weights
 
 
-def refused(text: str) -> "pytest.RaisesExc[ForecastError]":
-    return pytest.raises(ForecastError, match=f"^{re.escape(text)}$")
+def exactly(text: str) -> str:
+    return f"^{re.escape(text)}$"
 
 
 @pytest.mark.parametrize("number", BAD_NUMBERS)
@@ -32,7 +33,7 @@ def test_a_value_that_is_no_number_is_refused(number: float, dtype: torch.dtype)
     values, weights = (tensor.to(dtype) for tensor in sound())
     values[1, 3, 2, 5] = number
     wanted = f"window 1, step 2, channel 5: scenario 3 is {number}; every value must be a finite"
-    with refused(f"{wanted} number") as caught:
+    with pytest.raises(ForecastError, match=exactly(f"{wanted} number")) as caught:
         Scenarios(values, weights)
     error = caught.value
     assert (error.window, error.step, error.channel) == (1, 2, 5)
@@ -101,7 +102,7 @@ def test_wrong_shapes_are_refused(
 ) -> None:
     # Tests check shapes at every call; a user's forecaster meets the refusal alone.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with refused(text):
+    with pytest.raises(ForecastError, match=exactly(text)):
         Scenarios(torch.zeros(shape), torch.full(of_weights, 0.25))
 
 
@@ -122,7 +123,7 @@ def test_weights_that_are_none_are_refused(weight: float, text: str) -> None:
     values, weights = sound()
     weights[:] = 0.25
     weights[1, 2, 6] = weight
-    with refused(text) as caught:
+    with pytest.raises(ForecastError, match=exactly(text)) as caught:
         Scenarios(values, weights)
     assert (caught.value.window, caught.value.step, caught.value.channel) == (1, None, 6)
 
@@ -144,27 +145,27 @@ def add(scorer: Scorer, window: int, channels: slice = slice(None), n_scenarios:
 def test_a_window_that_comes_twice_is_refused() -> None:
     scorer = Scorer(layout(), horizon=3, n_windows=2)
     add(scorer, 1)
-    with refused("window 1: was forecast already"):
+    with pytest.raises(ForecastError, match=exactly("window 1: was forecast already")):
         add(scorer, 1)
-    with refused("window 1: was forecast already"):
+    with pytest.raises(ForecastError, match=exactly("window 1: was forecast already")):
         add(scorer, 1, slice(0, 5))
 
 
 def test_a_channel_that_comes_twice_is_refused() -> None:
     scorer = Scorer(layout(), horizon=3, n_windows=2)
     add(scorer, 0, slice(5, 9))
-    with refused("window 0, channel 5: was forecast already"):
+    with pytest.raises(ForecastError, match=exactly("window 0, channel 5: was forecast already")):
         add(scorer, 0, slice(3, 7))
-    with refused("window 0, channel 8: was forecast already"):
+    with pytest.raises(ForecastError, match=exactly("window 0, channel 8: was forecast already")):
         add(scorer, 0, slice(8, 12))
 
 
 def test_a_missing_window_is_named() -> None:
     scorer = Scorer(layout(), horizon=3, n_windows=2)
-    with refused("window 0: the forecast has no scenarios here"):
+    with pytest.raises(ForecastError, match=exactly(f"window 0: {NOTHING}")):
         scorer.result()
     add(scorer, 0)
-    with refused("window 1: the forecast has no scenarios here"):
+    with pytest.raises(ForecastError, match=exactly(f"window 1: {NOTHING}")):
         scorer.result()
 
 
@@ -173,7 +174,7 @@ def test_a_missing_channel_is_named() -> None:
     add(scorer, 0)
     add(scorer, 1, slice(0, 5))
     add(scorer, 1, slice(7, 12))
-    with refused("window 1, channel 5: the forecast has no scenarios here"):
+    with pytest.raises(ForecastError, match=exactly(f"window 1, channel 5: {NOTHING}")):
         scorer.result()
 
 
@@ -181,7 +182,7 @@ def test_a_missing_channel_is_named() -> None:
 def test_a_window_out_of_range_is_refused(window: int) -> None:
     scorer = Scorer(layout(), horizon=3, n_windows=2)
     made = example(n_windows=1)
-    with refused(f"window {window}: there are 2 windows"):
+    with pytest.raises(ForecastError, match=exactly(f"window {window}: there are 2 windows")):
         scorer.add(window, made.scenarios, made.target)
 
 
@@ -189,9 +190,9 @@ def test_another_number_of_scenarios_is_refused() -> None:
     scorer = Scorer(layout(), horizon=3, n_windows=2)
     add(scorer, 0, slice(0, 5))
     wanted = "3 scenarios where others have 4; give the same number everywhere"
-    with refused(f"window 0, channel 5: {wanted}"):
+    with pytest.raises(ForecastError, match=exactly(f"window 0, channel 5: {wanted}")):
         add(scorer, 0, slice(5, 12), n_scenarios=3)
-    with refused(f"window 1, channel 0: {wanted}"):
+    with pytest.raises(ForecastError, match=exactly(f"window 1, channel 0: {wanted}")):
         add(scorer, 1, slice(0, 12), n_scenarios=3)
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from powerphase.axes import VARIABLES, V
-from powerphase.metrics import fidelity
 from powerphase.metrics.kernels import LANES
 from powerphase.metrics.points import channel_points, voltage_points
 from powerphase.metrics.streaming import Scorecard, channels_at_once
@@ -253,5 +252,3 @@ def test_the_whole_is_the_mean_of_the_windows() -> None:
         for name in (name for name in SCORES if name != "fair_crps"):
             assert card.by_window[name][window] == pytest.approx(alone[name], rel=1e-12)
             assert card[name] == card.by_window[name].mean()
-    wanted = fidelity.distortion(made.scenarios, made.target).mean().item()
-    assert card["distortion"] == pytest.approx(wanted, rel=1e-12)

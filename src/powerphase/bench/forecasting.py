@@ -111,19 +111,18 @@ FACTS = (
 def facts_of(task: Task) -> dict[str, Any]:
     """All that must agree between a forecast and the task by which it is scored."""
     manifest, protocol = task.store.manifest, task.protocol
-    facts = {
-        "task": task.name,
-        "task_version": protocol.version,
-        "context": protocol.context,
-        "horizon": protocol.horizon,
-        "windows": [task.test.start(window) for window in range(len(task.test))],
+    return {
         "grid": manifest.grid,
         "edition": manifest.edition,
         "fingerprint": manifest.fingerprint,
         "n_channels": task.layout.n_channels,
         "scale": [task.layout.p_scale_mw, task.layout.q_scale_mvar],
+        "task": task.name,
+        "task_version": protocol.version,
+        "context": protocol.context,
+        "horizon": protocol.horizon,
+        "windows": [task.test.start(window) for window in range(len(task.test))],
     }
-    return {name: facts[name] for name in FACTS}
 
 
 def choose_device(name: str) -> torch.device:

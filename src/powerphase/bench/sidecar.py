@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-from powerphase.axes import VARIABLES, V
+from powerphase.axes import KINDS, V
 from powerphase.metrics.streaming import Scorecard
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.scenarios import Scenarios
@@ -21,8 +21,6 @@ BY_BUS = ("crps", "safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps")
 """The scores that are kept for every single bus, beside how often it violates."""
 
 FLOAT16_MAX = float(np.finfo(np.float16).max)
-
-KINDS = len(VARIABLES)
 
 
 class Display:

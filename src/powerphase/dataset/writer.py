@@ -5,9 +5,6 @@ them, each file replaced whole. What the manifest does not record does not count
 with the same bytes.
 """
 
-import errno
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +17,7 @@ from powerphase.dataset.layout import Block, sha256_of
 from powerphase.dataset.manifest import MANIFEST, BlockRecord, Manifest
 from powerphase.dataset.store import Store, read_manifest, record_of, zarr_store
 from powerphase.errors import StoreBusy, StoreError
-from powerphase.files import replace_file
+from powerphase.files import disk_errors, hold_lock, replace_file
 
 LOCK = ".powerphase-lock"
 
@@ -95,18 +92,10 @@ class StoreWriter:
 @contextmanager
 def writing(path: Path, manifest: Manifest, files: Mapping[str, bytes]) -> Iterator[StoreWriter]:
     """The writer of the data set at `path`: begun there, or continued if it is the same one."""
-    try:
-        with _locked(path):
-            for leftover in path.rglob("*.partial"):
-                leftover.unlink()
-            yield StoreWriter(path, manifest, files)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError(
-                f"{path}: the disk is full; nothing that was finished is lost, so free some space "
-                "and run the same command again"
-            ) from error
-        raise StoreError(f"{path}: cannot be written ({error}); check the path") from error
+    with disk_errors(path, StoreError), _locked(path):
+        for leftover in path.rglob("*.partial"):
+            leftover.unlink()
+        yield StoreWriter(path, manifest, files)
 
 
 @contextmanager
@@ -116,16 +105,13 @@ def _locked(path: Path) -> Iterator[None]:
     path.mkdir(parents=True, exist_ok=True)
     if any(path.iterdir()) and not lock.exists() and not (path / MANIFEST).exists():
         raise StoreError(f"{path}: holds files that are no data set; choose an empty place")
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The lock may have been removed by its owner between our opening and locking it.
-            if lock.stat().st_ino != os.fstat(handle.fileno()).st_ino:
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):
-            raise StoreBusy(
-                f"{path}: another process is writing it; wait for it or choose another place"
-            ) from None
+    try:
+        handle = hold_lock(lock)
+    except BlockingIOError:
+        raise StoreBusy(
+            f"{path}: another process is writing it; wait for it or choose another place"
+        ) from None
+    with handle:
         try:
             yield
         finally:

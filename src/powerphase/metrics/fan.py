@@ -79,11 +79,6 @@ class Fan:
         )
         return low, high
 
-    def of_channels(self, channels: slice) -> "Fan":
-        """The fan of some channels alone."""
-        weights = self.weights if self.is_uniform else self.weights[..., channels]
-        return Fan(self.values[..., channels], weights)
-
 
 def has_equal_weights(scenarios: Scenarios) -> bool:
     """Whether every scenario has exactly the same weight everywhere."""

@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.metrics.fan import Fan, M
-from powerphase.scenarios import Scenarios
 
 
 def crps(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
@@ -44,12 +43,3 @@ def bias(fan: Fan, target: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
     """The weighted mean, less the target; MSE is the mean of its square."""
     # Deviations first: a mean of voltages near 1 would lose digits that the error needs.
     return fan.expect(fan.values - target.unsqueeze(M))
-
-
-def distortion(scenarios: Scenarios, target: Float[Tensor, "B H C"]) -> Float[Tensor, " B"]:
-    """RMSE of the best scenario of each window, one scenario for the whole grid.
-
-    It ignores the weights: a scenario of weight zero can be the best one.
-    """
-    error = (scenarios.values - target.unsqueeze(M)).double()
-    return error.square().mean(dim=(2, 3)).amin(1).sqrt()

@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from powerphase.axes import VARIABLES
+from powerphase.axes import KINDS
 from powerphase.metrics.proper import N_PROJECTIONS, energy_score
 from powerphase.scenarios import Scenarios
-
-KINDS = len(VARIABLES)
 
 
 class OpenWindow:

@@ -128,7 +128,8 @@ def _channel_sums(
             _sort(pairs, unequal, tile, cargo, aside, n)
             for lane in range(n):
                 truth[lane] = target[h, begin + lane]
-            _add_up(tile, cargo, truth, distance, below, crps, error, bias, n)
+            _add_crps(tile, cargo, truth, distance, below, crps, n)
+            _add_errors(tile, cargo, truth, error, bias, n)
             _find_ends(tile, cargo, below, low, high, tail, n)
             for lane in range(n):
                 found[0, h, begin + lane] = crps[lane]
@@ -151,8 +152,6 @@ def _voltage_sums(
     distance = np.empty(LANES, values.dtype)
     below = np.empty(LANES, values.dtype)
     twcrps = np.empty(LANES, values.dtype)
-    unused = np.empty(LANES, values.dtype)
-    also_unused = np.empty(LANES, values.dtype)
     probability = np.empty(LANES, values.dtype)
     excursion = np.empty(LANES, values.dtype)
     for h in range(first, last):
@@ -168,7 +167,7 @@ def _voltage_sums(
             for m in range(n_scenarios):
                 for lane in range(n):
                     tile[m, lane] -= min(max(tile[m, lane], low), high)
-            _add_up(tile, cargo, truth, distance, below, twcrps, unused, also_unused, n)
+            _add_crps(tile, cargo, truth, distance, below, twcrps, n)
             _count_outside(tile, cargo, probability, excursion, n)
             for lane in range(n):
                 found[0, h, begin + lane] = probability[lane]
@@ -183,17 +182,13 @@ def _voltage_sums(
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _add_up(tile, cargo, truth, distance, below, crps, error, bias, n):
-    """CRPS as in `fidelity.crps`, Σ w|x − z| and Σ w(x − z) of sorted scenarios."""
+def _add_crps(tile, cargo, truth, distance, below, crps, n):
+    """CRPS of sorted scenarios, as in `fidelity.crps`."""
     half, zero = tile.dtype.type(0.5), tile.dtype.type(0)
     for lane in range(n):
         below[lane] = zero
     for lane in range(n):
         crps[lane] = zero
-    for lane in range(n):
-        error[lane] = zero
-    for lane in range(n):
-        bias[lane] = zero
     for m in range(len(tile)):
         for lane in range(n):
             distance[lane] = tile[m, lane] - truth[lane]
@@ -203,11 +198,23 @@ def _add_up(tile, cargo, truth, distance, below, crps, error, bias, n):
             level = below[lane] + half * weight
             crps[lane] += (weight + weight) * (above - level * distance[lane])
         for lane in range(n):
-            error[lane] += cargo[m, lane] * abs(distance[lane])
-        for lane in range(n):
-            bias[lane] += cargo[m, lane] * distance[lane]
-        for lane in range(n):
             below[lane] += cargo[m, lane]
+
+
+@no_type_check
+@njit(nogil=True, cache=True)
+def _add_errors(tile, cargo, truth, error, bias, n):
+    """Σ w|x − z| and Σ w(x − z)."""
+    zero = tile.dtype.type(0)
+    for lane in range(n):
+        error[lane] = zero
+    for lane in range(n):
+        bias[lane] = zero
+    for m in range(len(tile)):
+        for lane in range(n):
+            error[lane] += cargo[m, lane] * abs(tile[m, lane] - truth[lane])
+        for lane in range(n):
+            bias[lane] += cargo[m, lane] * (tile[m, lane] - truth[lane])
 
 
 @no_type_check

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from powerphase.axes import VARIABLES, V
+from powerphase.axes import KINDS, V
 from powerphase.errors import ForecastError
 from powerphase.metrics.fan import ROUNDING, has_equal_weights
 from powerphase.metrics.joint import OpenWindow
@@ -28,8 +28,6 @@ ON_VOLTAGES = (
     *("violation_probability", "violation", "excursion"),
 )
 JOINT = ("distortion", "energy")
-
-KINDS = len(VARIABLES)
 
 RELIABILITY_BINS = 20
 """Bins of the violation probability above 0; a bin of its own holds what rounds to 0."""

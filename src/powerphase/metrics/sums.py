@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from powerphase.axes import VARIABLES
-
-KINDS = len(VARIABLES)
+from powerphase.axes import KINDS
 
 
 class Sums:

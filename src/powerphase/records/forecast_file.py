@@ -26,7 +26,7 @@ from zarr.storage import MemoryStore
 
 from powerphase.axes import STEP_S
 from powerphase.errors import ForecastError
-from powerphase.files import flush, replace_file
+from powerphase.files import disk_errors, flush, replace_file
 from powerphase.records.forecast_header import (
     ADVICE,
     RECORD,
@@ -38,7 +38,6 @@ from powerphase.records.forecast_header import (
 from powerphase.records.forecast_layout import (
     LOCK,
     create_arrays,
-    disk_errors,
     locked,
     open_array,
     prepare,
@@ -166,7 +165,7 @@ class ForecastWriter:
                 window=window,
                 channel=int(missing[0]),
             )
-        with disk_errors(self.path):
+        with disk_errors(self.path, ForecastError):
             self._store()
             for name in self._arrays:
                 chunks = (self.path / name / "c" / str(window)).rglob("*")
@@ -186,7 +185,7 @@ class ForecastWriter:
                 "before closing the forecast",
                 window=min(missing),
             )
-        with disk_errors(self.path):
+        with disk_errors(self.path, ForecastError):
             self._save(replace(self._record, cost=cost, complete=True))
 
     def _mask(self, window: int) -> Bool[np.ndarray, " C"]:
@@ -216,7 +215,7 @@ class ForecastWriter:
         held = self._held
         if held is not None and (held.window, held.block) == (window, block):
             return held
-        with disk_errors(self.path):
+        with disk_errors(self.path, ForecastError):
             self._store()
         values, weights = self._arrays["values"], self._arrays["weights"]
         if self._written[window][block].any():
@@ -246,11 +245,11 @@ def writing_forecast(path: str | Path, header: ForecastHeader) -> Iterator[Forec
     if "://" in str(path):
         raise ForecastError(f"{path}: a forecast is written to a local directory; give its path")
     place = Path(path)
-    with disk_errors(place):
+    with disk_errors(place, ForecastError):
         lock = locked(place)
     with lock:
         try:
-            with disk_errors(place):
+            with disk_errors(place, ForecastError):
                 writer = ForecastWriter(place, header)
             yield writer
         finally:

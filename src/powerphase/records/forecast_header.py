@@ -3,20 +3,19 @@
 import json
 import re
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from powerphase.axes import VARIABLES
 from powerphase.errors import ForecastError
+from powerphase.records.plain import are_window_starts, is_plain
 
 RECORD = "forecast.json"
 FORMAT = 1
 """Raised whenever a reader of older forecasts would misread or refuse a newer one."""
 
 CHUNK_BYTES = 2**24
-START = "%Y-%m-%dT%H:%M"
 TEXTS = ("task", "grid", "edition", "model", "version")
 COUNTS = ("task_version", "context", "horizon", "n_channels", "scenarios")
 ADVICE = "restore it, or remove the directory and run the same `powerphase forecast` again"
@@ -74,7 +73,7 @@ class Record:
         every = set(range(len(self.header.windows)))
         if not self.finished <= every:
             raise ForecastError(f"windows {set(self.finished - every)} are finished but not listed")
-        if self.cost is not None and not _is_plain(self.cost):
+        if self.cost is not None and not is_plain(self.cost):
             raise ForecastError(f"cost must be what JSON can hold, found {self.cost!r}")
         if self.complete and (self.cost is None or self.finished != every):
             raise ForecastError("marked as complete, but windows or cost are missing")
@@ -130,11 +129,11 @@ def _problems(h: ForecastHeader) -> list[str]:
     is_hash = _is_text(h.fingerprint) and re.fullmatch("[0-9a-f]{64}", h.fingerprint) is not None
     is_scale = isinstance(h.scale, list) and [type(value) for value in h.scale] == [float, float]
     claims |= {
-        "windows": (_are_starts(h.windows), "different UTC times such as 2016-07-01T00:00"),
+        "windows": (are_window_starts(h.windows), "ascending UTC times such as 2016-07-01T00:00"),
         "fingerprint": (is_hash, "64 hexadecimal digits"),
         "scale": (is_scale and all(0 < value < inf for value in h.scale), "two positive numbers"),
         "variant": (h.variant is None or _is_text(h.variant), "text or None"),
-        "config": (_is_plain(h.config), "a dictionary that JSON can hold"),
+        "config": (is_plain(h.config), "a dictionary that JSON can hold"),
         "parameters": (h.parameters in (None, 0) or _is_count(h.parameters), "a count or None"),
         "seed": (type(h.seed) is int, "an integer"),
     }
@@ -151,22 +150,3 @@ def _is_text(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value > 0
-
-
-def _are_starts(values: object) -> bool:
-    if not isinstance(values, list) or not values or not all(_is_text(value) for value in values):
-        return False
-    try:
-        repeated = [datetime.strptime(value, START).strftime(START) for value in values]
-    except ValueError:
-        return False
-    return repeated == values and len(set(values)) == len(values)
-
-
-def _is_plain(values: object) -> bool:
-    """Whether a dictionary comes back from JSON as it was."""
-    try:
-        text = json.dumps(values, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return isinstance(values, dict) and json.loads(text) == values

@@ -1,10 +1,5 @@
 """The arrays and files of a forecast on disk: shapes, chunks, codecs, the lock, safe writing."""
 
-import errno
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -16,7 +11,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from powerphase.axes import STEP_S
 from powerphase.errors import ForecastError
-from powerphase.files import replace_file
+from powerphase.files import hold_lock, replace_file
 from powerphase.records.forecast_header import ADVICE, RECORD, ForecastHeader
 
 LOCK = ".powerphase-lock"
@@ -93,28 +88,8 @@ def locked(path: Path) -> TextIOWrapper:
     if content and RECORD not in content:
         raise ForecastError(f"{path}: holds files that are no forecast; choose an empty place")
     lock = path / LOCK
-    handle = lock.open("w")
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its owner may have removed the file between our opening and locking it.
-        if lock.stat().st_ino != os.fstat(handle.fileno()).st_ino:
-            raise BlockingIOError
-    except (BlockingIOError, FileNotFoundError):
-        handle.close()
+        return hold_lock(lock)
+    except BlockingIOError:
         problem = "another process is writing it; wait for it or choose another place"
         raise ForecastError(f"{path}: {problem}") from None
-    return handle
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ForecastError(
-                f"{path}: the disk is full; finished windows are safe, so free some space and run "
-                "the same command again"
-            ) from error
-        raise ForecastError(f"{path}: cannot be written ({error}); check the path") from error

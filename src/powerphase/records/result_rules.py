@@ -3,25 +3,21 @@
 All problems of a row are found before it is refused, since one mistake is often the cause of many.
 """
 
-import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
-from datetime import date, datetime
+from datetime import date
 from difflib import get_close_matches
-from itertools import pairwise
 from math import fsum, inf, isclose
 from reprlib import repr as short
 from typing import Any, NamedTuple
 
 from powerphase.axes import VARIABLES
 from powerphase.errors import ResultError
+from powerphase.records.plain import are_window_starts, is_plain
 from powerphase.records.scores import SCORES, Score
 
 Number = float | int
-
-WINDOW_FORMAT = "%Y-%m-%dT%H:%M"
-"""How the start of a window is written, UTC."""
 
 RELATIVE_ROUNDING, ROUNDING = 1e-6, 1e-12
 """How far two ways to the same mean may lie apart."""
@@ -134,22 +130,6 @@ def _is_date(found: Any) -> bool:
         return False
 
 
-def _are_windows(found: Any) -> bool:
-    try:
-        starts = [datetime.strptime(start, WINDOW_FORMAT) for start in found]
-    except (TypeError, ValueError):
-        return False
-    as_written = [start.strftime(WINDOW_FORMAT) for start in starts]
-    return bool(starts) and found == as_written and all(a < b for a, b in pairwise(starts))
-
-
-def _is_json(found: Any) -> bool:
-    try:
-        return isinstance(found, dict) and json.loads(json.dumps(found, allow_nan=False)) == found
-    except (TypeError, ValueError):
-        return False
-
-
 def _score(score: Score, per_window: bool = False) -> _Need:
     number = _number(score.low, score.high)
     need = _per_window(number) if per_window else number
@@ -161,7 +141,9 @@ _ANY_TEXT = _text("some text", r".+")
 _AMOUNT = _or_null(_number())
 
 _SCORED: dict[str, Any] = {
-    "windows": _Need("a list of UTC starts such as '2016-07-01T00:00', in order", _are_windows),
+    "windows": _Need(
+        "a list of UTC starts such as '2016-07-01T00:00', in order", are_window_starts
+    ),
     "scores": {name: _score(score) for name, score in SCORES.items()},
     "by_type": {
         kind: {n: _score(s) for n, s in SCORES.items() if kind == "V" or not s.voltage_only}
@@ -177,7 +159,7 @@ _ROW: dict[str, Any] = {
     "fingerprint": _text("64 hexadecimal digits", r"[0-9a-f]{64}"),
     "model": _NAME,
     "variant": _or_null(_NAME),
-    "config": _Need("an object of JSON values", _is_json),
+    "config": _Need("an object of JSON values", is_plain),
     "parameters": _or_null(_whole(0)),
     "seed": _whole(0),
     "scenarios": _whole(1),
