@@ -19,7 +19,7 @@ import numpy as np
 import scoringrules
 import torch
 
-from powerphase.bench.cost import hardware, peak_memory_gib, reset_peak_memory
+from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
 from powerphase.metrics.points import channel_points
 from powerphase.metrics.streaming import BLOCK_BYTES, channels_at_once
 from powerphase.scenarios import Scenarios

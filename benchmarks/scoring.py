@@ -16,7 +16,7 @@ import numpy as np
 import scoringrules
 import torch
 
-from powerphase.bench.cost import hardware, peak_memory_gib, reset_peak_memory
+from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
 from powerphase.metrics.streaming import Scorecard, Scorer
 from powerphase.scenarios import Layout, Scenarios
 

@@ -1,34 +1,28 @@
 """The `powerphase` command: parses, delegates, and shows; what it shows is computed elsewhere."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import DownloadColumn, MofNCompleteColumn
 from rich.table import Table
 
+from powerphase.display import (
+    console,
+    problems,
+    progress,
+    show_certificate,
+    show_forecast,
+    show_result,
+    show_run,
+    show_store,
+    training_progress,
+)
 from powerphase.errors import PowerphaseError
 
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
-    from powerphase.dataset.certificate import Certificate
-    from powerphase.dataset.store import Store
-    from powerphase.records.forecast_file import ForecastFile
-    from powerphase.records.result import Result
     from powerphase.task.windows import Task
 
 app = typer.Typer(
@@ -42,11 +36,8 @@ app = typer.Typer(
 signals_app = typer.Typer(help="The national signals that drive every data set.")
 app.add_typer(signals_app, name="signals", no_args_is_help=True)
 
-console = Console(highlight=False, markup=False, emoji=False)
 INTERRUPTED = 130
 """The exit status that typer gives to Ctrl-C, as shells do."""
-
-problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -111,7 +102,7 @@ def fetch() -> None:
     """
     from powerphase.synthesis.opsd import fetch as fetch_opsd
 
-    with _progress("OPSD time series", DownloadColumn()) as report:
+    with progress("OPSD time series", DownloadColumn()) as report:
         path = fetch_opsd(on_progress=report)
     console.print(f"{path} is complete and verified; use it with `--signals opsd`", soft_wrap=True)
 
@@ -137,7 +128,7 @@ def generate(
     from powerphase.dataset.generation import generate as generate_data
 
     place = out or Path("data") / Path(grid).stem
-    with _progress(f"{Path(grid).stem} steps", MofNCompleteColumn()) as report:
+    with progress(f"{Path(grid).stem} steps", MofNCompleteColumn()) as report:
         store = generate_data(
             grid,
             place,
@@ -152,7 +143,7 @@ def generate(
             engine=engine,
             on_progress=report,
         )
-    _show_store(store)
+    show_store(store)
 
 
 @app.command()
@@ -165,18 +156,18 @@ def verify(
     """
     from powerphase.dataset.certificate import verify as verify_data
 
-    with _progress("verifying", MofNCompleteColumn()) as report:
+    with progress("verifying", MofNCompleteColumn()) as report:
         certificate = verify_data(store, on_progress=report)
-    _show_certificate(certificate)
+    show_certificate(certificate)
     if not certificate.valid:
         raise typer.Exit(1)
 
 
 @app.command()
 def info(
-    path: Annotated[str, typer.Argument(help="A data set, a forecast, or a result row.")],
+    path: Annotated[str, typer.Argument(help="A data set, training, forecast or result row.")],
 ) -> None:
-    """Say what a data set, a forecast or a result row holds, at a glance.
+    """Say what a data set, a training, a forecast or a result row holds, at a glance.
 
     Example: `powerphase info data/activsg500`
     """
@@ -185,11 +176,15 @@ def info(
     from powerphase.records.result import read_result
 
     if path.endswith(".json"):
-        _show_result(read_result(path))
+        show_result(read_result(path))
+    elif (Path(path) / "model.json").is_file():
+        from powerphase.models.run import RunFolder
+
+        show_run(RunFolder.open(path))
     elif is_forecast(path):
-        _show_forecast(open_forecast(path))
+        show_forecast(open_forecast(path))
     else:
-        _show_store(open_store(path, unfinished_ok=True))
+        show_store(open_store(path, unfinished_ok=True))
 
 
 Windows = Annotated[str, typer.Option(help="Test windows: the paper's 10, any number, or all.")]
@@ -199,8 +194,53 @@ Seed = Annotated[int, typer.Option(help="Fixes what is random in the model.")]
 
 
 @app.command()
+def train(
+    model: Annotated[str, typer.Argument(help="The model to train: powerforge.")],
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="By default runs/MODEL-GRID-SEED.")] = None,
+    seed: Seed = 42,
+    config: Annotated[Path | None, typer.Option(help="A .toml or .json file of fields.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Instead of the configured ones.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Instead of the grid's.")] = None,
+    channel_block: Annotated[
+        int | None, typer.Option(min=4, help="Channels at a time: less memory, same result.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Train a model; an interrupted training continues, and ends as if it had not been.
+
+    On several GPUs: `torchrun --nproc-per-node 4 --no-python powerphase train …`
+
+    Example: `powerphase train powerforge --data data/activsg500 --out runs/powerforge`
+    """
+    from powerphase.bench.models import data_of, trainable
+    from powerphase.models.configuration import read_config
+    from powerphase.models.run import RunFolder
+    from powerphase.models.trained import with_training
+
+    kind, task = trainable(model), _task(data, "10")
+    given = kind.config_type() if config is None else read_config(kind.config_type, config)
+    changes = {"epochs": epochs, "batch_size": batch_size}
+    run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
+    with training_progress(model) as report:
+        trained = kind(
+            with_training(given, changes),
+            seed=seed,
+            device=device,
+            channel_block=channel_block,
+            run=run,
+            data=data_of(task),
+            on_progress=report,
+        )
+        needed = trained.memory_gib(task.training, channel_block)
+        console.print(f"{model} on {task.layout.n_channels:,} channels: about {needed:.1f} GiB")
+        trained.fit(task.training)
+    show_run(RunFolder.open(run))
+
+
+@app.command()
 def forecast(
-    model: Annotated[str, typer.Argument(help="last-week, last-7-days, climatology or oracle.")],
+    model: Annotated[str, typer.Argument(help="A model's name, or the folder of a training.")],
     data: Data,
     out: Annotated[Path, typer.Option(help="The directory for the scenarios.")],
     windows: Windows = "10",
@@ -212,31 +252,31 @@ def forecast(
     Example: `powerphase forecast last-7-days --data data/activsg500 --out forecasts/last-7-days`
     """
     from powerphase.bench.forecasting import forecast as make_forecast
-    from powerphase.bench.references import model_for
+    from powerphase.bench.models import model_for
     from powerphase.records.forecast_file import open_forecast
 
     task = _task(data, windows)
-    with _progress(f"{model} windows", MofNCompleteColumn()) as report:
+    with progress(f"{model} windows", MofNCompleteColumn()) as report:
         fitted = model_for(model, task, seed)
         make_forecast(fitted, task, out=out, device=device, on_progress=report)
-    _show_forecast(open_forecast(out))
+    show_forecast(open_forecast(out))
 
 
 @app.command()
 def score(
-    forecast: Annotated[str, typer.Argument(help="A forecast's directory, or a model's name.")],
+    forecast: Annotated[str, typer.Argument(help="A forecast, a training, or a model's name.")],
     data: Data,
     out: Annotated[Path | None, typer.Option(help="A tree of results to add the row to.")] = None,
     windows: Windows = "10",
     seed: Seed = 42,
     device: Device = "auto",
 ) -> None:
-    """Score a forecast; or a model by its name, whose scenarios are then scored as they come.
+    """Score a forecast; or a model by name or training, whose scenarios are scored as they come.
 
     Example: `powerphase score last-7-days --data data/activsg500 --out results`
     """
     evaluation = _score(forecast, _task(data, windows), seed, device)
-    _show_result(evaluation.row)
+    show_result(evaluation.row)
     if out is not None:
         console.print(f"written to {evaluation.save(out)}", soft_wrap=True)
 
@@ -284,27 +324,6 @@ def quickstart(
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
 
 
-def _show_store(store: "Store") -> None:
-    from powerphase.grid.rescue import PROVENANCE
-
-    m, grid = store.manifest, store.grid
-    days = f"{m.recipe['start']} to {m.recipe['end']}"
-    done = "complete" if m.complete else f"UNFINISHED, {len(m.blocks)} of {m.n_blocks} blocks"
-    options = {k: m.recipe[k] for k in ("seed", "dispatch", "setpoint")}
-    solved = zip(PROVENANCE, m.provenance, strict=True)
-    table = _facts(f"data set {store.path}")
-    table.add_row("grid", f"{m.grid}: {m.n_buses:,} buses, {4 * m.n_buses:,} channels")
-    table.add_row("", f"{len(grid.branch):,} branches, {len(grid.gen):,} generators")
-    table.add_row("record", f"{days}, {m.n_steps:,} steps of 15 min, {done}")
-    table.add_row("signals", f"{m.edition} ({m.filled_signal_values:,} values filled)")
-    table.add_row("options", ", ".join(f"{k} {v}" for k, v in options.items()))
-    table.add_row("solved by", ", ".join(f"{name} {count:,}" for name, count in solved if count))
-    table.add_row("fingerprint", m.fingerprint)
-    table.add_row("made with", ", ".join(f"{k} {v}" for k, v in m.made_with.items()))
-    table.add_row("sources", "\n".join(m.attribution))
-    console.print(table)
-
-
 def _task(data: str, windows: str) -> "Task":
     from powerphase.errors import TaskError
     from powerphase.task.windows import Task
@@ -319,87 +338,13 @@ def _score(forecast: str, task: "Task", seed: int, device: str) -> "Evaluation":
     from powerphase.bench.evaluation import score as score_forecast
     from powerphase.bench.forecasting import forecast as make_forecast
     from powerphase.bench.forecasting import load_forecast
-    from powerphase.bench.references import model_for
+    from powerphase.bench.models import model_for
+    from powerphase.models.run import is_run
+    from powerphase.records.forecast_file import is_forecast
 
-    with _progress(f"{forecast} windows", MofNCompleteColumn()) as report:
-        if Path(forecast).exists() or "/" in forecast:
+    with progress(f"{forecast} windows", MofNCompleteColumn()) as report:
+        if is_forecast(forecast) or ("/" in forecast and not is_run(forecast)):
             given = load_forecast(forecast)
         else:
             given = make_forecast(model_for(forecast, task, seed), task, device=device)
         return score_forecast(given, task, device=device, on_progress=report)
-
-
-def _show_forecast(file: "ForecastFile") -> None:
-    h = file.header
-    table = _facts(f"forecast {file.path}")
-    table.add_row("model", _model(h.model, h.variant, h.seed))
-    table.add_row("task", f"{h.task}, version {h.task_version}")
-    table.add_row("data", f"{h.grid} {h.edition}, {h.n_channels:,} channels, {h.fingerprint}")
-    table.add_row("windows", f"{len(h.windows)}, from {h.windows[0]} to {h.windows[-1]}")
-    table.add_row("scenarios", f"{h.scenarios} of {h.horizon} steps from {h.context}")
-    _add_cost(table, file.cost)
-    console.print(table)
-
-
-def _show_result(row: "Result") -> None:
-    from powerphase.records.scores import SCORES
-
-    table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
-    table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
-    for name, value in row.scores.items():
-        shown = "–" if value is None else f"{value:.6f}"
-        table.add_row(SCORES[name].title, f"{shown:<9}  {SCORES[name].question}")
-    _add_cost(table, row.cost)
-    console.print(table)
-
-
-def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
-    units = {"train_s": "s to fit", "predict_s": "s to predict", "score_s": "s to score"}
-    shown = [f"{cost[k]:.1f} {unit}" for k, unit in units.items() if cost.get(k) is not None]
-    if cost.get("peak_memory_gib") is not None:
-        shown.append(f"at most {cost['peak_memory_gib']:.1f} GiB")
-    table.add_row("cost", f"{', '.join(shown)} on {cost['hardware']}")
-
-
-def _model(model: str, variant: str | None, seed: int) -> str:
-    name = f"{model}+{variant}" if variant else model
-    return f"{name}, seed {seed}" if seed else name
-
-
-def _show_certificate(certificate: "Certificate") -> None:
-    from powerphase.grid.rescue import PROVENANCE
-
-    table = _facts("certificate")
-    table.add_row("bytes", "; ".join(certificate.damaged) or "all as the manifest says")
-    for name, unit, found in (("P", "MW", certificate.p_mw), ("Q", "MVAr", certificate.q_mvar)):
-        levels = ", ".join(f"{level:.1%} {value:.2g}" for level, value in found.quantiles.items())
-        text = f"at most {found.largest:.2g} {unit}; worst bus of a step: {levels}"
-        table.add_row(f"{name} mismatch", text)
-    share = f"{certificate.largest_share:.0%} of what float32 rounding can explain"
-    if isnan(certificate.largest_share):
-        share = "not checked"
-    bad = certificate.inconsistent_steps
-    table.add_row("AC equations", share if not bad else f"VIOLATED in {len(bad)} steps: {bad[:5]}")
-    table.add_row("before rounding", f"at most {certificate.solver_mismatch_pu:.1e} p.u.")
-    counts = zip(PROVENANCE, certificate.provenance, strict=True)
-    table.add_row("solved by", ", ".join(f"{name} {count:,}" for name, count in counts))
-    table.add_row("record", "complete" if certificate.complete else "UNFINISHED")
-    table.add_row("verdict", "valid" if certificate.valid else "NOT VALID")
-    console.print(table)
-
-
-def _facts(title: str) -> Table:
-    table = Table(title=title, show_header=False, title_justify="left", box=None)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
-
-
-@contextmanager
-def _progress(label: str, amount: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left, on standard error; yields what to call with (done, in all)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), amount)
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=problems)
-    with bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

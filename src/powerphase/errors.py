@@ -11,6 +11,9 @@
     │   └── StoreBusy      another process is writing it
     ├── TaskError          windows that a record cannot give
     ├── ForecastError      scenarios that cannot be scored, in memory or in a file
+    ├── ConfigError        options that a model does not know or cannot take
+    ├── TrainingError      a training that cannot begin or go on
+    ├── CheckpointError    saved weights that are broken, or of another model or grid
     └── ResultError        a result row that cannot be trusted
 
 A message says where, what was found, what was needed and what to do. The command line prints it as
@@ -98,6 +101,18 @@ class ForecastError(PowerphaseError):
             step=self.step,
             channel=None if self.channel is None else channel + self.channel,
         )
+
+
+class ConfigError(PowerphaseError):
+    """A model's options with an unknown field, or a value that the field cannot take."""
+
+
+class TrainingError(PowerphaseError):
+    """A training that cannot begin or cannot go on; what was saved before is kept."""
+
+
+class CheckpointError(PowerphaseError):
+    """Saved weights that are broken, foreign, or made for something else."""
 
 
 class ResultError(PowerphaseError):

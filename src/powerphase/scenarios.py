@@ -179,6 +179,75 @@ class Windows:
         origin = int(self.origins[window])
         return self.record.read(slice(origin, origin + self.horizon), channels)[None]
 
+    def load(
+        self, size: int, device: torch.device | str = "cpu"
+    ) -> list[tuple[Context, Float32[Tensor, "B H C"]]]:
+        """Contexts and targets of all windows on a device, so many to a batch."""
+        past = [self.context(window) for window in range(len(self))]
+        found = []
+        for first in range(0, len(self), size):
+            part = range(first, min(first + size, len(self)))
+            context = Context(
+                torch.cat([past[k].past for k in part]),
+                np.concatenate([past[k].time for k in part]),
+                self.record.layout,
+            )
+            target = torch.cat([self.target(k) for k in part])
+            found.append((context.to(device), target.to(device)))
+        return found
+
+
+class Batches:
+    """Batches of random windows, context and target, gathered from a copy of the record.
+
+    Batch k is fixed by the seed and k alone, so a training that goes on with batch k sees what it
+    would have seen. Origins are uniform over all windows that lie in the record. The copy lives as
+    long as this object.
+
+    Args:
+        record: where windows are taken from.
+        context: steps before each origin, T.
+        horizon: steps from the origin on, H.
+        size: windows of a batch, B.
+        seed: fixes the origins.
+        device: where the copy and the batches are.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        context: int,
+        horizon: int,
+        size: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if len(record) < context + horizon:
+            raise TaskError(
+                f"{len(record)} training steps hold no window of {context} + {horizon} steps"
+            )
+        self.record, self.context_steps, self.horizon = record, context, horizon
+        self.size, self.seed = size, seed
+        self.share = slice(None)
+        """Which windows of each batch to give, where several processes divide them."""
+        self._values = record.load(device)
+        self._around = torch.arange(-context, horizon, device=device)
+
+    def __getitem__(self, number: int) -> tuple[Context, Float32[Tensor, "B H C"]]:
+        past, last = self.context_steps, len(self.record) - self.horizon
+        drawn = stream(self.seed, "batch", number).integers(past, last + 1, self.size)
+        origins = drawn[self.share, None]
+        # Only the origins travel: a larger copy would wait for all that the device has to do.
+        steps = torch.from_numpy(origins).to(self._values.device) + self._around
+        values = self._values[steps]
+        time = self.record.time[origins + np.arange(-past, self.horizon)]
+        context = Context(values[:, :past], time, self.record.layout)
+        return context, values[:, past:]
+
+    def __iter__(self) -> Iterator[tuple[Context, Float32[Tensor, "B H C"]]]:
+        """All batches, without end."""
+        return map(self.__getitem__, count())
+
 
 class Training:
     """What a forecaster is fitted on, and the windows on which it may choose.
@@ -192,40 +261,16 @@ class Training:
         self.validation = validation
         self.read = record.read
         self.time = record.time
-        self._loaded: dict[str, Float32[Tensor, "S C"]] = {}
 
     @property
     def layout(self) -> Layout:
         """What the channels are."""
         return self.record.layout
 
-    def batches(
-        self, size: int, seed: int, device: torch.device | str = "cpu", first: int = 0
-    ) -> Iterator[tuple[Context, Float32[Tensor, "B H C"]]]:
-        """Endless batches of random windows, context and target, on the device.
-
-        Batch k is fixed by `seed` and k alone, so a training that continues with `first=k` sees
-        what it would have seen. Origins are uniform over all windows that lie in the record.
-        """
-        past, horizon = self.validation.context_steps, self.validation.horizon
-        last = len(self.record) - horizon
-        if last < past:
-            raise TaskError(
-                f"{len(self.record)} training steps hold no window of {past} + {horizon} steps"
-            )
-        record = self._on(device)
-        around = np.arange(-past, horizon)
-        for number in count(first):
-            origins = stream(seed, "batch", number).integers(past, last + 1, size)
-            steps = origins[:, None] + around
-            values = record[torch.from_numpy(steps).to(record.device)]
-            context = Context(values[:, :past], self.record.time[steps], self.layout)
-            yield context, values[:, past:]
-
-    def _on(self, device: torch.device | str) -> Float32[Tensor, "S C"]:
-        if str(device) not in self._loaded:
-            self._loaded[str(device)] = self.record.load(device)
-        return self._loaded[str(device)]
+    def batches(self, size: int, seed: int, device: torch.device | str = "cpu") -> Batches:
+        """Random windows as long as those that are to be forecast, on the device."""
+        windows = self.validation
+        return Batches(self.record, windows.context_steps, windows.horizon, size, seed, device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,17 +12,12 @@ from typing import Any
 import numpy as np
 
 from powerphase.axes import VARIABLES
-from powerphase.bench.cost import Stopwatch, commit
-from powerphase.bench.forecasting import (
-    Forecast,
-    Progress,
-    choose_device,
-    facts_of,
-    load_forecast,
-)
+from powerphase.bench.forecasting import Forecast, Progress, facts_of, load_forecast
 from powerphase.bench.sidecar import Display, sidecar_of
+from powerphase.cost import Stopwatch, commit
 from powerphase.errors import ForecastError
 from powerphase.metrics.streaming import Scorecard, Scorer
+from powerphase.models.device import choose_device
 from powerphase.records.result import Result, write_result
 from powerphase.records.scores import SCORES
 from powerphase.task.windows import Task

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase.bench.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
-from powerphase.errors import ForecastError, TaskError, UnknownName
+from powerphase.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
+from powerphase.errors import ForecastError
 from powerphase.models.base import Description, Forecaster, describe
+from powerphase.models.device import choose_device
+from powerphase.models.trained import Trained
 from powerphase.records.forecast_file import (
     ForecastFile,
     ForecastHeader,
@@ -74,13 +76,7 @@ def forecast(
     watch = Stopwatch()
     with watch.running():
         model.fit(task.training)
-    cost = {
-        "train_s": watch.seconds,
-        "predict_s": None,
-        "steps": getattr(model, "n_steps", None),
-        "peak_memory_gib": None,
-        "hardware": hardware(place),
-    }
+    cost = _cost_of_fit(model, watch.seconds, place)
     live = Forecast(
         facts_of(task),
         describe(model),
@@ -91,6 +87,21 @@ def forecast(
         return live
     _write(live, Path(out), len(task.test), on_progress)
     return load_forecast(out)
+
+
+def _cost_of_fit(model: Forecaster, seconds: float, device: torch.device) -> dict[str, Any]:
+    """What the fit took; of a model that was trained elsewhere, what that took."""
+    here = hardware(device)
+    trained = model.outcome if isinstance(model, Trained) else None
+    trained = trained or {"train_s": seconds, "hardware": here}
+    there = trained["hardware"]
+    return {
+        "train_s": trained["train_s"],
+        "predict_s": None,
+        "steps": getattr(model, "n_steps", None),
+        "peak_memory_gib": trained.get("peak_memory_gib"),
+        "hardware": here if there == here else f"{there}; prediction: {here}",
+    }
 
 
 def load_forecast(path: str | Path) -> Forecast:
@@ -125,16 +136,6 @@ def facts_of(task: Task) -> dict[str, Any]:
     }
 
 
-def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is a GPU where there is one."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise UnknownName.among("device", name, ("auto", "cpu", "cuda"))
-    if name == "cuda" and not torch.cuda.is_available():
-        raise TaskError("torch finds no GPU here; choose the device cpu")
-    found = "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
-    return torch.device(found)
-
-
 def _predicted(
     model: Forecaster,
     task: Task,
@@ -143,15 +144,20 @@ def _predicted(
     skip: Collection[int],
 ) -> Iterator[Piece]:
     """Ask the model for one window after another; what it does wrong is told with the window."""
-    watch = Stopwatch()
+    watch, of_fit = Stopwatch(), cost["peak_memory_gib"]
     for window in range(len(task.test)):
         if window not in skip:
             context = task.test.context(window).to(device)
             for channels, scenarios in _blocks(model, context, window, watch):
                 cost["predict_s"] = watch.seconds
-                cost["peak_memory_gib"] = peak_memory_gib(device)
+                cost["peak_memory_gib"] = _larger(of_fit, peak_memory_gib(device))
                 yield window, channels, scenarios
                 del scenarios
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    known = [number for number in (one, other) if number is not None]
+    return max(known, default=None)
 
 
 def _blocks(

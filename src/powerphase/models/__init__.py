@@ -8,15 +8,29 @@ if TYPE_CHECKING:
     from powerphase.models.naive import Climatology as Climatology
     from powerphase.models.naive import LastSevenDays as LastSevenDays
     from powerphase.models.naive import LastWeek as LastWeek
+    from powerphase.models.powerforge.config import PowerForgeConfig as PowerForgeConfig
+    from powerphase.models.powerforge.model import PowerForge as PowerForge
+    from powerphase.models.training import TrainingConfig as TrainingConfig
 
 _HOMES = {
     "Climatology": "powerphase.models.naive",
     "Forecaster": "powerphase.models.base",
     "LastSevenDays": "powerphase.models.naive",
     "LastWeek": "powerphase.models.naive",
+    "PowerForge": "powerphase.models.powerforge.model",
+    "PowerForgeConfig": "powerphase.models.powerforge.config",
+    "TrainingConfig": "powerphase.models.training",
 }
 
-__all__ = ["Climatology", "Forecaster", "LastSevenDays", "LastWeek"]
+__all__ = [
+    "Climatology",
+    "Forecaster",
+    "LastSevenDays",
+    "LastWeek",
+    "PowerForge",
+    "PowerForgeConfig",
+    "TrainingConfig",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from powerphase.errors import UnknownName
 from powerphase.models.base import Forecaster
@@ -12,15 +13,22 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "climatology": "naive:Climatology",
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
+        "powerforge": "powerforge.model:PowerForge",
     }
 )
 """Where each model lives in this package; modules are loaded when a model is asked for."""
 
 
-def make_model(name: str) -> Forecaster:
-    """The model of that name, not yet fitted."""
+def model_class(name: str) -> type[Any]:
+    """The class of the model of that name."""
     if name not in MODELS:
         raise UnknownName.among("model", name, MODELS)
     module, _, attribute = MODELS[name].partition(":")
-    made: Forecaster = getattr(import_module(f"powerphase.models.{module}"), attribute)()
+    found: type[Any] = getattr(import_module(f"powerphase.models.{module}"), attribute)
+    return found
+
+
+def make_model(name: str) -> Forecaster:
+    """The model of that name with its defaults, not yet fitted."""
+    made: Forecaster = model_class(name)()
     return made

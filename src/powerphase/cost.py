@@ -48,6 +48,17 @@ def peak_memory_gib(device: torch.device) -> float | None:
     return None
 
 
+def free_memory_gib(device: torch.device) -> float | None:
+    """What could be taken now, on the GPU or of this machine; None where nobody says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] / 2**30
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) / 2**20
+    return None
+
+
 def hardware(device: torch.device) -> str:
     """The processor that did the work, in words."""
     if device.type == "cuda":
@@ -63,7 +74,7 @@ def hardware(device: torch.device) -> str:
 
 def commit() -> str | None:
     """The commit of the code that runs, with a + if files have changed since; None if unknown."""
-    folder = Path(__file__).parent.parent
+    folder = Path(__file__).parent
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return _installed_commit()
     changed = "+" if _git(folder, "status", "--porcelain", "--", ".") else ""

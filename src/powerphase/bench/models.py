@@ -1,0 +1,63 @@
+"""Models for a task: by name, or by the folder of their training."""
+
+from pathlib import Path
+from typing import Any
+
+from powerphase.bench.forecasting import facts_of
+from powerphase.bench.oracle import Oracle
+from powerphase.errors import CheckpointError, TrainingError, UnknownName
+from powerphase.models.base import Forecaster
+from powerphase.models.registry import MODELS, make_model, model_class
+from powerphase.models.run import RunFolder, is_run
+from powerphase.models.trained import Trained
+from powerphase.task.windows import Task
+
+DATA = ("grid", "edition", "fingerprint", "task_version", "context", "horizon")
+"""What a training says of its data; which windows are tested does not matter to it."""
+
+
+def model_for(given: str, task: Task, seed: int) -> Forecaster:
+    """The model of that name for this task, not yet fitted; or the one trained in that folder."""
+    if is_run(given):
+        return load_run(given, task)
+    if given == Oracle.name:
+        return Oracle(task.store, seed)
+    if given not in MODELS:
+        raise UnknownName.among("model or training", given, [*MODELS, Oracle.name])
+    if issubclass(model_class(given), Trained):
+        raise TrainingError(
+            f"{given} is trained before it forecasts: `powerphase train {given} --data "
+            f"{task.store.path} --out RUN`, then give RUN instead of its name"
+        )
+    return make_model(given)
+
+
+def trainable(name: str) -> type[Trained]:
+    """The class of a model that is trained; the others are fitted when they forecast."""
+    found = model_class(name)
+    if not issubclass(found, Trained):
+        others = [model for model in MODELS if issubclass(model_class(model), Trained)]
+        raise TrainingError(
+            f"{name} needs no training, `powerphase forecast {name}` fits it; trained are "
+            f"{', '.join(others)}"
+        )
+    return found
+
+
+def data_of(task: Task) -> dict[str, Any]:
+    """What a training on this task says of its data."""
+    facts = facts_of(task)
+    return {name: facts[name] for name in DATA}
+
+
+def load_run(run: str | Path, task: Task) -> Trained:
+    """The model that was trained in a folder, if it was trained on this task's data."""
+    header = RunFolder.open(run).header
+    for name, wanted in data_of(task).items():
+        found = header.data.get(name)
+        if found != wanted:
+            raise CheckpointError(
+                f"{run}: was trained on {name} {found!r}, and the data set has {wanted!r}; give "
+                "the data set that it was trained on, or train on this one"
+            )
+    return trainable(header.model).load(run)

@@ -1,0 +1,208 @@
+"""What the command shows: facts on standard output, bars and problems on standard error."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isnan, log
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from powerphase.dataset.certificate import Certificate
+    from powerphase.dataset.store import Store
+    from powerphase.models.run import RunFolder
+    from powerphase.models.training import Progress as TrainingProgress
+    from powerphase.records.forecast_file import ForecastFile
+    from powerphase.records.result import Result
+
+IS_FOLLOWER = os.environ.get("RANK", "0") != "0"
+"""Whether torchrun started this process beside another one, which does the talking."""
+
+console = Console(highlight=False, markup=False, emoji=False, quiet=IS_FOLLOWER)
+problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def show_store(store: "Store") -> None:
+    """What a data set holds."""
+    from powerphase.grid.rescue import PROVENANCE
+
+    m, grid = store.manifest, store.grid
+    days = f"{m.recipe['start']} to {m.recipe['end']}"
+    done = "complete" if m.complete else f"UNFINISHED, {len(m.blocks)} of {m.n_blocks} blocks"
+    options = {k: m.recipe[k] for k in ("seed", "dispatch", "setpoint")}
+    solved = zip(PROVENANCE, m.provenance, strict=True)
+    table = _facts(f"data set {store.path}")
+    table.add_row("grid", f"{m.grid}: {m.n_buses:,} buses, {4 * m.n_buses:,} channels")
+    table.add_row("", f"{len(grid.branch):,} branches, {len(grid.gen):,} generators")
+    table.add_row("record", f"{days}, {m.n_steps:,} steps of 15 min, {done}")
+    table.add_row("signals", f"{m.edition} ({m.filled_signal_values:,} values filled)")
+    table.add_row("options", ", ".join(f"{k} {v}" for k, v in options.items()))
+    table.add_row("solved by", ", ".join(f"{name} {count:,}" for name, count in solved if count))
+    table.add_row("fingerprint", m.fingerprint)
+    table.add_row("made with", ", ".join(f"{k} {v}" for k, v in m.made_with.items()))
+    table.add_row("sources", "\n".join(m.attribution))
+    console.print(table)
+
+
+def show_forecast(file: "ForecastFile") -> None:
+    """What a forecast is of, and what it cost."""
+    h = file.header
+    table = _facts(f"forecast {file.path}")
+    table.add_row("model", _model(h.model, h.variant, h.seed))
+    table.add_row("task", f"{h.task}, version {h.task_version}")
+    table.add_row("data", f"{h.grid} {h.edition}, {h.n_channels:,} channels, {h.fingerprint}")
+    table.add_row("windows", f"{len(h.windows)}, from {h.windows[0]} to {h.windows[-1]}")
+    table.add_row("scenarios", f"{h.scenarios} of {h.horizon} steps from {h.context}")
+    _add_cost(table, file.cost)
+    console.print(table)
+
+
+def show_result(row: "Result") -> None:
+    """All scores of a row, with the question that each answers."""
+    from powerphase.records.scores import SCORES
+
+    table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
+    table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
+    for name, value in row.scores.items():
+        shown = "–" if value is None else f"{value:.6f}"
+        table.add_row(SCORES[name].title, f"{shown:<9}  {SCORES[name].question}")
+    _add_cost(table, row.cost)
+    console.print(table)
+
+
+def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
+    units = {"train_s": "s to fit", "predict_s": "s to predict", "score_s": "s to score"}
+    shown = [f"{cost[k]:.1f} {unit}" for k, unit in units.items() if cost.get(k) is not None]
+    if cost.get("peak_memory_gib") is not None:
+        shown.append(f"at most {cost['peak_memory_gib']:.1f} GiB")
+    table.add_row("cost", f"{', '.join(shown)} on {cost['hardware']}")
+
+
+def _model(model: str, variant: str | None, seed: int) -> str:
+    name = f"{model}+{variant}" if variant else model
+    return f"{name}, seed {seed}" if seed else name
+
+
+def show_run(run: "RunFolder") -> None:
+    """What was or is being trained, its parameters by part, its configuration and its curve."""
+    from powerphase.models.checkpoint import read_tensors
+
+    h, curve = run.header, run.curve()
+    table = _facts(f"training {run.path}")
+    table.add_row("model", _model(h.model, None, h.seed))
+    data = [f"{name} {value}" for name, value in h.data.items()]
+    table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
+    epochs = h.config["training"]["epochs"]
+    state = f"UNFINISHED, {len(curve)} of {epochs} epochs"
+    table.add_row("state", state if h.outcome is None else f"finished, {epochs} epochs")
+    if run.weights_file.exists():
+        table.add_row("parameters", _parameters(read_tensors(run.weights_file)[0]))
+    table.add_row("configuration", ", ".join(_flat(h.config)))
+    if curve:
+        found = [line["validation_crps"] for line in curve]
+        best = min(range(len(found)), key=found.__getitem__)
+        text = f"from {found[0]:.5f} to {found[best]:.5f} after epoch {best + 1}"
+        table.add_row("validation CRPS", f"{text}, learning rate {curve[-1]['learning_rate']:.1e}")
+        table.add_row("", _spark(found, 60))
+    if h.outcome is not None:
+        _add_cost(table, h.outcome)
+    console.print(table)
+
+
+def _parameters(tensors: Mapping[str, Any]) -> str:
+    """Their number in all and in each part, the largest first."""
+    sizes: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        *parts, _ = name.split(".")
+        part = ".".join(parts[: 2 if "bridge" in parts else 1])
+        sizes[part] = sizes.get(part, 0) + tensor.numel()
+    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{part} {size:,}" for part, size in ordered)
+    return f"{sum(sizes.values()):,}: {shown}"
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Every field by its dotted name."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name} {value}"
+
+
+def _spark(values: Sequence[float], width: int) -> str:
+    """A curve in one line of text, on a logarithmic scale."""
+    every = max(1, -(-len(values) // width))
+    logs = [log(min(values[k : k + every])) for k in range(0, len(values), every)]
+    low, span = min(logs), (max(logs) - min(logs)) or 1.0
+    return "".join(" ▁▂▃▄▅▆▇█"[1 + round(7 * (value - low) / span)] for value in logs)
+
+
+def show_certificate(certificate: "Certificate") -> None:
+    """What verification found."""
+    from powerphase.grid.rescue import PROVENANCE
+
+    table = _facts("certificate")
+    table.add_row("bytes", "; ".join(certificate.damaged) or "all as the manifest says")
+    for name, unit, found in (("P", "MW", certificate.p_mw), ("Q", "MVAr", certificate.q_mvar)):
+        levels = ", ".join(f"{level:.1%} {value:.2g}" for level, value in found.quantiles.items())
+        text = f"at most {found.largest:.2g} {unit}; worst bus of a step: {levels}"
+        table.add_row(f"{name} mismatch", text)
+    share = f"{certificate.largest_share:.0%} of what float32 rounding can explain"
+    if isnan(certificate.largest_share):
+        share = "not checked"
+    bad = certificate.inconsistent_steps
+    table.add_row("AC equations", share if not bad else f"VIOLATED in {len(bad)} steps: {bad[:5]}")
+    table.add_row("before rounding", f"at most {certificate.solver_mismatch_pu:.1e} p.u.")
+    counts = zip(PROVENANCE, certificate.provenance, strict=True)
+    table.add_row("solved by", ", ".join(f"{name} {count:,}" for name, count in counts))
+    table.add_row("record", "complete" if certificate.complete else "UNFINISHED")
+    table.add_row("verdict", "valid" if certificate.valid else "NOT VALID")
+    console.print(table)
+
+
+def _facts(title: str) -> Table:
+    table = Table(title=title, show_header=False, title_justify="left", box=None)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+@contextmanager
+def progress(label: str, amount: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, on standard error; yields what to call with (done, in all)."""
+    with _bar(amount) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def training_progress(label: str) -> Iterator[Callable[["TrainingProgress"], None]]:
+    """The same for a training, with the last epoch's loss and validation score."""
+    with _bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task(f"{label} steps", total=None)
+
+        def report(now: "TrainingProgress") -> None:
+            text = f"{label} steps"
+            if now.loss is not None:
+                text = f"{label}: loss {now.loss:.5f}, validation CRPS {now.crps:.5f}"
+            bar.update(task, completed=now.step, total=now.steps, description=text)
+
+        yield report
+
+
+def _bar(amount: ProgressColumn) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), amount)
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *times, console=problems, disable=IS_FOLLOWER)

@@ -1,0 +1,81 @@
+"""Where a model computes, alone or together with its likes in other processes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+from powerphase.errors import TaskError, UnknownName
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU where there is one, and under torchrun one's own."""
+    if name not in DEVICES:
+        raise UnknownName.among("device", name, DEVICES)
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TaskError("torch finds no GPU here; choose the device cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if not distributed.is_torchelastic_launched():
+        return torch.device("cuda")
+    number = int(os.environ["LOCAL_RANK"])
+    if number >= torch.cuda.device_count():
+        raise TaskError(
+            f"process {number} of this machine has no GPU of its own among "
+            f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
+        )
+    return torch.device("cuda", number)
+
+
+def is_leader() -> bool:
+    """Whether this process writes and speaks for all that were started together."""
+    return not distributed.is_torchelastic_launched() or os.environ["RANK"] == "0"
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes that train one model together, and which of them this is."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    @property
+    def share(self) -> slice:
+        """Which of many equal pieces of work are this process's."""
+        return slice(self.rank, None, self.size)
+
+    def total(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum of a number over all processes."""
+        if self.size > 1:
+            distributed.all_reduce(value)
+        return value
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            distributed.barrier()
+
+
+@contextmanager
+def team(device: torch.device) -> Iterator[Team]:
+    """The team that torchrun started, or this process alone."""
+    if not distributed.is_torchelastic_launched():
+        yield Team()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Team(distributed.get_rank(), distributed.get_world_size())
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,1 @@
+"""PowerForge, the paper's forecaster: ordered quantile scenarios around a reference day."""

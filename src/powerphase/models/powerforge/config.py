@@ -1,0 +1,152 @@
+"""Every constant of PowerForge; the defaults are the paper's."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from powerphase.axes import STEPS_PER_DAY
+from powerphase.errors import ConfigError
+from powerphase.models.configuration import changed
+from powerphase.models.training import TrainingConfig
+
+BATCH_SIZES = {
+    "activsg500": 32,
+    "pegase1354": 32,
+    "polish2383": 16,
+    "pegase2869": 32,
+    "polish3120": 32,
+    "pegase9241": 8,
+}
+"""The paper's; they are what its GPUs could hold. Other grids take the default."""
+
+DEFAULT_BATCH_SIZE = 32
+
+
+@dataclass(frozen=True)
+class PowerForgeConfig:
+    """What PowerForge is made of, what it is trained for, and how."""
+
+    # The anchor: the reference day that forecasts deviate from.
+    anchor: bool = True
+    segments: int = 7
+    """Past days that are averaged."""
+    segment_steps: int = STEPS_PER_DAY
+    query_steps: int = 8
+    """Last steps of each day by which it is compared with now."""
+    bias_steps: int = 8
+    """Last steps that the reference day is shifted to meet."""
+    temperature: float = 0.5
+    stabiliser: float = 1e-8
+    """Added to each variance in the correlation, so that dead channels have none."""
+
+    # The encoder.
+    hidden: int = 128
+    kernels: tuple[int, ...] = (5, 25, 97)
+    scale_hidden: int = 16
+    """Width of the small network that reads a channel's mean size."""
+    node_embedding: int = 8
+    type_embedding: int = 2
+    dropout: float = 0.1
+
+    # The mixer.
+    mixer: bool = True
+    tokens: int = 64
+
+    # The decoder.
+    scenarios: int = 16
+    scenario_start: float = 1.0
+    """Size of the scenarios' first embeddings."""
+    head_start: float = 0.01
+    """Factor on the heads' first weights, so that forecasts begin near the reference day."""
+    bridge: bool = True
+    bridge_scale: float = 1.0
+    voltage_range: float = 0.05
+    """Where the learned bound of a voltage's deviation starts [p.u.]."""
+    voltage_range_floor: float = 1e-4
+    noise: Literal["gaussian", "student-t"] = "gaussian"
+    student_degrees: float = 3.0
+    noise_start: float = 1e-3
+    """Size of the noise on P and Q before training, normalised."""
+    noise_at_prediction: bool = False
+
+    # The objective.
+    objective: Literal["ordered-quantile", "winner-takes-all"] = "ordered-quantile"
+    lowest_level: float = 0.05
+    highest_level: float = 0.95
+    law_mean_weight: float = 5e-3
+    law_concentration_weight: float = 1e-3
+    quantile_regularisation: bool = True
+    width_weight: float = 0.002
+    width_cap: float = 1.0
+    """How many standard deviations of the target the fan may span unpunished."""
+    width_levels: tuple[float, ...] = (0.1, 0.9)
+    jitter_weight: float = 0.001
+    deviation_floor: float = 1e-4
+    """Least standard deviation of a target by which width and jitter are divided. Half of all P and
+    Q are constant, so it matters."""
+    physics: bool = True
+    voltage_weight: float = 0.05
+    angle_weight: float = 0.01
+    type_weight_penalty: float = 2e-4
+    type_weight_range: tuple[float, ...] = (0.3, 3.0)
+    calibration_batches: int = 40
+    gate_weight: float = 2e-4
+
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        problems = [text for fails, text in self._rules() if fails]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        counts = ("segments", "segment_steps", "query_steps", "bias_steps", "hidden", "tokens")
+        more = ("scale_hidden", "node_embedding", "type_embedding", "calibration_batches")
+        low, high = self.lowest_level, self.highest_level
+        return [
+            *((getattr(self, n) < 1, f"{n} must be 1 or more") for n in counts + more),
+            (self.scenarios < 2, "scenarios must be 2 or more"),
+            (any(k < 1 or k % 2 == 0 for k in self.kernels), "kernels must be odd numbers"),
+            (self.query_steps > self.segment_steps, "query_steps must lie within a segment"),
+            (not 0 <= self.dropout < 1, "dropout must be in [0, 1)"),
+            (not 0 < low < high < 1, "0 < lowest_level < highest_level < 1 must hold"),
+            (not _is_range(self.width_levels), "width_levels must be two ascending numbers"),
+            (not _is_range(self.type_weight_range), "type_weight_range must be two of them too"),
+            (self.noise_start <= 0, "noise_start must be above 0"),
+            (self.temperature <= 0, "temperature must be above 0"),
+            (self.deviation_floor <= 0, "deviation_floor must be above 0"),
+        ]
+
+    def for_grid(self, grid: str) -> "PowerForgeConfig":
+        """The same with the paper's batch size for this grid, where none is given."""
+        if self.training.batch_size is not None:
+            return self
+        size = BATCH_SIZES.get(grid, DEFAULT_BATCH_SIZE)
+        return replace(self, training=replace(self.training, batch_size=size))
+
+    def variant(self, grid: str) -> str | None:
+        """What is not the paper's about it, in one word; None if nothing is."""
+        names = changed(self.for_grid(grid), PowerForgeConfig().for_grid(grid))
+        ablations = {name: text for name, text in ABLATIONS.items() if name in names}
+        words = list(ablations.values())
+        budget = {"training.epochs", "training.batches_per_epoch"} & set(names)
+        if budget and self.training.steps < TrainingConfig().steps:
+            words.append("short")
+            names = [name for name in names if name not in budget]
+        if set(names) - set(ablations):
+            words.append("custom")
+        return "-".join(words) or None
+
+
+ABLATIONS = {
+    "anchor": "no-anchor",
+    "quantile_regularisation": "no-quantile-regularisation",
+    "objective": "winner-takes-all",
+    "physics": "no-physics",
+    "bridge": "no-bridge",
+    "mixer": "no-mixer",
+}
+"""The paper's six switches, by field, and how a variant is called in which one is thrown."""
+
+
+def _is_range(pair: tuple[float, ...]) -> bool:
+    return len(pair) == 2 and pair[0] < pair[1]

@@ -1,0 +1,45 @@
+"""PowerForge as a forecaster: what ties the network to training, prediction and memory."""
+
+import torch
+from torch import nn
+
+from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.memory import memory_gib
+from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.models.run import Place
+from powerphase.models.trained import Trained
+from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.seeds import stream
+
+
+class PowerForge(Trained):
+    """The paper's forecaster; `Trained` says what can be given."""
+
+    name = "powerforge"
+    config_type = PowerForgeConfig
+
+    def make_network(self, place: Place) -> nn.Module:
+        """The network for this grid and these windows."""
+        size = (place.n_buses, place.context, place.horizon)
+        return PowerForgeNetwork(self.config, *size, self.channel_block)
+
+    def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
+        """About how much memory the training takes on its device, in such blocks."""
+        windows = train.validation
+        return memory_gib(
+            self.config.for_grid(train.layout.grid),
+            train.layout.n_buses,
+            len(train.record),
+            len(windows),
+            (windows.context_steps, windows.horizon),
+            channel_block,
+        )
+
+    def answer(self, context: Context) -> Scenarios:
+        """What the network says; where noise is asked for, it is that of the window."""
+        assert isinstance(self.network, PowerForgeNetwork)
+        if not self.config.noise_at_prediction:
+            return self.network.scenarios(context)
+        number = stream(self.seed, "noise", str(context.time[0, 0])).integers(2**63)
+        generator = torch.Generator(context.past.device).manual_seed(int(number))
+        return self.network.scenarios(context, generator)

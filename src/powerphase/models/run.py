@@ -1,0 +1,230 @@
+"""A training on disk.
+
+    RUN/model.json            which model for which grid and data; at the end, how it went
+    RUN/weights.safetensors   the best weights so far, by CRPS on the validation windows
+    RUN/log.jsonl             one line per epoch: losses, gradient, learning rate, validation
+    RUN/resume.safetensors    all that is needed to go on after the last epoch; removed at the end
+
+Each file is there whole or not at all, and none can execute anything when it is read.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from powerphase.errors import CheckpointError
+from powerphase.files import disk_errors, hold_lock, replace_file
+from powerphase.models.checkpoint import read_tensors, write_tensors
+from powerphase.scenarios import Layout
+
+FORMAT = 1
+HEADER, WEIGHTS, RESUME, LOG = (
+    "model.json",
+    "weights.safetensors",
+    "resume.safetensors",
+    "log.jsonl",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The grid, scales and windows that a network is made for; no other can use its weights."""
+
+    grid: str
+    n_buses: int
+    buses: str
+    """A digest of the bus numbers in their order."""
+    p_scale_mw: float
+    q_scale_mvar: float
+    context: int
+    horizon: int
+
+    @classmethod
+    def of(cls, layout: Layout, context: int, horizon: int) -> "Place":
+        """The place of these channels and windows."""
+        numbers = ",".join(str(number) for number in layout.bus_id)
+        return cls(
+            grid=layout.grid,
+            n_buses=layout.n_buses,
+            buses=hashlib.sha256(numbers.encode()).hexdigest()[:16],
+            p_scale_mw=layout.p_scale_mw,
+            q_scale_mvar=layout.q_scale_mvar,
+            context=context,
+            horizon=horizon,
+        )
+
+    def check(self, asked: "Place", source: str) -> None:
+        """Refuse to be used in another place."""
+        wrong = [f.name for f in fields(self) if getattr(self, f.name) != getattr(asked, f.name)]
+        if wrong:
+            own, other = (
+                ", ".join(f"{name} {getattr(place, name)}" for name in wrong)
+                for place in (self, asked)
+            )
+            raise CheckpointError(
+                f"{source} was trained for {own} and is asked for {other}; a network belongs to "
+                "the data set it was trained on, so train one for this"
+            )
+
+
+@dataclass(frozen=True)
+class Header:
+    """What model.json says."""
+
+    model: str
+    config: dict[str, Any]
+    seed: int
+    place: Place
+    data: dict[str, Any] = field(default_factory=dict)
+    """Which data set and task, in the words of whoever trains."""
+    version: str = field(default_factory=lambda: version("powerphase"))
+    outcome: dict[str, Any] | None = None
+    """How the training went; None while it goes on."""
+    format: int = FORMAT
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What two trainings must share to be the same."""
+        plain = json.loads(json.dumps(asdict(self)))
+        return {name: plain[name] for name in ("model", "config", "seed", "place", "data")}
+
+
+class RunFolder:
+    """The folder of a training, which keeps what the training must not lose."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path, self.header = path, header
+        self._continues_log = False
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFolder":
+        """The training that is there, finished or not."""
+        place = Path(path)
+        return cls(place, _read_header(place / HEADER))
+
+    @contextmanager
+    def begun(self, writes: bool = True) -> Iterator[None]:
+        """Begin the training, or go on with the same one; nobody else can meanwhile."""
+        if not writes:
+            yield
+            return
+        with disk_errors(self.path, CheckpointError):
+            self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = hold_lock(self.path / ".lock")
+        except BlockingIOError as error:
+            raise CheckpointError(f"{self.path}: another process is training here") from error
+        with lock:
+            self._begin()
+            yield
+
+    def _begin(self) -> None:
+        if (self.path / HEADER).exists():
+            found = _read_header(self.path / HEADER)
+            ours, theirs = self.header.identity, found.identity
+            wrong = [name for name in ours if ours[name] != theirs[name]]
+            if wrong:
+                raise CheckpointError(
+                    f"{self.path}: holds a training of {found.model}, seed {found.seed}, that "
+                    f"differs in {' and '.join(wrong)}; remove it or choose another place"
+                )
+            self.header = found
+        elif any(file.name != ".lock" for file in self.path.iterdir()):
+            raise CheckpointError(f"{self.path}: holds something else; choose another place")
+        else:
+            self._write_header()
+
+    @property
+    def weights_file(self) -> Path:
+        """Where the best weights are."""
+        return self.path / WEIGHTS
+
+    def resume(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What was saved after the last epoch, if anything."""
+        file = self.path / RESUME
+        return read_tensors(file) if file.exists() else None
+
+    def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write the weights, with what they are for, so that they cannot be taken for others."""
+        write_tensors(self.weights_file, weights, {**facts, **self.header.identity})
+
+    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write all that is needed to go on."""
+        write_tensors(self.path / RESUME, tensors, facts)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Add one epoch; what a killed process wrote of it and later ones is dropped first."""
+        file = self.path / LOG
+        with disk_errors(file, CheckpointError):
+            if not self._continues_log:
+                kept = [old for old in self.curve() if old["epoch"] < line["epoch"]]
+                replace_file(file, "".join(_as_line(old) for old in kept).encode())
+                self._continues_log = True
+            with file.open("a") as handle:
+                handle.write(_as_line(line))
+
+    def curve(self) -> list[dict[str, Any]]:
+        """All lines of the log that are whole."""
+        file = self.path / LOG
+        if not file.exists():
+            return []
+        lines = file.read_text().split("\n")[:-1]  # what follows the last line end was cut
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise CheckpointError(f"{file}: line is no JSON ({error}); remove the log") from error
+
+    def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The best weights, and when they were found."""
+        if not self.weights_file.exists():
+            raise CheckpointError(f"{self.path}: no epoch is finished yet; train on")
+        tensors, facts = read_tensors(self.weights_file)
+        wrong = [name for name, own in self.header.identity.items() if facts.get(name) != own]
+        if wrong:
+            raise CheckpointError(
+                f"{self.weights_file}: belongs to another training, by its {' and '.join(wrong)}; "
+                "restore the folder as it was written"
+            )
+        return tensors, facts
+
+    def finish(self, outcome: Mapping[str, Any]) -> None:
+        """Say how it went; nothing is left to resume."""
+        self.header = replace(self.header, outcome=dict(outcome))
+        self._write_header()
+        (self.path / RESUME).unlink(missing_ok=True)
+
+    def _write_header(self) -> None:
+        with disk_errors(self.path, CheckpointError):
+            text = json.dumps(asdict(self.header), indent=1, ensure_ascii=False)
+            replace_file(self.path / HEADER, f"{text}\n".encode())
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether the folder of a training is there."""
+    return (Path(path) / HEADER).is_file()
+
+
+def _as_line(line: Mapping[str, Any]) -> str:
+    return json.dumps(line) + "\n"
+
+
+def _read_header(file: Path) -> Header:
+    if not file.is_file():
+        raise CheckpointError(f"{file.parent}: is no training; it has no {HEADER}")
+    try:
+        found = json.loads(file.read_text())
+        if found["format"] != FORMAT:
+            raise CheckpointError(
+                f"{file}: is of format {found['format']!r} and this version reads {FORMAT}; use "
+                f"powerphase {found.get('version')}"
+            )
+        return Header(**{**found, "place": Place(**found["place"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: is no description of a training ({error})") from error

@@ -1,0 +1,242 @@
+"""Forecasters that are networks: `fit` trains one, `predict` asks it, a folder keeps it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from powerphase.cost import (
+    commit,
+    free_memory_gib,
+    hardware,
+    peak_memory_gib,
+    reset_peak_memory,
+)
+from powerphase.errors import CheckpointError, ForecastError, TrainingError
+from powerphase.models.checkpoint import load_into
+from powerphase.models.configuration import configured
+from powerphase.models.device import choose_device, is_leader
+from powerphase.models.run import Header, Place, RunFolder
+from powerphase.models.training import (
+    Keeper,
+    OnProgress,
+    Trainer,
+    TrainingConfig,
+    seed_everything,
+)
+from powerphase.scenarios import Context, Scenarios, Training
+
+
+class Config(Protocol):
+    """What a trained model's configuration has: a frozen dataclass with these."""
+
+    training: TrainingConfig
+
+    def for_grid(self, grid: str) -> Self:
+        """The same, with what is left to the grid filled in."""
+
+    def variant(self, grid: str) -> str | None:
+        """What is not the default about it, in one word."""
+
+
+class Trained(ABC):
+    """What all trained forecasters share; a model adds its configuration and its network.
+
+    Args:
+        config: all constants; the model's own defaults without one.
+        seed: fixes first weights, batches, dropout and noise.
+        device: cpu, cuda, or auto for a GPU where there is one.
+        channel_block: how many channels to work on at a time where memory is short.
+        run: a folder for the training; one that was interrupted there is continued.
+        data: said in that folder about the data set, and compared when it is continued.
+        on_progress: called after each step.
+    """
+
+    name: ClassVar[str]
+    config_type: ClassVar[type]
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        seed: int = 42,
+        device: str = "auto",
+        channel_block: int | None = None,
+        run: str | Path | None = None,
+        data: Mapping[str, Any] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.config: Any = self.config_type() if config is None else config
+        self.seed, self.device, self.channel_block = seed, device, channel_block
+        self.run = None if run is None else Path(run)
+        self.data = dict(data or {})
+        self.on_progress = on_progress
+        self.network: nn.Module | None = None
+        self.outcome: dict[str, Any] | None = None
+        """How the training went, once it is finished."""
+        self._place: Place | None = None
+        self._is_loaded = False
+
+    @classmethod
+    def load(cls, run: str | Path) -> Self:
+        """The model that was trained in a folder: as far as it is, if the training goes on."""
+        folder = RunFolder.open(run)
+        header = folder.header
+        if header.model != cls.name:
+            raise CheckpointError(f"{run}: holds a training of {header.model}, not of {cls.name}")
+        model = cls(configured(cls.config_type, header.config), seed=header.seed)
+        model.run, model.data, model.outcome = Path(run), header.data, header.outcome
+        model._place, model._is_loaded = header.place, True
+        model.network = model.make_network(header.place)
+        load_into(model.network, folder.best()[0], str(folder.weights_file))
+        model.network.eval()
+        return model
+
+    @abstractmethod
+    def make_network(self, place: Place) -> nn.Module:
+        """The network for this grid and these windows, with random weights."""
+
+    @abstractmethod
+    def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
+        """About how much memory the training takes on its device, in such blocks."""
+
+    @property
+    def variant(self) -> str | None:
+        """What is not the model's default about it."""
+        if self._place is None:
+            return None
+        found: str | None = self.config.variant(self._place.grid)
+        return found
+
+    @property
+    def n_parameters(self) -> int | None:
+        """Number of trained numbers."""
+        if self.network is None:
+            return None
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    @property
+    def n_steps(self) -> int | None:
+        """Number of steps that the training took."""
+        return None if self.outcome is None else self.outcome["steps"]
+
+    def settle(self, train: Training) -> None:
+        """Take the place to be trained for, and fill in what the configuration leaves to it."""
+        windows = train.validation
+        self.config = self.config.for_grid(train.layout.grid)
+        self._place = Place.of(train.layout, windows.context_steps, windows.horizon)
+
+    def fit(self, train: Training) -> None:
+        """Train, and take the weights that are best on the validation windows.
+
+        A model that was loaded from a folder is trained already, and stays as it is.
+        """
+        if self._is_loaded:
+            return
+        device = choose_device(self.device)
+        self.settle(train)
+        assert self._place is not None
+        self._check_memory(train, device)
+        self.network = self._fresh_network()
+        if self.run is None:
+            self._train(train, device, Memory())
+            return
+        header = Header(self.name, asdict(self.config), self.seed, self._place, self.data)
+        folder = RunFolder(self.run, header)
+        with folder.begun(writes=is_leader()):
+            self._train(train, device, folder)
+            if is_leader() and self.outcome is not None:
+                folder.finish(self.outcome)
+
+    def predict(self, context: Context) -> Scenarios:
+        """The scenarios of these windows."""
+        if self.network is None or self._place is None:
+            raise ForecastError(f"{self.name} is not trained; call fit, or load a training")
+        asked = Place.of(context.layout, context.past.shape[1], context.horizon)
+        self._place.check(asked, self.name if self.run is None else str(self.run))
+        self.network.to(context.past.device).eval()
+        return self.answer(context)
+
+    def answer(self, context: Context) -> Scenarios:
+        """What the network says."""
+        found: Scenarios = self.network.scenarios(context)  # type: ignore[union-attr, operator]
+        return found
+
+    def _check_memory(self, train: Training, device: torch.device) -> None:
+        """Refuse to begin what cannot fit; on a CPU, the system would kill it without a word."""
+        needed, there = self.memory_gib(train, self.channel_block), free_memory_gib(device)
+        if there is None or needed <= there:
+            return
+        n_channels, batch = train.layout.n_channels, self.config.training.batch_size
+        blocks = [n_channels >> halvings for halvings in range(1, n_channels.bit_length() - 2)]
+        fitting = [block for block in blocks if self.memory_gib(train, block) <= there]
+        advice = "give a smaller --batch-size, or use another machine"
+        if fitting:
+            advice = f"give --channel-block {fitting[0]}, which changes no result"
+        raise TrainingError(
+            f"training {self.name} on {n_channels:,} channels with a batch of {batch} takes about "
+            f"{needed:.1f} GiB, and {device.type} has {there:.1f} GiB free; {advice}"
+        )
+
+    def _fresh_network(self) -> nn.Module:
+        assert self._place is not None
+        with torch.random.fork_rng(devices=[]):
+            seed_everything(self.seed, "weights")
+            return self.make_network(self._place)
+
+    def _train(self, train: Training, device: torch.device, keeper: Keeper) -> None:
+        assert self.network is not None
+        reset_peak_memory()
+        options = (self.config.training, self.seed, device, keeper, self.on_progress)
+        trainer = Trainer(self.network, train, *options)
+        trainer.run()
+        weights, facts = keeper.best()
+        load_into(self.network, weights, f"the best weights of {self.name}")
+        self.network.eval()
+        self.outcome = {
+            "steps": self.config.training.steps,
+            "best_epoch": facts["epoch"],
+            "validation_crps": facts["crps"],
+            "train_s": trainer.seconds,
+            # Of a training made in several goes, nobody knows what one would have taken.
+            "peak_memory_gib": None if trainer.continued else peak_memory_gib(device),
+            "hardware": hardware(device),
+            "torch": torch.__version__,
+            "commit": commit(),
+        }
+
+
+def with_training(config: Any, changes: Mapping[str, Any]) -> Any:
+    """The configuration with other numbers in `training`, where they are given."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(config, training=replace(config.training, **given))
+
+
+class Memory:
+    """A keeper for trainings without a folder: it holds the best weights and forgets the rest."""
+
+    def __init__(self) -> None:
+        self._best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    def resume(self) -> None:
+        """Nothing is kept that could be resumed."""
+
+    def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Copy the weights."""
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+        self._best = copies, dict(facts)
+
+    def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The copy."""
+        assert self._best is not None, "a training has at least one epoch"
+        return self._best
+
+    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Nothing."""

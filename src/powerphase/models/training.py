@@ -1,0 +1,337 @@
+"""The training loop of all models that are networks.
+
+Everything random is addressed: batch k, and the dropout and noise of step k, are fixed by the seed
+and k. So a training that was killed and goes on from its last epoch ends with the same weights, bit
+for bit, as one that was not, and no random state has to be saved.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf, isfinite
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from powerphase.errors import ConfigError, TrainingError
+from powerphase.metrics.fan import Fan
+from powerphase.metrics.fidelity import crps
+from powerphase.models.checkpoint import load_into
+from powerphase.models.device import Team, team
+from powerphase.scenarios import Batches, Training
+from powerphase.seeds import stream
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The budget of a training, and how its steps are taken."""
+
+    epochs: int = 200
+    batches_per_epoch: int = 30
+    batch_size: int | None = None
+    """None: what the model takes for the grid."""
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-6
+    clip_norm: float = 10.0
+    patience: int = 10
+    """Epochs without a better validation before the learning rate is lowered."""
+    factor: float = 0.5
+    precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
+    """Of matrix products on a GPU; on a CPU, tf32 is float32. Everything else is float32."""
+
+    def __post_init__(self) -> None:
+        rules = (
+            (min(self.epochs, self.batches_per_epoch, self.batch_size or 1) < 1, "epochs, batches_"
+             "per_epoch and batch_size must be 1 or more"),
+            (self.learning_rate <= 0 or self.clip_norm <= 0, "learning_rate and clip_norm must be "
+             "above 0"),
+            (self.weight_decay < 0 or self.patience < 0, "weight_decay and patience must be 0 or "
+             "more"),
+            (not 0 < self.factor < 1, "factor must be between 0 and 1"),
+        )  # fmt: skip
+        problems = [f"training: {text}" for fails, text in rules if fails]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @property
+    def steps(self) -> int:
+        """Number of steps in all."""
+        return self.epochs * self.batches_per_epoch
+
+
+class Losses(NamedTuple):
+    """What a network says of a batch."""
+
+    loss: Tensor
+    """With gradients."""
+    parts: dict[str, Tensor]
+    """What it is made of, for reading."""
+
+
+class Progress(NamedTuple):
+    """How far a training is."""
+
+    step: int
+    steps: int
+    loss: float | None = None
+    """Mean of the last epoch."""
+    crps: float | None = None
+    """On the validation windows, after the last epoch."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Keeper(Protocol):
+    """Where a training keeps what it must not lose."""
+
+    def resume(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What was last given to `save`."""
+
+    def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Take the best weights so far."""
+
+    def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The best weights, and when they were found."""
+
+    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Take all that is needed to go on."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Take one epoch's numbers."""
+
+
+class Trainer:
+    """One training of one network.
+
+    A network is a module with `forward(context, target)`, which gives `Losses`,
+    `scenarios(context)`, and `prepare(batches)`, which is called once before the first step.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        train: Training,
+        config: TrainingConfig,
+        seed: int,
+        device: torch.device,
+        keeper: Keeper,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        if config.batch_size is None:
+            raise TrainingError("a training needs a batch size")
+        if len(train.validation) == 0:
+            raise TrainingError(
+                f"{len(train.record)} training steps leave no validation window; make a longer "
+                "record, of 30 days or more"
+            )
+        self.network, self.train, self.config = network.to(device), train, config
+        self.seed, self.device, self.keeper = seed, device, keeper
+        self._report = on_progress or (lambda progress: None)
+        fused = device.type == "cuda"
+        self.optimiser = torch.optim.Adam(
+            network.parameters(),
+            config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=fused,
+        )
+        self.schedule = ReduceLROnPlateau(
+            self.optimiser, factor=config.factor, patience=config.patience
+        )
+        self.epoch, self.best, self.seconds = 0, inf, 0.0
+        self.continued = False
+        self._last: tuple[float | None, float | None] = (None, None)
+
+    def run(self) -> None:
+        """Train to the end of the budget, from wherever the keeper has it."""
+        with team(self.device) as members, self._settings():
+            size = self.config.batch_size or 1
+            if size % members.size:
+                raise TrainingError(
+                    f"a batch of {size} cannot be divided among {members.size} processes; choose "
+                    "a batch size that can"
+                )
+            self._train(members, size)
+
+    def _train(self, members: Team, size: int) -> None:
+        saved = self.keeper.resume()
+        if saved is not None:
+            self._restore(*saved)
+            self.continued = True
+        if self.epoch == self.config.epochs:
+            return
+        batches = self.train.batches(size, self.seed, self.device)
+        if saved is None:
+            self.network.prepare(batches)  # type: ignore[operator]
+        batches.share = members.share
+        windows = self.train.validation.load(max(1, size // 4), self.device)[members.share]
+        step = DistributedDataParallel(self.network) if members.size > 1 else self.network
+        while self.epoch < self.config.epochs:
+            start = perf_counter()
+            numbers = self._epoch(step, batches, members)
+            self._finish_epoch(numbers, self._validate(windows, members), start, members)
+        members.wait()
+
+    def _epoch(self, step: nn.Module, batches: Batches, members: Team) -> dict[str, list[float]]:
+        """Take an epoch's steps; the parts of the loss and the gradient's norm at each of them."""
+        self.network.train()
+        rows: list[Tensor] = []
+        names: list[str] = []
+        first = self.epoch * self.config.batches_per_epoch
+        for number in range(first, first + self.config.batches_per_epoch):
+            seed_everything(self.seed, "step", number, members.rank)
+            with self._out_of_memory(number):
+                parts = self._step(step, batches, number)
+            names = list(parts)
+            rows.append(torch.stack(list(parts.values())))
+            if members.leads:
+                self._report(Progress(number + 1, self.config.steps, *self._last))
+        # One copy at the end of an epoch: a step that waited for its numbers would idle the GPU.
+        table = torch.stack(rows).cpu()
+        found = {name: table[:, k].tolist() for k, name in enumerate(names)}
+        self._check(found, first)
+        return found
+
+    def _step(self, step: nn.Module, batches: Batches, number: int) -> dict[str, Tensor]:
+        context, target = batches[number]
+        half = self.config.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            loss, parts = step(context, target)
+        self.optimiser.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip_norm)
+        self.optimiser.step()
+        return {**parts, "loss": loss.detach(), "gradient norm": norm}
+
+    def _check(self, numbers: dict[str, list[float]], first: int) -> None:
+        """Stop where the loss is no number any more, and say what was lost first."""
+        for step, values in enumerate(zip(*numbers.values(), strict=True), start=first + 1):
+            found = zip(numbers, values, strict=True)
+            lost = [f"{name} became {value}" for name, value in found if not isfinite(value)]
+            if lost:
+                kept = f"the weights of epoch {self.epoch} and the best before it are kept"
+                raise TrainingError(
+                    f"step {step}: {', '.join(lost)}; {kept if self.epoch else 'nothing is kept'}; "
+                    "lower learning_rate, or try the precision float32"
+                )
+
+    @torch.no_grad()
+    def _validate(self, windows: list[Any], members: Team) -> float:
+        """Mean CRPS on the validation windows, which is what checkpoint and schedule go by.
+
+        The loss itself would not do: moving weights and levels alone can lower it.
+        """
+        self.network.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for context, target in windows:
+            fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
+            total += crps(fan, target).mean((1, 2)).sum(dtype=torch.float64)
+        return float(members.total(total)) / len(self.train.validation)
+
+    def _finish_epoch(
+        self, numbers: dict[str, list[float]], found: float, start: float, members: Team
+    ) -> None:
+        rate = self.optimiser.param_groups[0]["lr"]
+        self.schedule.step(found)
+        self.epoch += 1
+        self.seconds += perf_counter() - start
+        better = found < self.best
+        self.best = min(self.best, found)
+        means = {name: sum(values) / len(values) for name, values in numbers.items()}
+        loss, norm = means.pop("loss"), means.pop("gradient norm")
+        self._last = (loss, found)
+        if not members.leads:
+            return
+        facts = {"epoch": self.epoch, "crps": found}
+        if better:
+            self.keeper.keep_best(self.network.state_dict(), facts)
+        self.keeper.log(
+            {
+                "epoch": self.epoch,
+                "step": self.epoch * self.config.batches_per_epoch,
+                "loss": loss,
+                **{f"loss/{name}": value for name, value in means.items()},
+                "gradient_norm": norm,
+                "learning_rate": rate,
+                "validation_crps": found,
+                "seconds": self.seconds,
+            }
+        )
+        self.keeper.save(*self._state())
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that `_restore` needs."""
+        tensors = {f"network.{name}": t for name, t in self.network.state_dict().items()}
+        for number, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{number}.{name}": t for name, t in state.items()}
+        facts = {
+            "epoch": self.epoch,
+            "best": self.best,
+            "schedule_best": self.schedule.best,
+            "seconds": self.seconds,
+            "learning_rate": self.optimiser.param_groups[0]["lr"],
+            "bad_epochs": self.schedule.num_bad_epochs,
+            "last": self._last,
+        }
+        return tensors, facts
+
+    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Be where the training was when it was saved."""
+        split: dict[str, dict[str, Tensor]] = {"network": {}, "optimiser": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            split[part][rest] = tensor
+        load_into(self.network, split["network"], "the saved training")
+        whole = self.optimiser.state_dict()
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in split["optimiser"].items():
+            number, _, rest = name.partition(".")
+            state.setdefault(int(number), {})[rest] = tensor
+        self.optimiser.load_state_dict({**whole, "state": state})
+        for group in self.optimiser.param_groups:
+            group["lr"] = facts["learning_rate"]
+        self.schedule.best = facts["schedule_best"]
+        self.schedule.num_bad_epochs = facts["bad_epochs"]
+        self.epoch, self.best, self.seconds = facts["epoch"], facts["best"], facts["seconds"]
+        self._last = tuple(facts["last"])
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        """The seeds and switches of torch as a training wants them, and as they were afterwards."""
+        on_gpu = self.device.type == "cuda"
+        before = torch.get_float32_matmul_precision()
+        with (
+            torch.random.fork_rng(devices=[self.device] if on_gpu else []),
+            torch.backends.cudnn.flags(deterministic=True, benchmark=False),
+        ):
+            if on_gpu:
+                exact = self.config.precision == "float32"
+                torch.set_float32_matmul_precision("highest" if exact else "high")
+            try:
+                yield
+            finally:
+                torch.set_float32_matmul_precision(before)
+
+    @contextmanager
+    def _out_of_memory(self, number: int) -> Iterator[None]:
+        """Say what to lower."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            is_memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate" in str(error)
+            if not is_memory:
+                raise
+            raise TrainingError(
+                f"step {number + 1}: {self.device} is out of memory with a batch of "
+                f"{self.config.batch_size} and {self.train.layout.n_channels:,} channels; give "
+                "--channel-block (it changes no result) or a smaller --batch-size"
+            ) from error
+
+
+def seed_everything(seed: int, *labels: str | int) -> None:
+    """Fix what torch draws next by the seed and its labels."""
+    torch.manual_seed(int(stream(seed, *labels).integers(2**63)))
