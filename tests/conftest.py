@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from powerphase.axes import STEP_S
@@ -18,6 +19,9 @@ from powerphase.grid.powerflow import PowerFlow
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals
+
+# Tiny tensors gain nothing from several threads, which wait for each other on a busy machine.
+torch.set_num_threads(1)
 
 SETPOINT_PU = 1.02
 

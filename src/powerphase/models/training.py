@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isfinite
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,7 @@ class Progress(NamedTuple):
 OnProgress = Callable[[Progress], None]
 
 
+@runtime_checkable
 class Keeper(Protocol):
     """Where a training keeps what it must not lose."""
 

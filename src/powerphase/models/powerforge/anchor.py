@@ -32,8 +32,8 @@ def anchored(
     n_past, day_steps = past.shape[1], config.segment_steps
     if n_past < config.segments * day_steps:
         raise ForecastError(
-            f"the anchor needs {config.segments} days of {day_steps} steps before each window, and "
-            f"the context has {n_past} steps; give a longer context or lower segments"
+            f"PowerForge looks back {config.segments} days of {day_steps} steps, and the context "
+            f"has {n_past} steps; give a longer context or lower segments"
         )
     past = _on_one_turn(past)
     day = _reference_day(past, config) if config.anchor else _flat_day(past, day_steps)

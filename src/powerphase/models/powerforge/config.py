@@ -101,6 +101,10 @@ class PowerForgeConfig:
     def _rules(self) -> list[tuple[bool, str]]:
         counts = ("segments", "segment_steps", "query_steps", "bias_steps", "hidden", "tokens")
         more = ("scale_hidden", "node_embedding", "type_embedding", "calibration_batches")
+        positive = (
+            *("noise_start", "scenario_start", "head_start", "voltage_range_floor"),
+            *("temperature", "deviation_floor", "width_cap", "student_degrees"),
+        )
         low, high = self.lowest_level, self.highest_level
         return [
             *((getattr(self, n) < 1, f"{n} must be 1 or more") for n in counts + more),
@@ -111,9 +115,12 @@ class PowerForgeConfig:
             (not 0 < low < high < 1, "0 < lowest_level < highest_level < 1 must hold"),
             (not _is_range(self.width_levels), "width_levels must be two ascending numbers"),
             (not _is_range(self.type_weight_range), "type_weight_range must be two of them too"),
-            (self.noise_start <= 0, "noise_start must be above 0"),
-            (self.temperature <= 0, "temperature must be above 0"),
-            (self.deviation_floor <= 0, "deviation_floor must be above 0"),
+            *((getattr(self, name) <= 0, f"{name} must be above 0") for name in positive),
+            (self.stabiliser < 0, "stabiliser must be 0 or more"),
+            (
+                self.bias_steps > self.segments * self.segment_steps,
+                "bias_steps exceed the segments",
+            ),
         ]
 
     def for_grid(self, grid: str) -> "PowerForgeConfig":

@@ -99,4 +99,4 @@ def mean_calendar(time: Shaped[np.ndarray, "B T"]) -> Float[Tensor, "B 4"]:
     second = time.astype("datetime64[s]").astype(np.int64)
     angles = [2 * np.pi * (second % period) / period for period in (DAY_S, WEEK_S)]
     waves = [wave(angle).mean(1) for angle in angles for wave in (np.sin, np.cos)]
-    return torch.from_numpy(np.stack(waves, axis=1)).float()
+    return torch.from_numpy(np.stack(waves, axis=1))

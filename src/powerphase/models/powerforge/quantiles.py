@@ -10,16 +10,20 @@ from torch.nn import functional as F
 
 from powerphase.models.powerforge.config import PowerForgeConfig
 
-NODES = 16
+NODES = 24
 """Of Gauss and Legendre, between two neighbours of the grid."""
+
+CROWDING = 8
+"""Power by which they crowd at 0 and 1, where the density of a Beta law may be infinite."""
 
 
 class QuantileLaw(nn.Module):
     """τ_m = F(u_m): F is the distribution function of Beta(α, β), u is even.
 
     It begins with α = β = 1, where τ = u. The integral is a sum of Gauss-Legendre pieces between
-    neighbours of the grid, so that τ ascends strictly from 0 to 1 whatever α and β are. With
-    x = sin²φ the density is 2 sin^(2α−1)φ cos^(2β−1)φ, which is tame at both ends.
+    neighbours of the grid, so that τ ascends whatever α and β are. With x = sin²φ the density is
+    2 sin^(2α−1)φ cos^(2β−1)φ; with φ ∝ s⁸ in the first piece, and likewise in the last, it is
+    smooth.
     """
 
     def __init__(self, config: PowerForgeConfig) -> None:
@@ -29,13 +33,18 @@ class QuantileLaw(nn.Module):
         self.raw = nn.Parameter(torch.full((2,), log(expm1(1.0))))
         grid = np.linspace(config.lowest_level, config.highest_level, config.scenarios)
         border = np.arcsin(np.sqrt(np.concatenate([[0.0], grid, [1.0]])))
-        node, weight = np.polynomial.legendre.leggauss(NODES)
-        half = np.diff(border)[:, None] / 2
-        angle = border[:-1, None] + half * (1 + node)
+        node, weight = (part / 2 for part in np.polynomial.legendre.leggauss(NODES))
+        node, width = node + 0.5, np.diff(border)[:, None]
+        angle, weight = border[:-1, None] + width * node, width * weight
+        sine, cosine = np.sin(angle), np.cos(angle)
+        edge = width[[0, -1]] * node**CROWDING  # angles from 0, and from the other end
+        sine[[0, -1]] = np.sin(edge[0]), np.cos(edge[1])
+        cosine[[0, -1]] = np.cos(edge[0]), np.sin(edge[1])
+        weight[[0, -1]] *= CROWDING * node ** (CROWDING - 1)
         for name, values in (
-            ("_log_sine", np.log(np.sin(angle))),
-            ("_log_cosine", np.log(np.cos(angle))),
-            ("_weight", half * weight),
+            ("_log_sine", np.log(sine)),
+            ("_log_cosine", np.log(cosine)),
+            ("_weight", weight),
         ):
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
 

@@ -1,0 +1,100 @@
+"""PowerForge on grids of a few buses and days of a few steps: what its tests share."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerphase.axes import STEP_S, THETA, P, V
+from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.scenarios import Context, Layout
+
+TINY = PowerForgeConfig(
+    segments=3,
+    segment_steps=12,
+    query_steps=4,
+    bias_steps=3,
+    hidden=8,
+    kernels=(3, 5, 13),
+    scale_hidden=4,
+    node_embedding=3,
+    dropout=0.0,
+    tokens=3,
+    scenarios=4,
+)
+"""All parts, each as small as it can be told from the others."""
+
+ABLATED = {
+    "anchor": replace(TINY, anchor=False),
+    "quantile regularisation": replace(TINY, quantile_regularisation=False),
+    "ordered quantiles": replace(TINY, objective="winner-takes-all"),
+    "physics": replace(TINY, physics=False),
+    "bridge": replace(TINY, bridge=False),
+    "mixer": replace(TINY, mixer=False),
+}
+"""The paper's six ablations, by what is missing."""
+
+
+def layout(n_buses: int) -> Layout:
+    """Buses in a row."""
+    buses = np.arange(n_buses)
+    branch = np.stack([buses[:-1], buses[1:]], axis=1)
+    return Layout("row", buses + 1, np.full(n_buses, 3), np.full(n_buses, 110.0), branch, 1.0, 1.0)
+
+
+def grid_states(n_steps: int, n_buses: int = 5, n_windows: int = 2, seed: int = 0) -> Tensor:
+    """States (B, steps, C) that repeat every 12 steps, not quite.
+
+    The angles of the last bus go over π. Of several buses, the first is dead, and the P of the
+    second is constant.
+    """
+    rng = np.random.default_rng(seed)
+    size = (n_windows, 1, n_buses, 4)
+    phase = 2 * np.pi * np.arange(n_steps)[:, None, None] / 12 + rng.uniform(0, 6, size)
+    wave = np.sin(phase) + 0.4 * rng.normal(size=(n_windows, n_steps, n_buses, 4))
+    states = rng.normal(size=size) * [1, 1, 0.01, 0.5] + wave * [0.5, 0.3, 0.01, 0.2]
+    states[..., V] += 1
+    states[:, :, -1, THETA] += np.pi
+    states[:, :, :-1][:, :, :1] = [0, 0, 1, 0]
+    states[:, :, 1:2, P] = 0.7
+    states[..., THETA] = np.arctan2(np.sin(states[..., THETA]), np.cos(states[..., THETA]))
+    return torch.from_numpy(states.reshape(n_windows, n_steps, 4 * n_buses))
+
+
+def context_of(past: Tensor, horizon: int = 12) -> Context:
+    """These states before windows that begin at different times."""
+    n_windows, n_past, n_channels = past.shape
+    steps = np.arange(n_past + horizon) + 29 * np.arange(n_windows)[:, None]
+    time = np.datetime64("2016-02-03T04:15", "s") + steps * np.timedelta64(STEP_S, "s")
+    return Context(past, time, layout(n_channels // 4))
+
+
+def windows(
+    n_buses: int = 5, n_past: int = 36, horizon: int = 12, n_windows: int = 2, seed: int = 0
+) -> tuple[Context, Tensor]:
+    """Contexts and targets, in float64."""
+    states = grid_states(n_past + horizon, n_buses, n_windows, seed)
+    return context_of(states[:, :n_past], horizon), states[:, n_past:]
+
+
+def network(
+    config: PowerForgeConfig = TINY,
+    n_buses: int = 5,
+    n_past: int = 36,
+    horizon: int = 12,
+    channel_block: int | None = None,
+    seed: int = 1,
+) -> PowerForgeNetwork:
+    """A network in float64 whose every parameter is away from where training begins."""
+    torch.manual_seed(seed)
+    made = PowerForgeNetwork(config, n_buses, n_past, horizon, channel_block).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            width = parameter.shape[-1] if parameter.ndim > 1 else 8
+            parameter += 0.85 / width**0.5 * torch.randn_like(parameter)
+        made.decoder.voltage_range.fill_(0.07)
+        # The first is beyond the least and the last beyond the greatest that counts.
+        made.objective.type_weight.copy_(torch.tensor([0.2, 0.8, 1.3, 3.5]))
+    return made
