@@ -59,10 +59,8 @@ class ChannelEncoder(nn.Module):
         """Filters and first layer as one linear map of the week as it is."""
         views = self.project.weight.unflatten(1, (1 + len(self.filters), -1))
         weight, bias = views[:, 0], self.project.bias
-        for k, smooth in enumerate(self.filters, start=1):
-            view, padding = views[:, k], smooth.padding
-            back = F.conv_transpose1d(view[:, None], smooth.weight, padding=padding)
-            weight = weight + back[:, 0]
+        for view, smooth in zip(views.unbind(1)[1:], self.filters, strict=True):
+            weight = weight + _filtered_back(view, smooth.weight[0, 0])
             bias = bias + view.sum(1) * smooth.bias
         return weight, bias
 
@@ -89,6 +87,19 @@ class ChannelEncoder(nn.Module):
         of_node = self.node @ weight[:, :n_node].T
         of_kind = self.kind @ weight[:, n_node:].T + self.identity.bias
         return of_node[:, None] + of_kind
+
+
+def _filtered_back(
+    view: Float[Tensor, "K T"], taps: Float[Tensor, " taps"]
+) -> Float[Tensor, "K T"]:
+    """What a linear map of a filtered week is on the week itself: the transposed filter.
+
+    As a matrix product, whose gradient is the same in every run, fast or not; that of a
+    convolution on a GPU is either fast or the same.
+    """
+    reach = len(taps) // 2
+    shifted = F.pad(view, (reach, reach)).unfold(1, len(taps), 1)  # K T taps
+    return shifted @ taps.flip(0)
 
 
 def mean_calendar(time: Shaped[np.ndarray, "B T"]) -> Float[Tensor, "B 4"]:
