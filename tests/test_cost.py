@@ -7,7 +7,7 @@ from unittest.mock import Mock, patch
 import pytest
 import torch
 
-from powerphase.bench import cost
+from powerphase import cost
 
 
 def test_a_stopwatch_counts_only_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_the_peak_of_memory_is_that_since_the_reset() -> None:
 
 
 def test_the_commit_is_that_of_the_checkout() -> None:
-    root = Path(cost.__file__).parents[3]
+    root = Path(cost.__file__).parents[2]
     if not (root / ".git").exists():
         pytest.skip("not a checkout")
     head = subprocess.run(

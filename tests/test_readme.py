@@ -78,11 +78,11 @@ def test_the_table_of_scores_is_that_of_the_package() -> None:
 def test_the_bar_is_that_of_the_rows() -> None:
     """CRPS of the references and of the paper's model, grid by grid."""
     root = Path(__file__).parents[1] / "results"
-    models = ("last-week", "last-7-days", "climatology", "oracle")
+    models = ("last-week", "last-7-days", "climatology", "oracle", "powerforge")
     for board in leaderboard(read_results([root])):
         if board.edition == "opsd-r":
             ours = {entry.name: entry.mean["crps"] for entry in board.entries}
             papers = {entry.name: entry.mean["crps"] for entry in board.paper}
-            numbers = [*(ours[model] for model in models), papers["powerforge"]]
-            cells = " | ".join(f"{number:.4f}" for number in numbers)
+            numbers = [*(ours.get(model) for model in models), papers["powerforge"]]
+            cells = " | ".join("–" if n is None else f"{n:.4f}" for n in numbers)
             assert f"| {CATALOG[board.grid].title} | {cells} |" in README

@@ -1,12 +1,13 @@
 """Every committed row is valid, complete, and agrees with its neighbours."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from powerphase.records.result import read_result, read_results, read_sidecar
-from powerphase.report.leaderboard import PAPER_GRIDS, as_markdown, leaderboard
+from powerphase.report.leaderboard import PAPER_GRIDS, Entry, as_markdown, leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -79,5 +80,24 @@ def test_what_the_page_says_about_the_rows_is_so() -> None:
             ):
                 pair = ("last-week", "climatology")
                 assert min(pair, key=lambda model: mean[model][name]) == better, board.grid
+        if "powerforge" in mean:
+            _check_powerforge(board.grid, mean, {e.name: e for e in board.paper}["powerforge"])
     assert set(PAPER_GRIDS) - set(below) == {"pegase9241"}
     assert (round(min(room), 2), round(max(room), 2)) == (0.30, 0.65)
+
+
+def _check_powerforge(grid: str, mean: Mapping[str, Mapping[str, float]], paper: Entry) -> None:
+    """Near the paper's or better in fidelity, too narrow, and behind climatology."""
+    ours = mean["powerforge"]
+    for name in ("crps", "distortion", "mse"):
+        # The paper prints four decimals, so that its spread may be half of the last one larger.
+        assert ours[name] <= paper.mean[name] + 2 * (paper.std[name] + 0.00005)
+    for name in ("crps", "distortion"):
+        assert ours[name] > mean["climatology"][name]
+    narrow = {"activsg500": 0.35, "pegase1354": 0.30}
+    assert round(ours["coverage_80"], 2) == narrow[grid]
+    if grid == "pegase1354":
+        found = (round(ours["safety_mbrier"], 4), round(ours["necv"], 5))
+        assert found == (0.0060, 0.00086)
+        assert round(mean["oracle"]["safety_mbrier"], 4) == 0.0042
+        assert (paper.mean["safety_mbrier"], paper.mean["necv"]) == (0.0030, 0.0007)

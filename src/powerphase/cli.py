@@ -36,6 +36,9 @@ app = typer.Typer(
 signals_app = typer.Typer(help="The national signals that drive every data set.")
 app.add_typer(signals_app, name="signals", no_args_is_help=True)
 
+PRETRAINED = Path(__file__).parent / "pretrained" / "powerforge-activsg500-synthetic"
+"""A training that comes with the package, for the data set of the quickstart."""
+
 INTERRUPTED = 130
 """The exit status that typer gives to Ctrl-C, as shells do."""
 
@@ -313,12 +316,14 @@ def quickstart(
 ) -> None:
     """From nothing to a leaderboard: make two years of ACTIVSg 500, verify, forecast and score.
 
+    The references are fitted here; PowerForge was trained on the same data set before.
+
     Example: `powerphase quickstart`
     """
     data, results = out / "activsg500", out / "results"
     generate("activsg500", out=data)
     verify(str(data))
-    for model in ("last-week", "last-7-days", "climatology", "oracle"):
+    for model in ("last-week", "last-7-days", "climatology", "oracle", str(PRETRAINED)):
         _score(model, _task(str(data), "10"), seed=42, device="auto").save(results)
     leaderboard([results])
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
@@ -342,7 +347,7 @@ def _score(forecast: str, task: "Task", seed: int, device: str) -> "Evaluation":
     from powerphase.models.run import is_run
     from powerphase.records.forecast_file import is_forecast
 
-    with progress(f"{forecast} windows", MofNCompleteColumn()) as report:
+    with progress(f"{Path(forecast).name} windows", MofNCompleteColumn()) as report:
         if is_forecast(forecast) or ("/" in forecast and not is_run(forecast)):
             given = load_forecast(forecast)
         else:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from powerphase.records.forecast_file import ForecastFile
     from powerphase.records.result import Result
 
-IS_FOLLOWER = os.environ.get("RANK", "0") != "0"
+IS_FOLLOWER = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
 """Whether torchrun started this process beside another one, which does the talking."""
 
 console = Console(highlight=False, markup=False, emoji=False, quiet=IS_FOLLOWER)

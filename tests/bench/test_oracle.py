@@ -9,10 +9,9 @@ import torch
 from powerphase.bench.evaluation import score
 from powerphase.bench.forecasting import forecast
 from powerphase.bench.oracle import Oracle, OracleConfig
-from powerphase.bench.references import model_for
 from powerphase.dataset.generation import generate
 from powerphase.dataset.store import Store
-from powerphase.errors import StoreError, UnknownName
+from powerphase.errors import StoreError
 from powerphase.grid.admittance import admittance, consumption_mva
 from powerphase.models.naive import LastSevenDays, LastWeek
 from powerphase.scenarios import Scenarios
@@ -72,10 +71,3 @@ def test_a_record_cut_from_longer_signals_is_refused(tmp_path: Path) -> None:
     store = generate("ieee14", tmp_path / "s", signals=exact_signals(40), end="2015-02-05")
     with pytest.raises(StoreError, match="a part of its signals"):
         Oracle(store)
-
-
-def test_models_are_found_by_name(task: Task) -> None:
-    assert isinstance(model_for("oracle", task, 7), Oracle)
-    assert isinstance(model_for("last-week", task, 7), LastWeek)
-    with pytest.raises(UnknownName, match="oracle"):
-        model_for("orakle", task, 7)

@@ -99,7 +99,7 @@ def _cost_of_fit(model: Forecaster, seconds: float, device: torch.device) -> dic
         "train_s": trained["train_s"],
         "predict_s": None,
         "steps": getattr(model, "n_steps", None),
-        "peak_memory_gib": trained.get("peak_memory_gib"),
+        "peak_memory_gib": None,
         "hardware": here if there == here else f"{there}; prediction: {here}",
     }
 
@@ -144,20 +144,24 @@ def _predicted(
     skip: Collection[int],
 ) -> Iterator[Piece]:
     """Ask the model for one window after another; what it does wrong is told with the window."""
-    watch, of_fit = Stopwatch(), cost["peak_memory_gib"]
+    watch = Stopwatch()
     for window in range(len(task.test)):
         if window not in skip:
             context = task.test.context(window).to(device)
             for channels, scenarios in _blocks(model, context, window, watch):
                 cost["predict_s"] = watch.seconds
-                cost["peak_memory_gib"] = _larger(of_fit, peak_memory_gib(device))
+                cost["peak_memory_gib"] = _peak(model, device)
                 yield window, channels, scenarios
                 del scenarios
 
 
-def _larger(one: float | None, other: float | None) -> float | None:
-    known = [number for number in (one, other) if number is not None]
-    return max(known, default=None)
+def _peak(model: Forecaster, device: torch.device) -> float | None:
+    """Largest memory held since the fit began, here or where the model was trained."""
+    here = peak_memory_gib(device)
+    if not isinstance(model, Trained) or model.outcome is None:
+        return here
+    there = model.outcome["peak_memory_gib"]
+    return None if here is None or there is None else max(here, there)
 
 
 def _blocks(

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from powerphase.errors import CheckpointError
+from powerphase.errors import CheckpointError, TrainingError
 from powerphase.files import disk_errors, hold_lock, replace_file
 from powerphase.models.checkpoint import read_tensors, write_tensors
 from powerphase.scenarios import Layout
@@ -92,8 +92,7 @@ class Header:
     @property
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be the same."""
-        plain = json.loads(json.dumps(asdict(self)))
-        return {name: plain[name] for name in ("model", "config", "seed", "place", "data")}
+        return _identity(json.loads(json.dumps(asdict(self))))
 
 
 class RunFolder:
@@ -113,33 +112,73 @@ class RunFolder:
     def begun(self, writes: bool = True) -> Iterator[None]:
         """Begin the training, or go on with the same one; nobody else can meanwhile."""
         if not writes:
+            self._follow()
             yield
             return
+        self._check_contents()
         with disk_errors(self.path, CheckpointError):
             self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = hold_lock(self.path / ".lock")
-        except BlockingIOError as error:
-            raise CheckpointError(f"{self.path}: another process is training here") from error
+            try:
+                lock = hold_lock(self.path / ".lock")
+            except BlockingIOError as error:
+                raise CheckpointError(f"{self.path}: another process is training here") from error
         with lock:
             self._begin()
             yield
 
-    def _begin(self) -> None:
-        if (self.path / HEADER).exists():
+    def _follow(self) -> None:
+        """See whether the training is finished, as the process that writes will."""
+        if is_run(self.path):
             found = _read_header(self.path / HEADER)
-            ours, theirs = self.header.identity, found.identity
-            wrong = [name for name in ours if ours[name] != theirs[name]]
-            if wrong:
-                raise CheckpointError(
-                    f"{self.path}: holds a training of {found.model}, seed {found.seed}, that "
-                    f"differs in {' and '.join(wrong)}; remove it or choose another place"
-                )
-            self.header = found
-        elif any(file.name != ".lock" for file in self.path.iterdir()):
+            if found.outcome is not None and found.identity == self.header.identity:
+                self.header = found
+
+    def _check_contents(self) -> None:
+        """Refuse to train where something else is kept, before anything is touched."""
+        if not self.path.is_dir() or (self.path / HEADER).exists():
+            return
+        if any(file.suffix != ".partial" and file.name != ".lock" for file in self.path.iterdir()):
             raise CheckpointError(f"{self.path}: holds something else; choose another place")
-        else:
+
+    def _begin(self) -> None:
+        """Take up what is here. A training that has kept nothing yet is not in the way."""
+        if not any((self.path / name).exists() for name in (WEIGHTS, RESUME)):
             self._write_header()
+            return
+        found = _read_header(self.path / HEADER)
+        ours, theirs = self.header.identity, found.identity
+        wrong = [name for name in ours if ours[name] != theirs[name]]
+        if wrong:
+            raise CheckpointError(
+                f"{self.path}: holds a training of {found.model}, seed {found.seed}, that "
+                f"differs in {' and '.join(wrong)}; remove it or choose another place"
+            )
+        self._continue(found)
+
+    def _continue(self, found: Header) -> None:
+        """Go on with a training; one that is not finished may be given another number of epochs."""
+        if found.outcome is None:
+            self._check_epochs()
+            self.header = replace(found, config=self.header.config)
+            self._write_header()
+        elif found.config != json.loads(json.dumps(self.header.config)):
+            raise CheckpointError(
+                f"{self.path}: holds a training that is finished, and what it would need to go on "
+                "is gone; choose another place"
+            )
+        else:
+            self.header = found
+            (self.path / RESUME).unlink(missing_ok=True)
+        self.best()  # what is damaged should be found before hours are spent
+        self.curve()
+
+    def _check_epochs(self) -> None:
+        """Refuse to stop before where the training is: its best weights may be of a later epoch."""
+        saved = self.resume()
+        if saved is not None and saved[1]["epoch"] > self.header.config["training"]["epochs"]:
+            raise TrainingError(
+                f"{self.path}: is at epoch {saved[1]['epoch']} already; give it that many or more"
+            )
 
     @property
     def weights_file(self) -> Path:
@@ -149,7 +188,7 @@ class RunFolder:
     def resume(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What was saved after the last epoch, if anything."""
         file = self.path / RESUME
-        return read_tensors(file) if file.exists() else None
+        return self._read(file) if file.exists() else None
 
     def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write the weights, with what they are for, so that they cannot be taken for others."""
@@ -157,7 +196,7 @@ class RunFolder:
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write all that is needed to go on."""
-        write_tensors(self.path / RESUME, tensors, facts)
+        write_tensors(self.path / RESUME, tensors, {**facts, **self.header.identity})
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Add one epoch; what a killed process wrote of it and later ones is dropped first."""
@@ -175,21 +214,29 @@ class RunFolder:
         file = self.path / LOG
         if not file.exists():
             return []
-        lines = file.read_text().split("\n")[:-1]  # what follows the last line end was cut
         try:
-            return [json.loads(line) for line in lines]
+            lines = file.read_text().split("\n")[:-1]  # what follows the last line end was cut
+            found = [json.loads(line) for line in lines]
+            if not all(isinstance(line, dict) and "epoch" in line for line in found):
+                raise ValueError("a line tells of no epoch")
+            return found
         except ValueError as error:
-            raise CheckpointError(f"{file}: line is no JSON ({error}); remove the log") from error
+            raise CheckpointError(f"{file}: is no log ({error}); remove the log") from error
 
     def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The best weights, and when they were found."""
         if not self.weights_file.exists():
             raise CheckpointError(f"{self.path}: no epoch is finished yet; train on")
-        tensors, facts = read_tensors(self.weights_file)
-        wrong = [name for name, own in self.header.identity.items() if facts.get(name) != own]
+        return self._read(self.weights_file)
+
+    def _read(self, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors of this training, and of no other."""
+        tensors, facts = read_tensors(file)
+        theirs = _identity(facts)
+        wrong = [name for name, own in self.header.identity.items() if theirs[name] != own]
         if wrong:
             raise CheckpointError(
-                f"{self.weights_file}: belongs to another training, by its {' and '.join(wrong)}; "
+                f"{file}: belongs to another training, by its {' and '.join(wrong)}; "
                 "restore the folder as it was written"
             )
         return tensors, facts
@@ -209,6 +256,15 @@ class RunFolder:
 def is_run(path: str | Path) -> bool:
     """Whether the folder of a training is there."""
     return (Path(path) / HEADER).is_file()
+
+
+def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """All by which a training differs from another, but for the number of its epochs."""
+    found = {name: facts.get(name) for name in ("model", "config", "seed", "place", "data")}
+    if isinstance(found["config"], Mapping) and "training" in found["config"]:
+        training = {k: v for k, v in found["config"]["training"].items() if k != "epochs"}
+        found["config"] = {**found["config"], "training": training}
+    return found
 
 
 def _as_line(line: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from powerphase.cost import (
     commit,
     free_memory_gib,
-    hardware,
     peak_memory_gib,
     reset_peak_memory,
 )
@@ -36,7 +35,7 @@ class Config(Protocol):
 
     training: TrainingConfig
 
-    def for_grid(self, grid: str) -> Self:
+    def for_grid(self, grid: str) -> Any:
         """The same, with what is left to the grid filled in."""
 
     def variant(self, grid: str) -> str | None:
@@ -79,21 +78,19 @@ class Trained(ABC):
         self.outcome: dict[str, Any] | None = None
         """How the training went, once it is finished."""
         self._place: Place | None = None
-        self._is_loaded = False
+        self._is_loaded = self._is_unfinished = False
 
     @classmethod
-    def load(cls, run: str | Path) -> Self:
+    def load(cls, run: str | Path) -> "Trained":
         """The model that was trained in a folder: as far as it is, if the training goes on."""
         folder = RunFolder.open(run)
         header = folder.header
         if header.model != cls.name:
             raise CheckpointError(f"{run}: holds a training of {header.model}, not of {cls.name}")
         model = cls(configured(cls.config_type, header.config), seed=header.seed)
-        model.run, model.data, model.outcome = Path(run), header.data, header.outcome
+        model.run, model.data = Path(run), header.data
         model._place, model._is_loaded = header.place, True
-        model.network = model.make_network(header.place)
-        load_into(model.network, folder.best()[0], str(folder.weights_file))
-        model.network.eval()
+        model._take(folder)
         return model
 
     @abstractmethod
@@ -110,7 +107,8 @@ class Trained(ABC):
         if self._place is None:
             return None
         found: str | None = self.config.variant(self._place.grid)
-        return found
+        words = [found] if found else []
+        return "-".join([*words, "unfinished"] if self._is_unfinished else words) or None
 
     @property
     def n_parameters(self) -> int | None:
@@ -141,13 +139,15 @@ class Trained(ABC):
         self.settle(train)
         assert self._place is not None
         self._check_memory(train, device)
-        self.network = self._fresh_network()
         if self.run is None:
             self._train(train, device, Memory())
             return
         header = Header(self.name, asdict(self.config), self.seed, self._place, self.data)
         folder = RunFolder(self.run, header)
         with folder.begun(writes=is_leader()):
+            if folder.header.outcome is not None:
+                self._take(folder)
+                return
             self._train(train, device, folder)
             if is_leader() and self.outcome is not None:
                 folder.finish(self.outcome)
@@ -182,6 +182,21 @@ class Trained(ABC):
             f"{needed:.1f} GiB, and {device.type} has {there:.1f} GiB free; {advice}"
         )
 
+    def _take(self, folder: RunFolder) -> None:
+        """Be what was trained in the folder."""
+        network = self._fresh_network()
+        load_into(network, folder.best()[0], str(folder.weights_file))
+        self.network = network.eval()
+        self.outcome, curve = folder.header.outcome, folder.curve()
+        self._is_unfinished = self.outcome is None
+        if self.outcome is None and curve:
+            self.outcome = {
+                "steps": curve[-1]["step"],
+                "train_s": curve[-1]["seconds"],
+                "peak_memory_gib": None,
+                "hardware": "unknown",
+            }
+
     def _fresh_network(self) -> nn.Module:
         assert self._place is not None
         with torch.random.fork_rng(devices=[]):
@@ -189,14 +204,15 @@ class Trained(ABC):
             return self.make_network(self._place)
 
     def _train(self, train: Training, device: torch.device, keeper: Keeper) -> None:
-        assert self.network is not None
+        self.network = None  # what a failed training leaves must not forecast
         reset_peak_memory()
+        network = self._fresh_network()
         options = (self.config.training, self.seed, device, keeper, self.on_progress)
-        trainer = Trainer(self.network, train, *options)
+        trainer = Trainer(network, train, *options)
         trainer.run()
         weights, facts = keeper.best()
-        load_into(self.network, weights, f"the best weights of {self.name}")
-        self.network.eval()
+        load_into(network, weights, f"the best weights of {self.name}")
+        self.network = network.eval()
         self.outcome = {
             "steps": self.config.training.steps,
             "best_epoch": facts["epoch"],
@@ -204,7 +220,7 @@ class Trained(ABC):
             "train_s": trainer.seconds,
             # Of a training made in several goes, nobody knows what one would have taken.
             "peak_memory_gib": None if trainer.continued else peak_memory_gib(device),
-            "hardware": hardware(device),
+            "hardware": ", then ".join(trainer.hardware) or "unknown",
             "torch": torch.__version__,
             "commit": commit(),
         }

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from powerphase.cost import hardware
 from powerphase.errors import ConfigError, TrainingError
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
@@ -45,8 +46,9 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         rules = (
-            (min(self.epochs, self.batches_per_epoch, self.batch_size or 1) < 1, "epochs, batches_"
-             "per_epoch and batch_size must be 1 or more"),
+            (min(self.epochs, self.batches_per_epoch) < 1, "epochs and batches_per_epoch must be 1 "
+             "or more"),
+            (self.batch_size is not None and self.batch_size < 1, "batch_size must be 1 or more"),
             (self.learning_rate <= 0 or self.clip_norm <= 0, "learning_rate and clip_norm must be "
              "above 0"),
             (self.weight_decay < 0 or self.patience < 0, "weight_decay and patience must be 0 or "
@@ -144,6 +146,8 @@ class Trainer:
             self.optimiser, factor=config.factor, patience=config.patience
         )
         self.epoch, self.best, self.seconds = 0, inf, 0.0
+        self.hardware: list[str] = []
+        """All that the training has run on."""
         self.continued = False
         self._last: tuple[float | None, float | None] = (None, None)
 
@@ -185,14 +189,14 @@ class Trainer:
         first = self.epoch * self.config.batches_per_epoch
         for number in range(first, first + self.config.batches_per_epoch):
             seed_everything(self.seed, "step", number, members.rank)
-            with self._out_of_memory(number):
+            with self._out_of_memory(f"step {number + 1}"):
                 parts = self._step(step, batches, number)
             names = list(parts)
             rows.append(torch.stack(list(parts.values())))
             if members.leads:
                 self._report(Progress(number + 1, self.config.steps, *self._last))
         # One copy at the end of an epoch: a step that waited for its numbers would idle the GPU.
-        table = torch.stack(rows).cpu()
+        table = (members.total(torch.stack(rows)) / members.size).cpu()
         found = {name: table[:, k].tolist() for k, name in enumerate(names)}
         self._check(found, first)
         return found
@@ -228,9 +232,10 @@ class Trainer:
         """
         self.network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for context, target in windows:
-            fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
-            total += crps(fan, target).mean((1, 2)).sum(dtype=torch.float64)
+        with self._out_of_memory("validation"):
+            for context, target in windows:
+                fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
+                total += crps(fan, target).mean((1, 2)).sum(dtype=torch.float64)
         return float(members.total(total)) / len(self.train.validation)
 
     def _finish_epoch(
@@ -239,6 +244,8 @@ class Trainer:
         rate = self.optimiser.param_groups[0]["lr"]
         self.schedule.step(found)
         self.epoch += 1
+        if hardware(self.device) not in self.hardware:
+            self.hardware.append(hardware(self.device))
         self.seconds += perf_counter() - start
         better = found < self.best
         self.best = min(self.best, found)
@@ -274,6 +281,7 @@ class Trainer:
             "best": self.best,
             "schedule_best": self.schedule.best,
             "seconds": self.seconds,
+            "hardware": self.hardware,
             "learning_rate": self.optimiser.param_groups[0]["lr"],
             "bad_epochs": self.schedule.num_bad_epochs,
             "last": self._last,
@@ -298,16 +306,16 @@ class Trainer:
         self.schedule.best = facts["schedule_best"]
         self.schedule.num_bad_epochs = facts["bad_epochs"]
         self.epoch, self.best, self.seconds = facts["epoch"], facts["best"], facts["seconds"]
-        self._last = tuple(facts["last"])
+        self.hardware, self._last = list(facts.get("hardware", [])), tuple(facts["last"])
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
         """The seeds and switches of torch as a training wants them, and as they were afterwards."""
-        on_gpu = self.device.type == "cuda"
+        on_gpu, cudnn = self.device.type == "cuda", torch.backends.cudnn
         before = torch.get_float32_matmul_precision()
         with (
             torch.random.fork_rng(devices=[self.device] if on_gpu else []),
-            torch.backends.cudnn.flags(deterministic=True, benchmark=False),
+            torch.backends.cudnn.flags(cudnn.enabled, benchmark=False, deterministic=True),
         ):
             if on_gpu:
                 exact = self.config.precision == "float32"
@@ -318,7 +326,7 @@ class Trainer:
                 torch.set_float32_matmul_precision(before)
 
     @contextmanager
-    def _out_of_memory(self, number: int) -> Iterator[None]:
+    def _out_of_memory(self, where: str) -> Iterator[None]:
         """Say what to lower."""
         try:
             yield
@@ -327,7 +335,7 @@ class Trainer:
             if not is_memory:
                 raise
             raise TrainingError(
-                f"step {number + 1}: {self.device} is out of memory with a batch of "
+                f"{where}: {self.device} is out of memory with a batch of "
                 f"{self.config.batch_size} and {self.train.layout.n_channels:,} channels; give "
                 "--channel-block (it changes no result) or a smaller --batch-size"
             ) from error

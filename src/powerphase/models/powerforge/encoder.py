@@ -94,8 +94,8 @@ def _filtered_back(
 ) -> Float[Tensor, "K T"]:
     """What a linear map of a filtered week is on the week itself: the transposed filter.
 
-    As a matrix product, whose gradient is the same in every run, fast or not; that of a
-    convolution on a GPU is either fast or the same.
+    As a matrix product, whose gradient is the same in every run; that of a convolution on a GPU
+    need not be.
     """
     reach = len(taps) // 2
     shifted = F.pad(view, (reach, reach)).unfold(1, len(taps), 1)  # K T taps

@@ -1,0 +1,146 @@
+"""Models for a task: found by name or by training, and refused on data that are not theirs."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from powerphase.bench.forecasting import forecast
+from powerphase.bench.models import data_of, load_run, model_for, trainable
+from powerphase.bench.oracle import Oracle
+from powerphase.dataset.generation import generate
+from powerphase.dataset.store import Store
+from powerphase.errors import CheckpointError, TrainingError, UnknownName
+from powerphase.models.naive import LastWeek
+from powerphase.models.powerforge.model import PowerForge
+from powerphase.task.windows import Task
+from tests.dataset.exact import exact_signals
+from tests.models.toys import one_thread, same_weights, tiny
+
+WINDOWS = {"context": 192, "horizon": 24}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def task(sixty_days: Store) -> Task:
+    return Task(sixty_days, **WINDOWS, windows=3)
+
+
+@pytest.fixture(scope="module")
+def fitted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> PowerForge:
+    run = tmp_path_factory.mktemp("runs") / "powerforge"
+    model = PowerForge(tiny(epochs=1), seed=7, run=run, data=data_of(task))
+    model.fit(task.training)
+    return model
+
+
+def test_models_are_found_by_name(task: Task) -> None:
+    assert isinstance(model_for("last-week", task, 7), LastWeek)
+    oracle = model_for("oracle", task, 7)
+    assert isinstance(oracle, Oracle)
+    assert oracle.seed == 7
+
+
+@pytest.mark.parametrize(("given", "meant"), [("orakle", "oracle"), ("last-weak", "last-week")])
+def test_a_near_miss_is_told(task: Task, given: str, meant: str) -> None:
+    with pytest.raises(
+        UnknownName, match=f"no model or training '{given}'; did you mean .*{meant}"
+    ):
+        model_for(given, task, 7)
+
+
+def test_a_folder_without_a_training_is_no_model(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=f"no model or training '{re.escape(str(tmp_path))}'"):
+        model_for(str(tmp_path), task, 7)
+
+
+def test_a_training_is_found_by_its_folder_and_keeps_its_own_seed(
+    task: Task, fitted: PowerForge
+) -> None:
+    found = model_for(str(fitted.run), task, seed=99)
+    assert isinstance(found, PowerForge)
+    assert found.seed == 7
+    assert same_weights(found.network, fitted.network)
+
+
+def test_other_test_windows_of_the_same_data_are_forecast(task: Task, fitted: PowerForge) -> None:
+    more = load_run(fitted.run, Task(task.store, **WINDOWS, windows="all"))
+    context = task.test.context(0)
+    assert torch.equal(more.predict(context).values, fitted.predict(context).values)
+
+
+def test_the_name_of_a_trained_model_gets_the_command_to_run(task: Task) -> None:
+    command = f"powerphase train powerforge --data {task.store.path} --out RUN"
+    with pytest.raises(TrainingError, match=re.escape(f"`{command}`, then give RUN instead")):
+        model_for("powerforge", task, 42)
+
+
+@pytest.fixture(scope="module")
+def other_seed(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    out = tmp_path_factory.mktemp("other") / "seed"
+    return generate("ieee14", out, signals=exact_signals(60), seed=3)
+
+
+def test_a_training_on_another_record_is_refused_by_its_fingerprint(
+    fitted: PowerForge, sixty_days: Store, other_seed: Store
+) -> None:
+    own, other = (store.manifest.fingerprint for store in (sixty_days, other_seed))
+    refusal = (
+        f"powerforge: was trained on fingerprint '{own}', and the data set has '{other}'; give"
+    )
+    with pytest.raises(CheckpointError, match=refusal):
+        model_for(str(fitted.run), Task(other_seed, **WINDOWS), 42)
+
+
+def test_a_training_on_another_edition_is_refused(fitted: PowerForge, tmp_path: Path) -> None:
+    signals = replace(exact_signals(60), edition="inexact")
+    store = generate("ieee14", tmp_path / "s", signals=signals)
+    with pytest.raises(CheckpointError, match=r"trained on edition 'exact', .* has 'inexact'"):
+        load_run(fitted.run, Task(store, **WINDOWS))
+
+
+@pytest.mark.parametrize("name", ["context", "horizon"])
+def test_a_training_for_other_windows_is_refused(
+    fitted: PowerForge, sixty_days: Store, name: str
+) -> None:
+    asked = {**WINDOWS, name: 96}
+    with pytest.raises(CheckpointError, match=f"was trained on {name} {WINDOWS[name]}, .* has 96"):
+        load_run(fitted.run, Task(sixty_days, **asked))
+
+
+def test_a_training_that_does_not_say_on_what_is_refused(task: Task, tmp_path: Path) -> None:
+    PowerForge(tiny(epochs=1, training={"batches_per_epoch": 1}), run=tmp_path / "run").fit(
+        task.training
+    )
+    with pytest.raises(CheckpointError, match="was trained on grid None, and the data set has"):
+        load_run(tmp_path / "run", task)
+
+
+def test_a_forecast_can_be_continued_by_the_loaded_model(
+    task: Task, fitted: PowerForge, tmp_path: Path
+) -> None:
+    written = forecast(fitted, task, out=tmp_path / "f", device="cpu")
+    again = forecast(load_run(fitted.run, task), task, out=tmp_path / "f", device="cpu")
+    assert written.description == again.description
+    for (_, _, one), (_, _, other) in zip(written.pieces(()), again.pieces(()), strict=True):
+        assert torch.equal(one.values, other.values)
+
+
+def test_only_networks_are_trained() -> None:
+    assert trainable("powerforge") is PowerForge
+    with pytest.raises(
+        TrainingError,
+        match="last-week needs no training, `powerphase forecast last-week` fits it; trained are "
+        "powerforge",
+    ):
+        trainable("last-week")
+    with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):
+        trainable("powerfrog")

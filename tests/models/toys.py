@@ -1,0 +1,203 @@
+"""Networks that are trained in no time, and a grid of two buses for them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.run import Place, RunFolder
+from powerphase.models.trained import Memory, Trained
+from powerphase.models.training import Losses, TrainingConfig
+from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
+
+N_STEPS, CONTEXT, HORIZON, VALIDATION = 100, 5, 3, (100, 104, 108, 112, 116)
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """On a busy machine, threads that wait for each other cost more than such networks do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def layout_of_two() -> Layout:
+    return Layout(
+        grid="two",
+        bus_id=np.array([7, 104]),
+        bus_type=np.array([1, 3]),
+        nominal_kv=np.array([380.0, 110.0]),
+        branch=np.array([[0, 1]]),
+        p_scale_mw=1.0,
+        q_scale_mvar=1.0,
+    )
+
+
+def training_of(
+    values: np.ndarray, n_steps: int = N_STEPS, origins: Sequence[int] = VALIDATION
+) -> Training:
+    """A training on the first steps of these states, validated from the given steps on."""
+    layout, time = layout_of_two(), np.datetime64("2015-01-01", "s") + 900 * np.arange(len(values))
+
+    def record(n: int) -> Record:
+        return Record(layout, time[:n], lambda steps, channels: values[steps, channels])
+
+    validation = Windows(record(len(values)), np.array(origins, int), CONTEXT, HORIZON)
+    return Training(record(n_steps), validation)
+
+
+def wavy_training(n_steps: int = N_STEPS, origins: Sequence[int] = VALIDATION) -> Training:
+    step, channel = np.arange(N_STEPS + 20)[:, None], np.arange(8)
+    values = np.sin(step / (4 + channel)) + np.random.default_rng(0).normal(
+        0, 0.1, (N_STEPS + 20, 8)
+    )
+    return training_of(values.astype(np.float32), n_steps, origins)
+
+
+def flat_training() -> Training:
+    """All zero, so that the CRPS of a scenario is its distance from zero."""
+    return training_of(np.zeros((N_STEPS + 20, 8), np.float32))
+
+
+class Toy(nn.Module):
+    """Three lines through the last steps, with dropout and a size that `prepare` measures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(CONTEXT, 3 * HORIZON)
+        self.dropout = nn.Dropout(0.3)
+        self.register_buffer("size", torch.ones(()))
+
+    def prepare(self, batches: Batches) -> None:
+        self.size.copy_(batches[0][1].abs().mean())
+
+    def forward(self, context: Context, target: Tensor) -> Losses:
+        error = (self._values(context) - target.unsqueeze(1)).abs().mean()
+        weights = 0.01 * self.line.weight.square().sum()
+        return Losses(error + weights, {"error": error.detach(), "weights": weights.detach()})
+
+    def scenarios(self, context: Context) -> Scenarios:
+        return Scenarios.equal(self._values(context))
+
+    def _values(self, context: Context) -> Tensor:
+        seen = self.dropout(context.past.movedim(1, 2))
+        return self.size * self.line(seen).unflatten(2, (3, HORIZON)).permute(0, 2, 3, 1)
+
+
+class Scripted(nn.Module):
+    """A network that scores in each epoch what a script says, on the flat record.
+
+    Args:
+        scores: the CRPS after each epoch.
+        per_epoch: steps of an epoch.
+        width: gives a part of the loss by the number of the step, from 1 on.
+        slope: the loss is so much times the sum of the weights.
+    """
+
+    def __init__(
+        self,
+        scores: Sequence[float],
+        per_epoch: int = 3,
+        width: Callable[[int], float] = lambda step: 0.0,
+        slope: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.scores, self.per_epoch, self.width, self.slope = scores, per_epoch, width, slope
+
+    def prepare(self, batches: Batches) -> None:
+        self.steps.zero_()
+
+    def forward(self, context: Context, target: Tensor) -> Losses:
+        self.steps += 1
+        height, width = self.slope * self.weight.sum(), torch.tensor(self.width(int(self.steps)))
+        return Losses(height + width, {"height": height.detach(), "width": width})
+
+    def scenarios(self, context: Context) -> Scenarios:
+        score = self.scores[int(self.steps) // self.per_epoch - 1]
+        n_windows, _, n_channels = context.past.shape
+        return Scenarios.equal(torch.full((n_windows, 1, HORIZON, n_channels), score))
+
+
+LONG_STEPS = TrainingConfig(
+    epochs=6, batches_per_epoch=3, batch_size=4, learning_rate=0.4, patience=1
+)
+"""With them, the best epoch is not the last, and the learning rate is lowered on the way."""
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    """What `Trained` asks of a config, and one constant."""
+
+    shade: int = 0
+    training: TrainingConfig = LONG_STEPS
+
+    def for_grid(self, grid: str) -> "ToyConfig":
+        return self
+
+    def variant(self, grid: str) -> str | None:
+        return "shady" if self.shade else None
+
+
+class ToyModel(Trained):
+    """A toy as a forecaster."""
+
+    name = "toy"
+    config_type = ToyConfig
+
+    def make_network(self, place: Place) -> nn.Module:
+        return Toy()
+
+    def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
+        return 0.0
+
+
+class Shelf(Memory):
+    """A keeper that shows what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[dict[str, Any]] = []
+        self.saved: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self.saved = {name: tensor.clone() for name, tensor in tensors.items()}, dict(facts)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        self.lines.append(dict(line))
+
+
+def tiny(epochs: int = 2, training: Mapping[str, Any] | None = None, **changes: Any) -> Any:
+    """PowerForge for windows of a quarter of a day after two days."""
+    budget = {"epochs": epochs, "batches_per_epoch": 3, "batch_size": 8, **(training or {})}
+    sizes = {"hidden": 8, "tokens": 3, "scenarios": 4, "node_embedding": 2, "segments": 2}
+    return PowerForgeConfig(
+        **{**sizes, "kernels": (3, 5), "calibration_batches": 2, **changes},
+        training=TrainingConfig(**budget),
+    )
+
+
+def curve_of(run: Path) -> list[dict[str, Any]]:
+    """The log, without what no two trainings share."""
+    lines = RunFolder.open(run).curve()
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def files_in(run: Path) -> set[str]:
+    """What lies there, beside the lock of whoever writes."""
+    return {file.name for file in run.iterdir()} - {".lock"}
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Whether every bit agrees."""
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)

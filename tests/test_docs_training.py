@@ -1,0 +1,73 @@
+"""What the pages on training and PowerForge show is so."""
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from powerphase.models.configuration import configured
+from powerphase.models.powerforge.config import ABLATIONS, PowerForgeConfig
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+class Writer:
+    """Stands for TensorBoard's writer, which is no dependency."""
+
+    written: ClassVar[list[tuple[str, float, int]]] = []
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.written.append((name, value, step))
+
+
+def test_the_log_can_be_given_to_tensorboard_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    (tmp_path / "runs/powerforge").mkdir(parents=True)
+    lines = [{"epoch": k, "step": 30 * k, "loss": 1 / k} for k in (1, 2)]
+    log = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "runs/powerforge/log.jsonl").write_text(log)
+    module = ModuleType("torch.utils.tensorboard")
+    vars(module).update(SimpleNamespace(SummaryWriter=Writer).__dict__)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "training.md", "exec"), {})
+    assert ("loss", 0.5, 60) in Writer.written
+    assert len(Writer.written) == 6
+
+
+def test_the_configuration_of_the_page_is_one() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    config = configured(PowerForgeConfig, tomllib.loads(text))
+    assert not config.physics
+    assert config.training.epochs == 50
+
+
+def test_every_ablation_is_named_as_the_page_says() -> None:
+    page = (DOCS / "powerforge.md").read_text()
+    rows = re.findall(r"\| `(\w+) = (.+?)` \| `powerforge\+([\w-]+)` \|", page)
+    assert {field for field, _, _ in rows} == set(ABLATIONS)
+    for field, value, variant in rows:
+        config = configured(PowerForgeConfig, tomllib.loads(f"{field} = {value}"))
+        assert config.variant("activsg500") == variant
+
+
+def test_every_field_of_the_examples_is_one() -> None:
+    examples = sorted((DOCS.parent / "examples").glob("*.toml"))
+    assert examples
+    for file in examples:
+        configured(PowerForgeConfig, tomllib.loads(file.read_text()))
