@@ -206,7 +206,7 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Instead of the configured ones.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Instead of the grid's.")] = None,
     channel_block: Annotated[
-        int | None, typer.Option(min=4, help="Channels at a time: less memory, same result.")
+        int | None, typer.Option(min=4, help="Channels at a time: less memory, more time.")
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -236,7 +236,8 @@ def train(
             on_progress=report,
         )
         needed = trained.memory_gib(task.training, channel_block)
-        console.print(f"{model} on {task.layout.n_channels:,} channels: about {needed:.1f} GiB")
+        size = f"{task.layout.n_channels:,} channels"
+        console.print(f"{model} on {size}: about {needed:.1f} GiB beside torch itself")
         trained.fit(task.training)
     show_run(RunFolder.open(run))
 

@@ -104,15 +104,15 @@ def show_run(run: "RunFolder") -> None:
     data = [f"{name} {value}" for name, value in h.data.items()]
     table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
     epochs = h.config["training"]["epochs"]
-    state = f"UNFINISHED, {len(curve)} of {epochs} epochs"
+    state = f"UNFINISHED, {curve[-1]['epoch'] if curve else 0} of {epochs} epochs"
     table.add_row("state", state if h.outcome is None else f"finished, {epochs} epochs")
     if run.weights_file.exists():
         table.add_row("parameters", _parameters(read_tensors(run.weights_file)[0]))
     table.add_row("configuration", ", ".join(_flat(h.config)))
     if curve:
         found = [line["validation_crps"] for line in curve]
-        best = min(range(len(found)), key=found.__getitem__)
-        text = f"from {found[0]:.5f} to {found[best]:.5f} after epoch {best + 1}"
+        best = min(curve, key=lambda line: line["validation_crps"])
+        text = f"from {found[0]:.5f} to {best['validation_crps']:.5f} after epoch {best['epoch']}"
         table.add_row("validation CRPS", f"{text}, learning rate {curve[-1]['learning_rate']:.1e}")
         table.add_row("", _spark(found, 60))
     if h.outcome is not None:

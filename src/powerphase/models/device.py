@@ -32,6 +32,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", number)
 
 
+def team_size() -> int:
+    """How many processes were started together."""
+    return int(os.environ["WORLD_SIZE"]) if distributed.is_torchelastic_launched() else 1
+
+
 def is_leader() -> bool:
     """Whether this process writes and speaks for all that were started together."""
     return not distributed.is_torchelastic_launched() or os.environ["RANK"] == "0"

@@ -276,6 +276,8 @@ def _read_header(file: Path) -> Header:
         raise CheckpointError(f"{file.parent}: is no training; it has no {HEADER}")
     try:
         found = json.loads(file.read_text())
+        if not all(isinstance(found[name], dict) for name in ("config", "place", "data")):
+            raise ValueError("config, place and data must be tables")
         if found["format"] != FORMAT:
             raise CheckpointError(
                 f"{file}: is of format {found['format']!r} and this version reads {FORMAT}; use "

@@ -312,13 +312,13 @@ class Trainer:
     def _settings(self) -> Iterator[None]:
         """The seeds and switches of torch as a training wants them, and as they were afterwards."""
         on_gpu, cudnn = self.device.type == "cuda", torch.backends.cudnn
+        exact = self.config.precision == "float32"
         before = torch.get_float32_matmul_precision()
         with (
             torch.random.fork_rng(devices=[self.device] if on_gpu else []),
-            torch.backends.cudnn.flags(cudnn.enabled, benchmark=False, deterministic=True),
+            cudnn.flags(cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=not exact),
         ):
             if on_gpu:
-                exact = self.config.precision == "float32"
                 torch.set_float32_matmul_precision("highest" if exact else "high")
             try:
                 yield

@@ -1,8 +1,11 @@
 """PowerForge as a forecaster: what ties the network to training, prediction and memory."""
 
+from math import ceil
+
 import torch
 from torch import nn
 
+from powerphase.models.device import team_size
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.memory import memory_gib
 from powerphase.models.powerforge.network import PowerForgeNetwork
@@ -25,9 +28,10 @@ class PowerForge(Trained):
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
-        windows = train.validation
+        windows, config = train.validation, self.config.for_grid(train.layout.grid)
         return memory_gib(
-            self.config.for_grid(train.layout.grid),
+            config,
+            ceil(config.training.batch_size / team_size()),
             train.layout.n_buses,
             len(train.record),
             len(windows),
