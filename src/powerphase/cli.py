@@ -193,7 +193,7 @@ def info(
 Windows = Annotated[str, typer.Option(help="Test windows: the paper's 10, any number, or all.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU where there is one.")]
 Data = Annotated[str, typer.Option(help="The data set's directory or URL.")]
-Seed = Annotated[int, typer.Option(help="Fixes what is random in the model.")]
+Seed = Annotated[int, typer.Option(help="Fixes what is random; a training has its own.")]
 
 
 @app.command()
@@ -216,7 +216,7 @@ def train(
 
     Example: `powerphase train powerforge --data data/activsg500 --out runs/powerforge`
     """
-    from powerphase.bench.models import data_of, trainable
+    from powerphase.bench.models import trainable
     from powerphase.models.configuration import read_config
     from powerphase.models.run import RunFolder
     from powerphase.models.trained import with_training
@@ -232,7 +232,6 @@ def train(
             device=device,
             channel_block=channel_block,
             run=run,
-            data=data_of(task),
             on_progress=report,
         )
         needed = trained.memory_gib(task.training, channel_block)

@@ -51,7 +51,8 @@ def peak_memory_gib(device: torch.device) -> float | None:
 def free_memory_gib(device: torch.device) -> float | None:
     """What could be taken now, on the GPU or of this machine; None where nobody says."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] / 2**30
+        ours = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return (torch.cuda.mem_get_info(device)[0] + ours) / 2**30
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -97,10 +97,14 @@ def _model(model: str, variant: str | None, seed: int) -> str:
 def show_run(run: "RunFolder") -> None:
     """What was or is being trained, its parameters by part, its configuration and its curve."""
     from powerphase.models.checkpoint import read_tensors
+    from powerphase.models.configuration import configured
+    from powerphase.models.registry import model_class
 
     h, curve = run.header, run.curve()
     table = _facts(f"training {run.path}")
-    table.add_row("model", _model(h.model, None, h.seed))
+    kind = model_class(h.model).config_type
+    variant = configured(kind, h.config).variant(h.place.grid)
+    table.add_row("model", _model(h.model, variant, h.seed))
     data = [f"{name} {value}" for name, value in h.data.items()]
     table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
     epochs = h.config["training"]["epochs"]

@@ -5,9 +5,10 @@ are. A forecaster sees nothing else of a data set, and above all no target: a `C
 window's origin, and a `Training` cannot be read past the last step that a model may be fitted on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -256,9 +257,13 @@ class Training:
     from a copy on their device.
     """
 
-    def __init__(self, record: Record, validation: Windows) -> None:
+    def __init__(
+        self, record: Record, validation: Windows, data: Mapping[str, Any] | None = None
+    ) -> None:
         self.record = record
         self.validation = validation
+        self.data = dict(data or {})
+        """Which data set and task this is of; what was trained on one is not used on another."""
         self.read = record.read
         self.time = record.time
 

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from powerphase.bench.forecasting import forecast
-from powerphase.bench.models import data_of, load_run, model_for, trainable
+from powerphase.bench.models import load_run, model_for, trainable
 from powerphase.bench.oracle import Oracle
 from powerphase.dataset.generation import generate
 from powerphase.dataset.store import Store
 from powerphase.errors import CheckpointError, TrainingError, UnknownName
 from powerphase.models.naive import LastWeek
 from powerphase.models.powerforge.model import PowerForge
+from powerphase.scenarios import Training
 from powerphase.task.windows import Task
 from tests.dataset.exact import exact_signals
 from tests.models.toys import one_thread, same_weights, tiny
@@ -37,7 +38,7 @@ def task(sixty_days: Store) -> Task:
 @pytest.fixture(scope="module")
 def fitted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> PowerForge:
     run = tmp_path_factory.mktemp("runs") / "powerforge"
-    model = PowerForge(tiny(epochs=1), seed=7, run=run, data=data_of(task))
+    model = PowerForge(tiny(epochs=1), seed=7, run=run)
     model.fit(task.training)
     return model
 
@@ -117,9 +118,9 @@ def test_a_training_for_other_windows_is_refused(
 
 
 def test_a_training_that_does_not_say_on_what_is_refused(task: Task, tmp_path: Path) -> None:
-    PowerForge(tiny(epochs=1, training={"batches_per_epoch": 1}), run=tmp_path / "run").fit(
-        task.training
-    )
+    bare = Training(task.training.record, task.training.validation)
+    config = tiny(epochs=1, training={"batches_per_epoch": 1})
+    PowerForge(config, run=tmp_path / "run").fit(bare)
     with pytest.raises(CheckpointError, match="was trained on grid None, and the data set has"):
         load_run(tmp_path / "run", task)
 

@@ -8,6 +8,7 @@ import torch
 from torch import distributed
 
 from powerphase.errors import TaskError, UnknownName
+from powerphase.models import device
 from powerphase.models.device import Team, choose_device, is_leader, team
 
 CPU = torch.device("cpu")
@@ -116,8 +117,16 @@ def fail_in_a_team() -> None:
         raise ValueError("stop")
 
 
-def test_a_team_of_torchrun_ends_with_its_training(started: Started) -> None:
+def test_trainings_of_one_script_share_a_team_whatever_became_of_the_first(
+    started: Started,
+) -> None:
     started(rank=0, size=1)
-    with pytest.raises(ValueError, match="stop"):
-        fail_in_a_team()
+    try:
+        with pytest.raises(ValueError, match="stop"):
+            fail_in_a_team()
+        with team(torch.device("cpu")) as members:
+            assert members.size == 1
+    finally:
+        device._leave()
     assert not distributed.is_initialized()
+    device._leave()

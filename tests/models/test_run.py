@@ -65,7 +65,7 @@ class Stopped(Exception):
 
 
 def train(run: Path, **options: Any) -> ToyModel:
-    model = ToyModel(run=run, data={"record": "wavy"}, **options)
+    model = ToyModel(run=run, **options)
     model.fit(wavy_training())
     return model
 

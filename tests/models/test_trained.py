@@ -270,7 +270,7 @@ def test_what_does_not_fit_is_refused_and_the_advice_helps(
     there = PowerForge(config).memory_gib(task.training, block)
     monkeypatch.setattr(trained_module, "free_memory_gib", lambda device: there)
     start = "training powerforge on 56 channels with a batch of 8 takes about .* GiB, and cpu has"
-    advice = f"give --channel-block {block}, which changes no result"
+    advice = f"give --channel-block {block}, which takes longer and computes the same"
     with pytest.raises(TrainingError, match=f"{start} .* GiB free; {advice}"):
         PowerForge(config, run=tmp_path / "run").fit(task.training)
     assert not (tmp_path / "run").exists()

@@ -324,7 +324,7 @@ def raising(error: Exception, at: int) -> Callable[[int], float]:
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(CPU_FULL)]
 )
 def test_out_of_memory_says_what_to_lower(error: Exception) -> None:
-    advice = "batch of 4 and 8 channels; give --channel-block .* or a smaller --batch-size"
+    advice = "batch of 4 and 8 channels; give --channel-block.* or a smaller --batch-size"
     with pytest.raises(TrainingError, match=f"step 5: cpu is out of memory with a {advice}"):
         run(Scripted([1.0] * 3, width=raising(error, at=5)))
 
@@ -385,12 +385,12 @@ def test_a_batch_must_divide_among_the_processes(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_budget_that_trains_nothing_is_refused(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"training: .*{field}"):
+    with pytest.raises(ConfigError, match=field):
         TrainingConfig(**{field: value})
 
 
 def test_all_that_is_wrong_with_a_budget_is_said_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"epochs.*; training: factor"):
+    with pytest.raises(ConfigError, match=r"epochs.*; factor"):
         TrainingConfig(epochs=0, factor=2.0)
 
 

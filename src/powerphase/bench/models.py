@@ -1,19 +1,14 @@
 """Models for a task: by name, or by the folder of their training."""
 
 from pathlib import Path
-from typing import Any
 
-from powerphase.bench.forecasting import facts_of
 from powerphase.bench.oracle import Oracle
-from powerphase.errors import CheckpointError, TrainingError, UnknownName
+from powerphase.errors import TrainingError, UnknownName
 from powerphase.models.base import Forecaster
 from powerphase.models.registry import MODELS, make_model, model_class
 from powerphase.models.run import RunFolder, is_run
 from powerphase.models.trained import Trained
 from powerphase.task.windows import Task
-
-DATA = ("grid", "edition", "fingerprint", "task_version", "context", "horizon")
-"""What a training says of its data; which windows are tested does not matter to it."""
 
 
 def model_for(given: str, task: Task, seed: int) -> Forecaster:
@@ -44,20 +39,8 @@ def trainable(name: str) -> type[Trained]:
     return found
 
 
-def data_of(task: Task) -> dict[str, Any]:
-    """What a training on this task says of its data."""
-    facts = facts_of(task)
-    return {name: facts[name] for name in DATA}
-
-
 def load_run(run: str | Path, task: Task) -> Trained:
     """The model that was trained in a folder, if it was trained on this task's data."""
-    header = RunFolder.open(run).header
-    for name, wanted in data_of(task).items():
-        found = header.data.get(name)
-        if found != wanted:
-            raise CheckpointError(
-                f"{run}: was trained on {name} {found!r}, and the data set has {wanted!r}; give "
-                "the data set that it was trained on, or train on this one"
-            )
-    return trainable(header.model).load(run)
+    model = trainable(RunFolder.open(run).header.model).load(run)
+    model.fit(task.training)  # it is trained already, and refuses other data
+    return model

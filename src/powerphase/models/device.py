@@ -1,5 +1,6 @@
 """Where a model computes, alone or together with its likes in other processes."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
-from powerphase.errors import TaskError, UnknownName
+from powerphase.errors import TaskError, TrainingError, UnknownName
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -48,6 +49,7 @@ class Team:
 
     rank: int = 0
     size: int = 1
+    device: str = "cpu"
 
     @property
     def leads(self) -> bool:
@@ -65,10 +67,23 @@ class Team:
             distributed.all_reduce(value)
         return value
 
+    def agree(self, epoch: int) -> None:
+        """Refuse to go on where the processes would begin at different epochs."""
+        if int(self.total(torch.tensor(epoch, device=self.device))) != self.size * epoch:
+            raise TrainingError(
+                f"process {self.rank} finds the training at epoch {epoch}, others do not; let all "
+                "of them see the same folder"
+            )
+
     def wait(self) -> None:
         """Until all processes are here."""
         if self.size > 1:
             distributed.barrier()
+
+
+def _leave() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 @contextmanager
@@ -79,8 +94,8 @@ def team(device: torch.device) -> Iterator[Team]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield Team(distributed.get_rank(), distributed.get_world_size())
-    finally:
-        distributed.destroy_process_group()
+    if not distributed.is_initialized():
+        # Once for all trainings of a script: a group cannot be formed twice in the same place.
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_leave)
+    yield Team(distributed.get_rank(), distributed.get_world_size(), str(device))

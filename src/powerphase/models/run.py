@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from powerphase.errors import CheckpointError, TrainingError
-from powerphase.files import disk_errors, hold_lock, replace_file
+from powerphase.files import disk_errors, flush, hold_lock, replace_file
 from powerphase.models.checkpoint import read_tensors, write_tensors
 from powerphase.scenarios import Layout
 
@@ -174,8 +175,8 @@ class RunFolder:
 
     def _check_epochs(self) -> None:
         """Refuse to stop before where the training is: its best weights may be of a later epoch."""
-        saved = self.resume()
-        if saved is not None and saved[1]["epoch"] > self.header.config["training"]["epochs"]:
+        saved, asked = self.resume(), self.header.config.get("training", {}).get("epochs", inf)
+        if saved is not None and saved[1]["epoch"] > asked:
             raise TrainingError(
                 f"{self.path}: is at epoch {saved[1]['epoch']} already; give it that many or more"
             )
@@ -208,6 +209,7 @@ class RunFolder:
                 self._continues_log = True
             with file.open("a") as handle:
                 handle.write(_as_line(line))
+            flush(file)
 
     def curve(self) -> list[dict[str, Any]]:
         """All lines of the log that are whole."""

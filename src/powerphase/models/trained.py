@@ -25,7 +25,7 @@ from powerphase.models.training import (
     OnProgress,
     Trainer,
     TrainingConfig,
-    seed_everything,
+    seed_torch,
 )
 from powerphase.scenarios import Context, Scenarios, Training
 
@@ -51,7 +51,6 @@ class Trained(ABC):
         device: cpu, cuda, or auto for a GPU where there is one.
         channel_block: how many channels to work on at a time where memory is short.
         run: a folder for the training; one that was interrupted there is continued.
-        data: said in that folder about the data set, and compared when it is continued.
         on_progress: called after each step.
     """
 
@@ -66,13 +65,13 @@ class Trained(ABC):
         device: str = "auto",
         channel_block: int | None = None,
         run: str | Path | None = None,
-        data: Mapping[str, Any] | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.config: Any = self.config_type() if config is None else config
         self.seed, self.device, self.channel_block = seed, device, channel_block
         self.run = None if run is None else Path(run)
-        self.data = dict(data or {})
+        self.data: dict[str, Any] = {}
+        """Which data set and task the model was trained on."""
         self.on_progress = on_progress
         self.network: nn.Module | None = None
         self.outcome: dict[str, Any] | None = None
@@ -127,13 +126,16 @@ class Trained(ABC):
         windows = train.validation
         self.config = self.config.for_grid(train.layout.grid)
         self._place = Place.of(train.layout, windows.context_steps, windows.horizon)
+        self.data = train.data
 
     def fit(self, train: Training) -> None:
         """Train, and take the weights that are best on the validation windows.
 
-        A model that was loaded from a folder is trained already, and stays as it is.
+        A model that was loaded from a folder is trained already, and stays as it is; on other data
+        than it was trained on, it is refused.
         """
         if self._is_loaded:
+            self._check_data(train)
             return
         device = choose_device(self.device)
         self.settle(train)
@@ -176,11 +178,20 @@ class Trained(ABC):
         fitting = [block for block in blocks if self.memory_gib(train, block) <= there]
         advice = "give a smaller --batch-size, or use another machine"
         if fitting:
-            advice = f"give --channel-block {fitting[0]}, which changes no result"
+            advice = f"give --channel-block {fitting[0]}, which takes longer and computes the same"
         raise TrainingError(
             f"training {self.name} on {n_channels:,} channels with a batch of {batch} takes about "
             f"{needed:.1f} GiB, and {device.type} has {there:.1f} GiB free; {advice}"
         )
+
+    def _check_data(self, train: Training) -> None:
+        for name, wanted in train.data.items():
+            found = self.data.get(name)
+            if found != wanted:
+                raise CheckpointError(
+                    f"{self.run}: was trained on {name} {found!r}, and the data set has "
+                    f"{wanted!r}; give the data set that it was trained on, or train on this one"
+                )
 
     def _take(self, folder: RunFolder) -> None:
         """Be what was trained in the folder."""
@@ -189,10 +200,11 @@ class Trained(ABC):
         self.network = network.eval()
         self.outcome, curve = folder.header.outcome, folder.curve()
         self._is_unfinished = self.outcome is None
-        if self.outcome is None and curve:
+        if self.outcome is None:
+            last = curve[-1] if curve else {"step": None, "seconds": None}
             self.outcome = {
-                "steps": curve[-1]["step"],
-                "train_s": curve[-1]["seconds"],
+                "steps": last["step"],
+                "train_s": last["seconds"],
                 "peak_memory_gib": None,
                 "hardware": "unknown",
             }
@@ -200,7 +212,7 @@ class Trained(ABC):
     def _fresh_network(self) -> nn.Module:
         assert self._place is not None
         with torch.random.fork_rng(devices=[]):
-            seed_everything(self.seed, "weights")
+            seed_torch(torch.device("cpu"), self.seed, "weights")
             return self.make_network(self._place)
 
     def _train(self, train: Training, device: torch.device, keeper: Keeper) -> None:

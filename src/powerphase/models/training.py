@@ -26,6 +26,9 @@ from powerphase.models.device import Team, team
 from powerphase.scenarios import Batches, Training
 from powerphase.seeds import stream
 
+VALIDATION_SHARE = 4
+"""A batch of validation windows is so much smaller than one of training: it is scored too."""
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -42,7 +45,7 @@ class TrainingConfig:
     """Epochs without a better validation before the learning rate is lowered."""
     factor: float = 0.5
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
-    """Of matrix products on a GPU; on a CPU, tf32 is float32. Everything else is float32."""
+    """Of matrix products; tf32 is for GPUs, on a CPU it is float32. All else is float32."""
 
     def __post_init__(self) -> None:
         rules = (
@@ -55,7 +58,7 @@ class TrainingConfig:
              "more"),
             (not 0 < self.factor < 1, "factor must be between 0 and 1"),
         )  # fmt: skip
-        problems = [f"training: {text}" for fails, text in rules if fails]
+        problems = [text for fails, text in rules if fails]
         if problems:
             raise ConfigError("; ".join(problems))
 
@@ -167,13 +170,15 @@ class Trainer:
         if saved is not None:
             self._restore(*saved)
             self.continued = True
+        members.agree(self.epoch)
         if self.epoch == self.config.epochs:
             return
         batches = self.train.batches(size, self.seed, self.device)
         if saved is None:
             self.network.prepare(batches)  # type: ignore[operator]
         batches.share = members.share
-        windows = self.train.validation.load(max(1, size // 4), self.device)[members.share]
+        at_once = max(1, size // members.size // VALIDATION_SHARE)
+        windows = self.train.validation.load(at_once, self.device)[members.share]
         step = DistributedDataParallel(self.network) if members.size > 1 else self.network
         while self.epoch < self.config.epochs:
             start = perf_counter()
@@ -188,7 +193,7 @@ class Trainer:
         names: list[str] = []
         first = self.epoch * self.config.batches_per_epoch
         for number in range(first, first + self.config.batches_per_epoch):
-            seed_everything(self.seed, "step", number, members.rank)
+            seed_torch(self.device, self.seed, "step", number, members.rank)
             with self._out_of_memory(f"step {number + 1}"):
                 parts = self._step(step, batches, number)
             names = list(parts)
@@ -244,8 +249,10 @@ class Trainer:
         rate = self.optimiser.param_groups[0]["lr"]
         self.schedule.step(found)
         self.epoch += 1
-        if hardware(self.device) not in self.hardware:
-            self.hardware.append(hardware(self.device))
+        machine = hardware(self.device)
+        machine = machine if members.size == 1 else f"{members.size} × {machine}"
+        if machine not in self.hardware:
+            self.hardware.append(machine)
         self.seconds += perf_counter() - start
         better = found < self.best
         self.best = min(self.best, found)
@@ -337,10 +344,14 @@ class Trainer:
             raise TrainingError(
                 f"{where}: {self.device} is out of memory with a batch of "
                 f"{self.config.batch_size} and {self.train.layout.n_channels:,} channels; give "
-                "--channel-block (it changes no result) or a smaller --batch-size"
+                "--channel-block, which takes longer, or a smaller --batch-size"
             ) from error
 
 
-def seed_everything(seed: int, *labels: str | int) -> None:
-    """Fix what torch draws next by the seed and its labels."""
-    torch.manual_seed(int(stream(seed, *labels).integers(2**63)))
+def seed_torch(device: torch.device, seed: int, *labels: str | int) -> None:
+    """Fix what torch draws next on the CPU and the device by the seed and its labels."""
+    number = int(stream(seed, *labels).integers(2**63))
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(number)

@@ -2,6 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -68,7 +69,21 @@ class Task:
         """What a model may be fitted on, and the validation windows on which it may choose."""
         origins = self.protocol.validation_origins(self.splits)
         validation = self._windows(origins, self.splits.train_stop)  # no test step can be read
-        return Training(self._record(self.splits.first, self.splits.fit_stop), validation)
+        record = self._record(self.splits.first, self.splits.fit_stop)
+        return Training(record, validation, self._data)
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        """What a training must know its data by; which windows are tested does not matter to it."""
+        manifest, protocol = self.store.manifest, self.protocol
+        return {
+            "grid": manifest.grid,
+            "edition": manifest.edition,
+            "fingerprint": manifest.fingerprint,
+            "task_version": protocol.version,
+            "context": protocol.context,
+            "horizon": protocol.horizon,
+        }
 
     def _windows(self, origins: Int[np.ndarray, " B"], stop: int) -> Windows:
         record = self._record(0, stop)

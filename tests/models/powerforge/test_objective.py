@@ -168,3 +168,19 @@ def test_the_reference_is_added_and_angles_are_wrapped() -> None:
     torch.testing.assert_close(made[V], deviations.v + day[V].unsqueeze(2))
     angle = deviations.theta + day[3].unsqueeze(2)
     torch.testing.assert_close(made[3], torch.atan2(angle.sin(), angle.cos()))
+
+
+@pytest.mark.parametrize("objective", ["ordered-quantile", "winner-takes-all"])
+def test_half_precision_does_not_reach_the_objective(objective: str) -> None:
+    """Products of matrices may be rounded; what is made of their results may not."""
+    config = replace(TINY, objective=objective)
+    generator = torch.Generator().manual_seed(3)
+    made = [torch.randn((2, 3, config.scenarios, 6), generator=generator) for _ in range(4)]
+    day, truth = (torch.randn((4, 2, 3, 6), generator=generator) for _ in range(2))
+    part = Objective(config)
+    counts = Counts(2, 3, config.scenarios, 6)
+    full = part.of_block(Deviations(*made), torch.tensor(0.05), day, truth, counts)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = part.of_block(Deviations(*made), torch.tensor(0.05), day, truth, counts)
+    for name, value in full.items():
+        assert torch.equal(half[name], value), name

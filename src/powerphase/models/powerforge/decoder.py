@@ -60,13 +60,14 @@ class Decoder(nn.Module):
 
     def draw_noise(self, generator: torch.Generator | None = None) -> Float[Tensor, "2 M H"]:
         """One shock of P and one of Q for each scenario and step, shared by the whole grid."""
-        size, device = (2, self.config.scenarios, self.horizon), self.scenario.device
+        size = (2, self.config.scenarios, self.horizon)
+        device = self.scenario.device if generator is None else generator.device
         noise = torch.randn(size, device=device, generator=generator)
         if self.config.noise == "student-t":
             shape = torch.full(size, self.config.student_degrees / 2, device=device)
             gamma = torch._standard_gamma(shape, generator=generator)
             noise = noise / (gamma * 2 / self.config.student_degrees).sqrt()
-        return noise
+        return noise.to(self.scenario.device)
 
     def forward(
         self, state: Float[Tensor, "B N 4 K"], noise: Float[Tensor, "2 M H"] | None

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from powerphase.models.powerforge.anchor import wrap
 
-M, H = 2, 3
+M, H = -2, -1
 """Where scenarios and steps are among the axes of a kind's scenarios, B N M H."""
 
 
@@ -60,8 +60,8 @@ class _FanLoss(torch.autograd.Function):
         fan, order = scenarios.sort(M)
         parts, slope = scenarios.new_zeros(4), torch.zeros_like(fan)
         error = target - fan
-        by_level = error.sum((0, 1, 3)) * terms.pinball
-        pinball = level @ by_level + F.relu(-error).sum() * terms.pinball
+        by_level = error.sum((0, 1, H)) * terms.pinball
+        pinball = (level * by_level).sum() + F.relu(-error).sum() * terms.pinball
         parts[0] = weight * pinball
         torch.sub((error < 0).to(fan.dtype), level[:, None], out=slope)
         slope *= weight * terms.pinball
@@ -71,15 +71,15 @@ class _FanLoss(torch.autograd.Function):
             parts[2] = _add_jitter(fan, slope, terms)
         if terms.ramp:
             parts[3] = _add_ramp(fan, slope, terms.ramp)
-        ctx.save_for_backward(torch.empty_like(slope).scatter_(M, order, slope), by_level, pinball)
-        ctx.weight = weight
+        in_place = torch.empty_like(slope).scatter_(M, order, slope)
+        ctx.save_for_backward(in_place, by_level, pinball, weight)
         ctx.mark_non_differentiable(parts)
         return parts.sum(), parts
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        slope, by_level, pinball = ctx.saved_tensors
-        return upstream * slope, None, upstream * ctx.weight * by_level, upstream * pinball, None
+        slope, by_level, pinball, weight = ctx.saved_tensors
+        return upstream * slope, None, upstream * weight * by_level, upstream * pinball, None
 
 
 def _add_width(fan: Tensor, slope: Tensor, terms: FanTerms) -> Tensor:

@@ -6,6 +6,7 @@ to 9,241 buses, with and without blocks, the estimate is within 2 % of what was 
 
 from powerphase.axes import KINDS
 from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.training import VALIDATION_SHARE
 
 NUMBER_BYTES = 4
 DECODED, INPUT, STATE = 6.8, 3.4, 6.0
@@ -13,9 +14,6 @@ DECODED, INPUT, STATE = 6.8, 3.4, 6.0
 
 SCORED = 8.0
 """Of windows × scenarios × steps × channels, when the validation windows are scored."""
-
-VALIDATION_SHARE = 4
-"""A batch of validation windows is so much smaller than one of training."""
 
 
 def memory_gib(

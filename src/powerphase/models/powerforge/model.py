@@ -45,5 +45,5 @@ class PowerForge(Trained):
         if not self.config.noise_at_prediction:
             return self.network.scenarios(context)
         number = stream(self.seed, "noise", str(context.time[0, 0])).integers(2**63)
-        generator = torch.Generator(context.past.device).manual_seed(int(number))
+        generator = torch.Generator().manual_seed(int(number))  # the same on every device
         return self.network.scenarios(context, generator)

@@ -27,7 +27,7 @@ class PowerForgeNetwork(nn.Module):
         n_buses: buses of the grid, N.
         context_steps: steps before each window, T.
         horizon: steps to forecast, H.
-        channel_block: how many channels to decode at a time. It changes no result: in training,
+        channel_block: how many channels to decode at a time. It computes the same: in training,
             each block is decoded twice, so that memory holds one of them instead of all.
     """
 

@@ -14,7 +14,7 @@ from powerphase.axes import KINDS, THETA
 from powerphase.models.powerforge.anchor import wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Deviations
-from powerphase.models.powerforge.fans import FanTerms, M, fan_loss
+from powerphase.models.powerforge.fans import FanTerms, H, M, fan_loss
 from powerphase.models.powerforge.quantiles import QuantileLaw
 from powerphase.models.training import Losses
 
@@ -133,7 +133,7 @@ class Objective(nn.Module):
         """The four kinds' terms; only angles have a ramp."""
         config, others = self.config, max(counts.scenarios - 1, 1)
         shaped = config.quantile_regularisation
-        spread = target.std(3, correction=0).clamp(min=config.deviation_floor)
+        spread = target.std(H, correction=0).clamp(min=config.deviation_floor)
         low, high = (_nearest(level, wanted) for wanted in config.width_levels)
         ramp = self._ramp_factor(counts)
         return [
@@ -159,13 +159,13 @@ class Objective(nn.Module):
         counts: Counts,
     ) -> Sums:
         """Mean absolute error of each scenario over all channels, kinds weighed."""
-        pairs = zip(made, target.unsqueeze(3), strict=True)
-        by_kind = torch.stack([(z - x).abs().sum((1, 3)) for x, z in pairs], dim=2)  # B M 4
+        pairs = zip(made, target.unsqueeze(M), strict=True)
+        by_kind = torch.stack([(z - x).abs().sum((1, H)) for x, z in pairs], dim=2)  # B M 4
         scale = KINDS * counts.buses * counts.steps
-        found = {"distance": by_kind @ self.bounded_type_weight / scale}
+        found = {"distance": (by_kind * self.bounded_type_weight).sum(2) / scale}
         ramp = by_kind.new_zeros(())
         if self.config.physics:
-            ramp = self._ramp_factor(counts) * wrap(made[THETA].diff(dim=3)).abs().sum()
+            ramp = self._ramp_factor(counts) * wrap(made[THETA].diff(dim=H)).abs().sum()
             found["angle"] = ramp.detach()
         return {**found, "loss": ramp}
 
