@@ -326,6 +326,10 @@ def quickstart(
     for model in ("last-week", "last-7-days", "climatology", "oracle", str(PRETRAINED)):
         _score(model, _task(str(data), "10"), seed=42, device="auto").save(results)
     leaderboard([results])
+    console.print(
+        "PowerForge comes trained with the package, in fewer steps than the paper's: `+short`. "
+        "Variants and the oracle are not ranked."
+    )
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
 
 

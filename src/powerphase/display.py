@@ -105,7 +105,7 @@ def show_run(run: "RunFolder") -> None:
     kind = model_class(h.model).config_type
     variant = configured(kind, h.config).variant(h.place.grid)
     table.add_row("model", _model(h.model, variant, h.seed))
-    data = [f"{name} {value}" for name, value in h.data.items()]
+    data = [f"{name} {str(value)[:12]}" for name, value in h.data.items() if name != "grid"]
     table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
     epochs = h.config["training"]["epochs"]
     state = f"UNFINISHED, {curve[-1]['epoch'] if curve else 0} of {epochs} epochs"
@@ -187,21 +187,21 @@ def _facts(title: str) -> Table:
 def progress(label: str, amount: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
     """A bar with the time left, on standard error; yields what to call with (done, in all)."""
     with _bar(amount) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(label, total=None, visible=False)  # no bar above an early error
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 @contextmanager
 def training_progress(label: str) -> Iterator[Callable[["TrainingProgress"], None]]:
     """The same for a training, with the last epoch's loss and validation score."""
     with _bar(MofNCompleteColumn()) as bar:
-        task = bar.add_task(f"{label} steps", total=None)
+        task = bar.add_task(f"{label} steps", total=None, visible=False)
 
         def report(now: "TrainingProgress") -> None:
             text = f"{label} steps"
             if now.loss is not None:
                 text = f"{label}: loss {now.loss:.5f}, validation CRPS {now.crps:.5f}"
-            bar.update(task, completed=now.step, total=now.steps, description=text)
+            bar.update(task, completed=now.step, total=now.steps, description=text, visible=True)
 
         yield report
 
