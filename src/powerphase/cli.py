@@ -234,7 +234,7 @@ def train(
             run=run,
             on_progress=report,
         )
-        needed = trained.memory_gib(task.training, channel_block)
+        needed = trained.expected_gib(task.training, channel_block)
         size = f"{task.layout.n_channels:,} channels"
         console.print(f"{model} on {size}: about {needed:.1f} GiB beside torch itself")
         trained.fit(task.training)
