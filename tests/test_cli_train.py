@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from powerphase.models.powerforge.model import PowerForge
 from powerphase.models.run import RESUME, WEIGHTS, RunFolder
 from powerphase.records.forecast_file import open_forecast
 from powerphase.records.result import read_result
-from tests.models.toys import curve_of, files_in, one_thread
+from tests.models.toys import curve_of, files_in
 
 TINY = """
 hidden = 8
@@ -50,12 +50,6 @@ main()
 """The command, which stays after its first epoch until it is killed."""
 
 ALONE = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

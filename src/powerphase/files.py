@@ -1,12 +1,14 @@
-"""Files that are there whole or not at all, and the lock of the one who writes them."""
+"""Files that are there whole or not at all, the lock of who writes them, and strict JSON."""
 
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 from powerphase.errors import PowerphaseError
 
@@ -38,6 +40,24 @@ def hold_lock(lock: Path) -> TextIOWrapper:
         handle.close()
         raise
     return handle
+
+
+def parse_json(text: str) -> Any:
+    """What the JSON holds; a ValueError if a key stands twice or a number is none."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            keys = [key for key, _ in pairs]
+            raise ValueError(f"the key {next(one for one in keys if keys.count(one) > 1)!r} twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    try:
+        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Models for a task: found by name or by training, and refused on data that are not theirs."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +18,9 @@ from powerphase.models.powerforge.model import PowerForge
 from powerphase.scenarios import Training
 from powerphase.task.windows import Task
 from tests.dataset.exact import exact_signals
-from tests.models.toys import one_thread, same_weights, tiny
+from tests.models.toys import same_weights, tiny
 
 WINDOWS = {"context": 192, "horizon": 24}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

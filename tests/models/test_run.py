@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
@@ -33,7 +33,6 @@ from tests.models.toys import (
     curve_of,
     files_in,
     layout_of_two,
-    one_thread,
     same_weights,
     tiny,
     wavy_training,
@@ -41,12 +40,6 @@ from tests.models.toys import (
 
 STEPS, PER_EPOCH = 18, 3
 FINISHED = {HEADER, WEIGHTS, LOG}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

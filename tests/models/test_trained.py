@@ -1,7 +1,6 @@
 """Trained forecasters: what they say of themselves, and where they refuse to forecast."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,10 @@ from powerphase.task.windows import Task
 from tests.models.toys import (
     CPU,
     ToyModel,
-    one_thread,
     same_weights,
     tiny,
     wavy_training,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -31,17 +31,10 @@ from tests.models.toys import (
     Toy,
     ToyModel,
     flat_training,
-    one_thread,
     same_weights,
     tiny,
     wavy_training,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Networks that are trained in no time, and a grid of two buses for them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,6 @@ from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Tr
 
 N_STEPS, CONTEXT, HORIZON, VALIDATION = 100, 5, 3, (100, 104, 108, 112, 116)
 CPU = torch.device("cpu")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """On a busy machine, threads that wait for each other cost more than such networks do."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def layout_of_two() -> Layout:

@@ -18,8 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from powerphase.errors import CheckpointError
-from powerphase.files import disk_errors, replace_file
-from powerphase.models.configuration import parse_json
+from powerphase.files import disk_errors, parse_json, replace_file
 
 FORMAT = "powerphase"
 METADATA = "__metadata__"

@@ -6,7 +6,6 @@ that were meant, values of the wrong type, and what a config's own `__post_init_
 is an int, float, bool, str, a tuple of such, a Literal, a config in turn, or one of these or None.
 """
 
-import json
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from powerphase.errors import ConfigError
+from powerphase.files import parse_json
 
 C = TypeVar("C")
 
@@ -62,21 +62,6 @@ def changed(config: Any, default: Any) -> list[str]:
         elif mine != other:
             names.append(one.name)
     return names
-
-
-def parse_json(text: str) -> Any:
-    """What the JSON holds; a ValueError if a key stands twice, since only one could be meant."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            keys = [key for key, _ in pairs]
-            raise ValueError(f"the key {next(one for one in keys if keys.count(one) > 1)!r} twice")
-        return dict(pairs)
-
-    try:
-        return json.loads(text, object_pairs_hook=once)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 class _Reading:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from powerphase.errors import ResultError
-from powerphase.files import replace_file
+from powerphase.files import parse_json, replace_file
 from powerphase.records.result_rules import Number, check
 
 SCHEMA = 1
@@ -194,19 +194,10 @@ def _as_text(value: Any) -> str:
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
-    """The object in `text`, read more strictly than usual: no key twice, no NaN, no infinity."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError(f"a key stands twice among {short([key for key, _ in pairs])}")
-        return dict(pairs)
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
-
+    """The object in `text`."""
     try:
-        values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
+        values = parse_json(text)
+    except ValueError as error:
         raise ResultError(
             f"{where}: not the JSON of a result ({error}); restore it or score the forecast again"
         ) from error
