@@ -209,6 +209,9 @@ def train(
         int | None, typer.Option(min=4, help="Channels at a time: less memory, more time.")
     ] = None,
     device: Device = "auto",
+    kernels: Annotated[
+        str, typer.Option(help="triton, torch, or auto for Triton's on a GPU; both compute alike.")
+    ] = "auto",
 ) -> None:
     """Train a model; an interrupted training continues, and ends as if it had not been.
 
@@ -231,6 +234,7 @@ def train(
             seed=seed,
             device=device,
             channel_block=channel_block,
+            kernels=kernels,
             run=run,
             on_progress=report,
         )
@@ -308,6 +312,32 @@ def leaderboard(
     else:
         render = as_markdown if format == "markdown" else as_csv
         typer.echo(render(boards), nl=False)
+
+
+@app.command()
+def compare(
+    model: Annotated[str, typer.Argument(help="A model of the paper, such as powerforge.")],
+    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
+    edition: Annotated[str, typer.Option(help="The edition of the data of our rows.")] = "opsd-r",
+    format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
+) -> None:
+    """Lay a model beside the paper's numbers for it, grid by grid, and its ablation where scored.
+
+    Example: `powerphase compare powerforge results --format markdown`
+    """
+    from powerphase.errors import UnknownName
+    from powerphase.records.result import read_results
+    from powerphase.report.comparison import as_markdown, sheets
+    from powerphase.report.comparison import compare as comparison_of
+
+    if format not in ("table", "markdown"):
+        raise UnknownName.among("format", format, ("table", "markdown"))
+    comparison = comparison_of(read_results(results or [Path("results")]), model, edition)
+    if format == "table":
+        for sheet in sheets(comparison):
+            console.print(sheet.as_table(console.width))
+    else:
+        typer.echo(as_markdown(comparison), nl=False)
 
 
 @app.command()

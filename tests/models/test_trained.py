@@ -19,7 +19,8 @@ from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.model import PowerForge
 from powerphase.models.run import RunFolder
 from powerphase.models.trained import with_training
-from powerphase.models.training import Progress, TrainingConfig
+from powerphase.models.training import Progress
+from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context
 from powerphase.task.windows import Task
 from tests.models.toys import (

@@ -19,7 +19,8 @@ from powerphase.models.checkpoint import read_tensors
 from powerphase.models.device import Team
 from powerphase.models.powerforge.model import PowerForge
 from powerphase.models.run import Header, Place, RunFolder
-from powerphase.models.training import Progress, Trainer, TrainingConfig
+from powerphase.models.training import Progress, Trainer
+from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Training
 from powerphase.task.windows import Task
 from tests.models.toys import (

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.run import Place, RunFolder
 from powerphase.models.trained import Memory, Trained
-from powerphase.models.training import Losses, TrainingConfig
+from powerphase.models.training import Losses
+from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
 
 N_STEPS, CONTEXT, HORIZON, VALIDATION = 100, 5, 3, (100, 104, 108, 112, 116)

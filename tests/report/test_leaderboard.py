@@ -181,6 +181,21 @@ def test_oracle_and_variants_take_no_rank_and_no_place() -> None:
     assert list(leaderboard(alone)[0].entries) == ranked
 
 
+def test_an_ablation_has_a_line_of_its_own_and_is_no_seed_of_the_model() -> None:
+    variants = ("no-anchor", "winner-takes-all")
+    rows = [row(seed=seed, draw=seed) for seed in (22, 42)]
+    alone = leaderboard(rows)[0]
+    rows += [row(variant=name, config={"off": name}, draw=k) for k, name in enumerate(variants)]
+    found = leaderboard(rows)[0]
+    assert found.entries[0] == alone.entries[0]
+    assert {entry.label: entry.seeds for entry in found.entries[1:]} == {
+        f"powerforge+{name}": (42,) for name in variants
+    }
+    note = "Variants, named model+variant, take no rank."
+    assert note in as_markdown([found])
+    assert note not in as_markdown([alone])
+
+
 def test_a_lone_oracle_is_shown_without_rank() -> None:
     (only,) = leaderboard([row(model="oracle")])[0].entries
     assert only.rank is None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from powerphase.models.naive import LastWeek as LastWeek
     from powerphase.models.powerforge.config import PowerForgeConfig as PowerForgeConfig
     from powerphase.models.powerforge.model import PowerForge as PowerForge
-    from powerphase.models.training import TrainingConfig as TrainingConfig
+    from powerphase.models.training_config import TrainingConfig as TrainingConfig
 
 _HOMES = {
     "Climatology": "powerphase.models.naive",
@@ -19,7 +19,7 @@ _HOMES = {
     "LastWeek": "powerphase.models.naive",
     "PowerForge": "powerphase.models.powerforge.model",
     "PowerForgeConfig": "powerphase.models.powerforge.config",
-    "TrainingConfig": "powerphase.models.training",
+    "TrainingConfig": "powerphase.models.training_config",
 }
 
 __all__ = [

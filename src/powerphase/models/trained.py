@@ -24,9 +24,9 @@ from powerphase.models.training import (
     Keeper,
     OnProgress,
     Trainer,
-    TrainingConfig,
     seed_torch,
 )
+from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context, Scenarios, Training
 
 CPU_OVERHEAD = 1.4
@@ -54,6 +54,7 @@ class Trained(ABC):
         seed: fixes first weights, batches, dropout and noise.
         device: cpu, cuda, or auto for a GPU where there is one.
         channel_block: how many channels to work on at a time where memory is short.
+        kernels: triton, torch, or auto for Triton's on a GPU; of models that have both.
         run: a folder for the training; one that was interrupted there is continued.
         on_progress: called after each step.
     """
@@ -68,11 +69,13 @@ class Trained(ABC):
         seed: int = 42,
         device: str = "auto",
         channel_block: int | None = None,
+        kernels: str = "auto",
         run: str | Path | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.config: Any = self.config_type() if config is None else config
         self.seed, self.device, self.channel_block = seed, device, channel_block
+        self.kernels = kernels
         self.run = None if run is None else Path(run)
         self.data: dict[str, Any] = {}
         """Which data set and task the model was trained on."""

@@ -7,10 +7,9 @@ for bit, as one that was not, and no random state has to be saved.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import inf, isfinite
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,54 +17,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from powerphase.cost import hardware
-from powerphase.errors import ConfigError, TrainingError
+from powerphase.errors import TrainingError
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
 from powerphase.models.checkpoint import load_into
 from powerphase.models.device import Team, team
-from powerphase.scenarios import Batches, Training
+from powerphase.models.stepping import Stepper, make_optimiser, set_rate
+from powerphase.models.training_config import TrainingConfig
+from powerphase.scenarios import Batches, Context, Training
 from powerphase.seeds import stream
 
 VALIDATION_SHARE = 4
 """A batch of validation windows is so much smaller than one of training: it is scored too."""
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The budget of a training, and how its steps are taken."""
-
-    epochs: int = 200
-    batches_per_epoch: int = 30
-    batch_size: int | None = None
-    """None: what the model takes for the grid."""
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-6
-    clip_norm: float = 10.0
-    patience: int = 10
-    """Epochs without a better validation before the learning rate is lowered."""
-    factor: float = 0.5
-    precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
-    """Of matrix products; tf32 is for GPUs, on a CPU it is float32. All else is float32."""
-
-    def __post_init__(self) -> None:
-        rules = (
-            (min(self.epochs, self.batches_per_epoch) < 1, "epochs and batches_per_epoch must be 1 "
-             "or more"),
-            (self.batch_size is not None and self.batch_size < 1, "batch_size must be 1 or more"),
-            (self.learning_rate <= 0 or self.clip_norm <= 0, "learning_rate and clip_norm must be "
-             "above 0"),
-            (self.weight_decay < 0 or self.patience < 0, "weight_decay and patience must be 0 or "
-             "more"),
-            (not 0 < self.factor < 1, "factor must be between 0 and 1"),
-        )  # fmt: skip
-        problems = [text for fails, text in rules if fails]
-        if problems:
-            raise ConfigError("; ".join(problems))
-
-    @property
-    def steps(self) -> int:
-        """Number of steps in all."""
-        return self.epochs * self.batches_per_epoch
 
 
 class Losses(NamedTuple):
@@ -138,13 +101,7 @@ class Trainer:
         self.network, self.train, self.config = network.to(device), train, config
         self.seed, self.device, self.keeper = seed, device, keeper
         self._report = on_progress or (lambda progress: None)
-        fused = device.type == "cuda"
-        self.optimiser = torch.optim.Adam(
-            network.parameters(),
-            config.learning_rate,
-            weight_decay=config.weight_decay,
-            fused=fused,
-        )
+        self.optimiser = make_optimiser(network, config, device)
         self.schedule = ReduceLROnPlateau(
             self.optimiser, factor=config.factor, patience=config.patience
         )
@@ -179,14 +136,21 @@ class Trainer:
         batches.share = members.share
         at_once = max(1, size // members.size // VALIDATION_SHARE)
         windows = self.train.validation.load(at_once, self.device)[members.share]
-        step = DistributedDataParallel(self.network) if members.size > 1 else self.network
+        step = self._stepper(members)
         while self.epoch < self.config.epochs:
             start = perf_counter()
             numbers = self._epoch(step, batches, members)
             self._finish_epoch(numbers, self._validate(windows, members), start, members)
         members.wait()
 
-    def _epoch(self, step: nn.Module, batches: Batches, members: Team) -> dict[str, list[float]]:
+    def _stepper(self, members: Team) -> Stepper:
+        """Recorded on a GPU; what several processes do together cannot be."""
+        alone = members.size == 1
+        network = self.network if alone else DistributedDataParallel(self.network)
+        recorded = alone and self.device.type == "cuda" and hasattr(self.network, "inputs")
+        return Stepper(network, self.optimiser, self.config, self.device, recorded)
+
+    def _epoch(self, step: Stepper, batches: Batches, members: Team) -> dict[str, list[float]]:
         """Take an epoch's steps; the parts of the loss and the gradient's norm at each of them."""
         self.network.train()
         rows: list[Tensor] = []
@@ -195,7 +159,7 @@ class Trainer:
         for number in range(first, first + self.config.batches_per_epoch):
             seed_torch(self.device, self.seed, "step", number, members.rank)
             with self._out_of_memory(f"step {number + 1}"):
-                parts = self._step(step, batches, number)
+                parts = step(*batches[number])
             names = list(parts)
             rows.append(torch.stack(list(parts.values())))
             if members.leads:
@@ -205,17 +169,6 @@ class Trainer:
         found = {name: table[:, k].tolist() for k, name in enumerate(names)}
         self._check(found, first)
         return found
-
-    def _step(self, step: nn.Module, batches: Batches, number: int) -> dict[str, Tensor]:
-        context, target = batches[number]
-        half = self.config.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            loss, parts = step(context, target)
-        self.optimiser.zero_grad()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip_norm)
-        self.optimiser.step()
-        return {**parts, "loss": loss.detach(), "gradient norm": norm}
 
     def _check(self, numbers: dict[str, list[float]], first: int) -> None:
         """Stop where the loss is no number any more, and say what was lost first."""
@@ -239,14 +192,20 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         with self._out_of_memory("validation"):
             for context, target in windows:
-                fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
-                total += crps(fan, target).mean((1, 2)).sum(dtype=torch.float64)
+                total += len(target) * self._crps(context, target)
         return float(members.total(total)) / len(self.train.validation)
+
+    def _crps(self, context: Context, target: Tensor) -> Tensor:
+        """Of these windows; a network may know a shorter way to it than through scenarios."""
+        if hasattr(self.network, "crps"):
+            return self.network.crps(context, target)  # type: ignore[operator]
+        fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
+        return crps(fan, target).mean(dtype=torch.float64)
 
     def _finish_epoch(
         self, numbers: dict[str, list[float]], found: float, start: float, members: Team
     ) -> None:
-        rate = self.optimiser.param_groups[0]["lr"]
+        rate = float(self.optimiser.param_groups[0]["lr"])
         self.schedule.step(found)
         self.epoch += 1
         machine = hardware(self.device)
@@ -289,7 +248,7 @@ class Trainer:
             "schedule_best": self.schedule.best,
             "seconds": self.seconds,
             "hardware": self.hardware,
-            "learning_rate": self.optimiser.param_groups[0]["lr"],
+            "learning_rate": float(self.optimiser.param_groups[0]["lr"]),
             "bad_epochs": self.schedule.num_bad_epochs,
             "last": self._last,
         }
@@ -308,8 +267,7 @@ class Trainer:
             number, _, rest = name.partition(".")
             state.setdefault(int(number), {})[rest] = tensor
         self.optimiser.load_state_dict({**whole, "state": state})
-        for group in self.optimiser.param_groups:
-            group["lr"] = facts["learning_rate"]
+        set_rate(self.optimiser, facts["learning_rate"])
         self.schedule.best = facts["schedule_best"]
         self.schedule.num_bad_epochs = facts["bad_epochs"]
         self.epoch, self.best, self.seconds = facts["epoch"], facts["best"], facts["seconds"]

@@ -11,18 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from io import StringIO
-from math import floor, log10
 from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
+from powerphase.report.sheet import MISSING, Cell, Sheet, number
 
 Kind = Literal["model", "reference", "oracle", "paper"]
 
@@ -56,8 +54,8 @@ DISPENSABLE = ("seeds", *(SCORES[n].title for n in ("coverage_80", "mse", "necv"
 DISPENSABLE += tuple(SCORES[name].title for name in ("twcrps", "brier"))
 """The columns that a narrow terminal goes without, in this order."""
 
-FULLER = "Widen the terminal or choose another format for more columns."
-MISSING = "–"
+PAPER_DECIMALS = 4
+"""To which the paper rounds its means and deviations."""
 
 Means = Mapping[str, float | None]
 Item = TypeVar("Item")
@@ -76,6 +74,11 @@ class Entry:
     cost: Means
     rank: float | None = None
     """Mean rank over the ranked scores, 1 is best; none for the oracle and for variants."""
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether it is a model with something changed rather than the model itself."""
+        return "+" in self.name
 
     @property
     def label(self) -> str:
@@ -108,12 +111,16 @@ class Board:
         days = [window.partition("T")[0] for window in self.windows]
         span = f" {len(days)} windows from {days[0]} to {days[-1]};" if days else ""
         data = f"data {self.fingerprint[:12]}."
-        origin = f"Task {self.task}, version {self.task_version};{span} {data}"
-        warning = (
-            "Rows marked (paper) are the paper's, on its own data (edition paper): ranked among "
-            f"themselves, and not directly comparable with edition {self.edition} above."
-        )
-        return [origin, warning] if self.paper else [origin]
+        notes = [f"Task {self.task}, version {self.task_version};{span} {data}"]
+        if any(entry.is_variant for entry in self.entries):
+            notes.append("Variants, named model+variant, take no rank.")
+        if self.paper:
+            notes.append(
+                "Rows marked (paper) are the paper's, on its own data (edition paper): ranked "
+                "among themselves, and not directly comparable with edition "
+                f"{self.edition} above."
+            )
+        return notes
 
 
 def leaderboard(results: Iterable[Result], paper: bool = True) -> list[Board]:
@@ -144,27 +151,12 @@ def paper_entries(grid: str) -> tuple[Entry, ...]:
 
 def as_table(board: Board, width: int) -> Table:
     """The board for a terminal of that width, with the columns that there is room for."""
-    groups = [list(_cells(entries)) for entries in (board.entries, board.paper)]
-    cells = [cell for group in groups for cell in group]
-    widest = [max(map(len, (name, *(row[k][0] for row in cells)))) for k, name in enumerate(HEADER)]
-    shown = list(range(len(HEADER)))
-    for name in DISPENSABLE:
-        if sum(3 + widest[k] for k in shown) + 1 > width:
-            shown.remove(HEADER.index(name))
-    notes = board.notes + [FULLER] * (len(shown) < len(HEADER))
-    table = Table(title=board.title, caption=" ".join(notes), box=box.SIMPLE_HEAD)
-    for k in shown:
-        table.add_column(HEADER[k], justify="right" if k else "left", overflow="fold")
-    for group in groups:
-        for row in group:
-            table.add_row(*(Text(row[k][0], "bold" if row[k][1] else "") for k in shown))
-        table.add_section()
-    return table
+    return _sheet(board).as_table(width)
 
 
 def as_markdown(boards: Iterable[Board]) -> str:
     """The boards as Markdown: for each a heading, a table and its notes."""
-    return "\n".join(_markdown(board) for board in boards)
+    return "\n".join(_sheet(board).as_markdown() for board in boards)
 
 
 def as_csv(boards: Iterable[Board]) -> str:
@@ -251,7 +243,7 @@ def _over_seeds(
 
 def _ranked(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries from best to worst, with the ranks of those that compete; the oracle is last."""
-    competing = [entry for entry in entries if entry.kind != "oracle" and "+" not in entry.name]
+    competing = [entry for entry in entries if entry.kind != "oracle" and not entry.is_variant]
     places = [_places([entry.mean[name] for entry in competing]) for name in RANKED]
     ranks = {entry.name: fmean(own) for entry, *own in zip(competing, *places, strict=True)}
     ranked = [replace(entry, rank=ranks.get(entry.name)) for entry in entries]
@@ -270,50 +262,39 @@ def _places(values: Sequence[Any]) -> list[float]:
     ]
 
 
-def _cells(entries: Sequence[Entry]) -> Iterator[list[tuple[str, bool]]]:
+def orders_forecasts(name: str) -> bool:
+    """Whether less of the score is better; of a mere diagnostic, only if the paper ranks by it."""
+    return name in RANKED or not SCORES[name].diagnostic
+
+
+def _sheet(board: Board) -> Sheet:
+    above, *below = board.notes
+    groups = tuple(tuple(_cells(entries)) for entries in (board.entries, board.paper))
+    return Sheet(board.title, HEADER, groups, above, tuple(below), dispensable=DISPENSABLE)
+
+
+def _cells(entries: Sequence[Entry]) -> Iterator[tuple[Cell, ...]]:
     """The cells of each entry as text, each with whether it is the best of the ranked entries."""
     best = {name: _lowest(entries, name) for name in COLUMNS}
     for entry in entries:
         ranked = entry.rank is not None
-        yield [
+        yield (
             (entry.label, False),
             (str(len(entry.seeds)), False),
             (f"{entry.rank:.2f}" if ranked else MISSING, ranked and entry.rank == entries[0].rank),
             *((_shown(entry, name), ranked and entry.mean[name] in best[name]) for name in COLUMNS),
-        ]
+        )
 
 
 def _lowest(entries: Sequence[Entry], name: str) -> list[float]:
     """The lowest mean among ranked entries, of a score that orders forecasts; else nothing."""
-    if SCORES[name].diagnostic and name not in RANKED:
+    if not orders_forecasts(name):
         return []
     means = [entry.mean[name] for entry in entries if entry.rank is not None]
     return sorted(mean for mean in means if mean is not None)[:1]
 
 
 def _shown(entry: Entry, name: str) -> str:
-    """A score with four significant digits (the paper's as printed), ± its deviation if known."""
-    mean, std = entry.mean[name], entry.std[name]
-    if mean is None:
-        return MISSING
-    if entry.kind == "paper":
-        style = ".4f"
-    elif mean == 0:
-        return "0"
-    elif 1e-5 <= abs(mean) < 1e5:
-        style = f".{max(0, 3 - floor(log10(abs(mean))))}f"
-    else:
-        style = ".3e"
-    return f"{mean:{style}}" if std is None else f"{mean:{style}} ± {std:{style}}"
-
-
-def _markdown(board: Board) -> str:
-    rows = [
-        [f"**{text}**" if best else text for text, best in cells]
-        for entries in (board.entries, board.paper)
-        for cells in _cells(entries)
-    ]
-    alignment = [":--" if header == "model" else "--:" for header in HEADER]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (HEADER, alignment, *rows))
-    origin, *warning = board.notes
-    return "\n\n".join([f"### {board.title}", origin, table, *warning]) + "\n"
+    """A score with its deviation; the paper's as printed."""
+    decimals = PAPER_DECIMALS if entry.kind == "paper" else None
+    return number(entry.mean[name], entry.std[name], decimals)

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from powerphase.axes import STEP_S, THETA, P, V
 from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.kernels.powers import Views
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.scenarios import Context, Layout
 
@@ -86,10 +88,11 @@ def network(
     horizon: int = 12,
     channel_block: int | None = None,
     seed: int = 1,
+    kernels: str = "auto",
 ) -> PowerForgeNetwork:
     """A network in float64 whose every parameter is away from where training begins."""
     torch.manual_seed(seed)
-    made = PowerForgeNetwork(config, n_buses, n_past, horizon, channel_block).double()
+    made = PowerForgeNetwork(config, n_buses, n_past, horizon, channel_block, kernels).double()
     with torch.no_grad():
         for parameter in made.parameters():
             width = parameter.shape[-1] if parameter.ndim > 1 else 8
@@ -98,3 +101,35 @@ def network(
         # The first is beyond the least and the last beyond the greatest that counts.
         made.objective.type_weight.copy_(torch.tensor([0.2, 0.8, 1.3, 3.5]))
     return made
+
+
+def random_views(
+    n_windows: int,
+    n_buses: int,
+    scenarios: int,
+    steps: int,
+    width: int | None = None,
+    seed: int = 3,
+) -> Views:
+    """What heads might see, in float64; nothing beyond the buses, and the same for every width."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(*size, dtype=torch.float64, generator=generator)
+
+    rows = 4 * (steps // 4 + 1)
+    maps = 0.5 * random(2, steps, 2, rows)
+    maps[..., steps + 1 :] = 0
+    views = Views(
+        power=random(n_windows, 2, 2 * steps, n_buses),
+        gate=0.5 * random(n_windows, 2, 3 * steps + 1, n_buses),
+        power_table=random(2, 2, steps, scenarios),
+        gate_table=0.5 * random(2, steps, scenarios),
+        direction_table=0.5 * random(2, steps, scenarios),
+        constant_table=random(scenarios),
+        maps=maps.flatten(2),
+        bound=torch.tensor([0.07, np.pi], dtype=torch.float64),
+        noise=random(2, steps, scenarios),
+    )
+    room = (0, (width or n_buses) - n_buses)
+    return views._replace(power=F.pad(views.power, room), gate=F.pad(views.gate, room))

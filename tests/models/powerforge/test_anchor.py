@@ -15,6 +15,7 @@ from powerphase.axes import THETA, P, Q, V
 from powerphase.errors import ForecastError
 from powerphase.models.powerforge.anchor import anchored, reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.kernels import weeks
 from tests.models.powerforge import TINY, grid_states
 
 TWO_DAYS = replace(TINY, segments=2, segment_steps=2, query_steps=2, bias_steps=1)
@@ -153,6 +154,40 @@ def test_without_the_anchor_deviations_are_from_nought_and_one() -> None:
 def test_a_past_of_too_few_days_is_refused() -> None:
     with pytest.raises(ForecastError, match=r"back 3 days of 12 steps, .* has 35 steps"):
         anchored(grid_states(35), TINY)
+
+
+GATES = torch.tensor([[0.3, -0.7], [0.0, 1.1]], dtype=torch.float64)
+
+
+def test_weeks_are_the_same_by_kind_with_room_for_more_buses() -> None:
+    past = grid_states(41)
+    residual, day = anchored(past, TINY)
+    found = weeks.anchored(past, GATES, TINY, width=8, fast=False)
+    assert found.residual.shape == (2, 4, 41, 8)
+    assert not found.residual[..., 5:].any()
+    for kind in range(4):
+        assert torch.equal(found.residual[:, kind, :, :5], residual[..., kind::4])
+        assert torch.equal(found.day[kind], day[..., kind::4])
+
+
+def test_sizes_are_mean_sizes_of_what_gates_let_through() -> None:
+    past = grid_states(36)
+    found = weeks.anchored(past, GATES, TINY, width=5, fast=False).size
+    states = anchored(past, TINY)[0].numpy().reshape(2, 36, 5, 4)
+    for kind in (P, Q):
+        np.testing.assert_allclose(found[:, kind], np.abs(states[..., kind]).mean(1))
+    for kind, (of_p, of_q) in ((V, GATES[0].tolist()), (THETA, GATES[1].tolist())):
+        series = states[..., kind] + of_p * states[..., P] + of_q * states[..., Q]
+        np.testing.assert_allclose(found[:, kind], np.abs(series).mean(1))
+
+
+def test_sizes_have_slopes_by_their_gates() -> None:
+    past = grid_states(36)
+
+    def sizes(gates: Tensor) -> Tensor:
+        return weeks.anchored(past, gates, TINY, width=5, fast=False).size
+
+    assert torch.autograd.gradcheck(sizes, GATES.clone().requires_grad_())
 
 
 @given(st.floats(-1e3, 1e3))

@@ -6,7 +6,7 @@ import pytest
 
 from powerphase.errors import ConfigError
 from powerphase.models.powerforge.config import ABLATIONS, BATCH_SIZES, PowerForgeConfig
-from powerphase.models.training import TrainingConfig
+from powerphase.models.training_config import TrainingConfig
 
 CONFIG = PowerForgeConfig()
 

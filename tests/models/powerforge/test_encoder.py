@@ -20,12 +20,24 @@ def encoder() -> ChannelEncoder:
     return network().encoder
 
 
+def states_of(
+    encoder: ChannelEncoder, residual: Tensor, calendar: Tensor = CALENDAR, width: int = 5
+) -> Tensor:
+    """The states of deviations given by channel (B T C), with room for so many buses."""
+    kinds = list(residual.unflatten(2, (5, 4)).movedim(3, 0))  # each B T N
+    by_kind = F.pad(torch.stack(kinds, dim=1), (0, width - 5))
+    for kind, (of_p, of_q) in zip((V, THETA), encoder.gates, strict=True):
+        kinds[kind] = kinds[kind] + of_p * kinds[P] + of_q * kinds[Q]
+    size = torch.stack([kind.abs().mean(1) for kind in kinds], dim=1)
+    return encoder(by_kind, size, calendar)
+
+
 def gated(encoder: ChannelEncoder, gates: list[list[float]], residual: Tensor) -> Tensor:
     """The states with other gates."""
     before = encoder.gates.detach().clone()
     with torch.no_grad():
         encoder.gates.copy_(torch.tensor(gates))
-        found = encoder(residual, CALENDAR)
+        found = states_of(encoder, residual)
         encoder.gates.copy_(before)
     return found
 
@@ -64,30 +76,37 @@ def test_a_gate_adds_its_source_to_the_input_of_its_kind(
     gates[row][column] = 2.0
     opened = gated(encoder, gates, residual)
     # Input and addition cancel: also the size that the scale network sees must be 0.
-    torch.testing.assert_close(opened[:, :, kind], nothing[:, :, kind], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(opened[:, kind], nothing[:, kind], rtol=1e-12, atol=1e-14)
     others = [k for k in range(4) if k != kind]
-    assert torch.equal(opened[:, :, others], closed[:, :, others])
+    assert torch.equal(opened[:, others], closed[:, others])
 
 
-def test_the_scale_network_sees_the_mean_size(encoder: ChannelEncoder) -> None:
-    residual = grid_states(36)
-    found = encoder._size(residual)
-    gates = encoder.gates.detach().numpy()
-    states = residual.numpy().reshape(2, 36, 5, 4)
-    for kind, row in ((V, gates[0]), (THETA, gates[1])):
-        series = states[..., kind] + row[0] * states[..., P] + row[1] * states[..., Q]
-        np.testing.assert_allclose(found[:, :, kind, 0].detach(), np.abs(series).mean(1))
-    np.testing.assert_allclose(found[:, :, P, 0].detach(), np.abs(states[..., P]).mean(1))
+def test_room_for_more_buses_changes_nothing(encoder: ChannelEncoder) -> None:
+    narrow, wide = (states_of(encoder, grid_states(36), width=width) for width in (5, 16))
+    assert narrow.shape == (2, 4, 5, 8)
+    torch.testing.assert_close(wide, narrow, rtol=1e-13, atol=1e-15)
+
+
+def test_the_scale_network_tells_sizes_apart(encoder: ChannelEncoder) -> None:
+    size = torch.tensor([0.0, 0.3, 2.0]).double()[:, None, None].expand(3, 4, 5)
+    found = encoder(torch.zeros(3, 4, 36, 5).double(), size, torch.zeros(3, 4).double())
+    still = encoder.refine(F.gelu(encoder.folded()[1]))
+    for window, bus, kind in np.ndindex(3, 5, 4):
+        name = encoder.identity(torch.cat([encoder.node[bus], encoder.kind[kind]]))
+        wanted = encoder.norm(still + encoder.scale(size[window, 0, :1])) + name
+        torch.testing.assert_close(
+            found[window, kind, bus], wanted + encoder.calendar.bias, rtol=1e-12, atol=1e-14
+        )
 
 
 def test_states_are_normed_before_bus_and_calendar_are_added(encoder: ChannelEncoder) -> None:
     calendar = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, -0.6, 0.7, -0.8]]).double()
-    state = encoder(grid_states(36), calendar)
+    state = states_of(encoder, grid_states(36), calendar)
     for window in range(2):
         for bus in range(5):
             for kind in range(4):
                 name = torch.cat([encoder.node[bus], encoder.kind[kind]])
-                own = state[window, bus, kind] - encoder.identity(name)
+                own = state[window, kind, bus] - encoder.identity(name)
                 own = own - encoder.calendar(calendar[window]) - encoder.norm.bias
                 own = own / encoder.norm.weight
                 assert own.mean().item() == pytest.approx(0, abs=1e-12)

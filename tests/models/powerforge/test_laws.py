@@ -36,7 +36,7 @@ def test_values_and_weights_stay_where_they_belong(config: PowerForgeConfig, see
     torch.testing.assert_close(found.weights.sum(1), torch.ones(2, 20).double())
     day = reference(anchored(context.past, config)[1], 17)
     stray = (found.values - day.unsqueeze(1))[..., V::4].abs().max()
-    assert stray <= net.decoder.voltage_bound * (1 + 1e-12)
+    assert stray <= net.decoder.bounds[0] * (1 + 1e-12)
     assert found.values[..., THETA::4].abs().max() <= pi + 1e-12
 
 

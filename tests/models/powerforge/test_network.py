@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from powerphase.errors import TaskError, UnknownName
+from powerphase.models.powerforge import network as network_module
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from tests.models.powerforge import ABLATED, TINY, network, windows
@@ -45,7 +47,7 @@ def both(net: PowerForgeNetwork, n_past: int = 36) -> tuple[tuple, tuple]:
     noise = net.decoder.draw_noise()
     net.decoder.draw_noise = lambda generator=None: noise
     oracle = Straightforward(net)
-    return graded(net, net, context, target), graded(oracle, net, context, target, noise)
+    return graded(net, net, context, target), graded(oracle, net, context, target, noise.mT)
 
 
 def check(found: tuple, wanted: tuple, loss: float, gradient: float) -> None:
@@ -93,14 +95,40 @@ def test_float32_stays_close_to_the_oracle(config: PowerForgeConfig) -> None:
     net = network(config)
     context, target = windows()
     noise = net.decoder.draw_noise()
-    net.decoder.draw_noise = lambda generator=None: noise
-    wanted = graded(Straightforward(net), net, context, target, noise)
+    net.decoder.draw_noise = lambda generator=None: noise.to(net.decoder.scenario)
+    wanted = graded(Straightforward(net), net, context, target, noise.mT)
     rough = replace(context, past=context.past.float())
     loss, parts, gradients = graded(net.float(), net, rough, target.float())
     assert loss.dtype == torch.float32
     exact = {name: part.double() for name, part in parts.items()}
     found = loss.double(), exact, {name: g.double() for name, g in gradients.items()}
     check(found, wanted, loss=1e-5, gradient=1e-4)
+
+
+def check_half_precision(net: PowerForgeNetwork, n_past: int, off: float) -> None:
+    context, target = windows(net.n_buses, n_past, net.horizon)
+    given, found = (replace(context, past=context.past.float()), target.float()), []
+    for half in (True, False):
+        torch.manual_seed(3)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss, _ = net(*given)
+        gradient = torch.autograd.grad(loss, list(net.parameters()))
+        found.append((loss.detach(), torch.cat([slope.flatten() for slope in gradient])))
+    (rough, one), (exact, other) = found
+    assert not torch.equal(rough, exact)
+    torch.testing.assert_close(rough, exact, rtol=off, atol=0)
+    assert torch.cosine_similarity(one, other, dim=0) > 0.999
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_half_precision_stays_close_to_full(config: PowerForgeConfig) -> None:
+    # In sums of so few numbers, roundings hardly cancel.
+    check_half_precision(network(config).float(), 36, off=1e-2)
+
+
+def test_half_precision_stays_closer_at_the_papers_sizes() -> None:
+    net = network(PowerForgeConfig(dropout=0.0), n_buses=20, n_past=672, horizon=96).float()
+    check_half_precision(net, 672, off=1e-3)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -146,3 +174,40 @@ def test_blocks_change_neither_noise_nor_dropout() -> None:
         torch.manual_seed(3)
         found.append(graded(net, net, *windows()))
     check(*found, loss=1e-12, gradient=1e-12)
+
+
+def test_what_a_step_needs_is_tensors_alone() -> None:
+    net, given = network(), windows()
+    noise = net.decoder.draw_noise()
+    net.decoder.draw_noise = lambda generator=None: noise
+    loss, parts = net.losses(*net.inputs(*given))
+    wanted, named = net(*given)
+    assert torch.equal(loss, wanted)
+    assert parts == named
+
+
+def test_other_kernels_are_refused() -> None:
+    with pytest.raises(UnknownName, match="no kernels 'tritn'; did you mean triton"):
+        network(kernels="tritn")
+
+
+def test_kernels_of_triton_need_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_module, "HAS_TRITON", False)
+    with pytest.raises(TaskError, match="Triton is not installed here; install it, or choose"):
+        network(kernels="triton")
+    assert not network(kernels="auto").is_fast
+
+
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_without_a_gpu_pytorch_does_it(monkeypatch: pytest.MonkeyPatch, has_triton: bool) -> None:
+    monkeypatch.setattr(network_module, "HAS_TRITON", has_triton)
+    assert not network().is_fast
+    assert not network(kernels="torch").is_fast
+    if has_triton:
+        assert network(kernels="triton").is_fast
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_triton_does_it_unless_told_otherwise() -> None:
+    assert network().cuda().is_fast == network_module.HAS_TRITON
+    assert not network(kernels="torch").cuda().is_fast

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from powerphase.axes import KINDS, STEP_S, V
-from powerphase.models.powerforge.decoder import Deviations
-from powerphase.models.powerforge.network import by_kind
-from powerphase.models.powerforge.objective import Counts, Objective, _nearest
+from powerphase.axes import KINDS, STEP_S, THETA, P, Q, V
+from powerphase.metrics.fan import Fan
+from powerphase.metrics.fidelity import crps
+from powerphase.models.powerforge.anchor import wrap
+from powerphase.models.powerforge.judge import PARTS, Truth, deviations
+from powerphase.models.powerforge.network import PowerForgeNetwork, by_kind
+from powerphase.models.powerforge.objective import Counts, Objective
 from powerphase.scenarios import Batches, Record
-from tests.models.powerforge import TINY, grid_states, layout, network, windows
+from tests.models.powerforge import TINY, grid_states, layout, network, random_views, windows
 
 WINNER = replace(TINY, objective="winner-takes-all")
 B, N, M, H = 2, 3, 4, 5
@@ -24,53 +27,42 @@ def random(*size: int, seed: int = 0) -> Tensor:
     return torch.randn(*size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def encoded(net: PowerForgeNetwork) -> tuple[Tensor, Tensor]:
+    """The states and the reference days of the usual windows."""
+    past, calendar, _ = net.inputs(*windows())
+    return net._encoded(past, calendar)
+
+
 def test_the_distance_of_a_scenario_is_its_mean_error_with_kinds_weighed() -> None:
     objective = Objective(WINNER).double()
     objective.type_weight.data = torch.tensor([0.1, 1.0, 2.0, 9.0]).double()  # counts as 0.3 … 3
-    deviations, day, truth = random(4, B, N, M, H), random(4, B, N, H, seed=1), random(4, B, N, H)
-    day[3] = 0  # so that no angle passes π
-    deviations[3] = deviations[3].clamp(-3, 3)
-    sums = objective.of_block(
-        Deviations(*deviations), torch.tensor(0.05).double(), day, truth, COUNTS
-    )
+    made, target = random(4, B, M, H, N), random(4, B, H, N, seed=1)
+    found = objective.distances(list(made), target, COUNTS)
     for window, scenario in np.ndindex(B, M):
         wanted = 0.0
         for kind, weight in enumerate((0.3, 1.0, 2.0, 3.0)):
-            x = deviations[kind, window, :, scenario] + day[kind, window]
-            wanted += weight * (truth[kind, window] - x).abs().sum().item()
-        wanted /= KINDS * N * H
-        assert sums["distance"][window, scenario].item() == pytest.approx(wanted)
+            off = target[kind, window] - made[kind, window, scenario]
+            wanted += weight * off.abs().sum().item()
+        assert found[window, scenario].item() == pytest.approx(wanted / (KINDS * N * H))
 
 
 def test_the_winner_takes_all() -> None:
     net = network(replace(WINNER, physics=False))
-    context, target = windows()
-    found = {}
-
-    def spy(deviations: Deviations, *rest):
-        found["made"] = deviations
-        for part in deviations:
-            part.retain_grad()
-        return inner(deviations, *rest)
-
-    inner, net.objective.of_block = net.objective.of_block, spy
-    loss, parts = net(context, target)
+    loss, parts = net(*windows(n_windows=1))
     loss.backward()
-    pulled = torch.stack([part.grad.abs().sum((1, 3)) > 0 for part in found["made"]])  # 4 B M
     # P and Q of other scenarios are not pulled by way of V and θ either.
-    assert (pulled.sum(2) == 1).all()
-    assert (pulled == pulled[:1]).all()
+    assert (net.decoder.scenario.grad.abs().sum(1) > 0).sum() == 1
     assert parts["winner"] > 0
 
 
 def test_scores_learn_which_scenario_wins() -> None:
     net = network(WINNER)
     context, target = windows()
-    noise = random(2, 4, 12)
+    noise = random(2, 12, 4)
     net.decoder.draw_noise = lambda generator=None: noise
-    state, day = net._encoded(context)
-    values = torch.stack(net.objective.trajectories(net.decoder(state, noise), day))
-    error = (by_kind(target).unsqueeze(3) - values).abs().mean((2, 4))  # 4 B M
+    state, day = encoded(net)
+    values = torch.stack(net._made(net.decoder.folded(), noise, state, day))
+    error = (by_kind(target).unsqueeze(2) - values).abs().mean((3, 4))  # 4 B M
     winner = torch.einsum("k,kbm->bm", net.objective.bounded_type_weight, error).argmin(1)
     logits = state.mean((1, 2)) @ net.score.weight.T + net.score.bias
     wanted = -torch.log_softmax(logits, dim=1)[torch.arange(2), winner].mean()
@@ -80,10 +72,8 @@ def test_scores_learn_which_scenario_wins() -> None:
 
 def test_weights_of_the_winners_forecast_are_its_scores() -> None:
     net = network(WINNER)
-    context, _ = windows()
-    forecast = net.scenarios(context)
-    state, _ = net._encoded(context)
-    wanted = torch.softmax(net.score(state.flatten(1, 2).mean(1)), dim=1)
+    forecast = net.scenarios(windows()[0])
+    wanted = torch.softmax(net.score(encoded(net)[0].mean((1, 2))), dim=1)
     torch.testing.assert_close(forecast.weights, wanted[:, :, None].expand(-1, -1, 20))
 
 
@@ -136,51 +126,72 @@ def test_calibration_looks_at_the_targets_of_the_first_batches() -> None:
 
 @pytest.mark.parametrize("bound", [0.05, 1e-4])
 def test_voltages_pay_by_their_share_of_the_bound(bound: float) -> None:
-    objective = Objective(TINY).double()
-    gates = 3 * random(B, N, M, H)
-    v = (bound * gates.tanh()).requires_grad_()
-    zero = torch.zeros_like(v.detach())
-    day = torch.zeros(4, B, N, H).double()
-    found = objective.of_block(
-        Deviations(zero, zero, v, zero), torch.tensor(bound).double(), day, day, COUNTS
-    )
-    wanted = TINY.voltage_weight * F.smooth_l1_loss(v / bound, zero)
-    torch.testing.assert_close(found["voltage"], wanted.detach())
-    assert not found["voltage"].requires_grad
+    views = random_views(B, N, M, H)
+    views.bound[0] = bound
+    zero = torch.zeros(4, B, H, N).double()
+    _, parts = Objective(TINY).double().of_block(views, Truth(zero, zero), COUNTS, None, fast=False)
+    v = deviations(views, fast=False)[V]
+    wanted = TINY.voltage_weight * F.smooth_l1_loss(v / bound, torch.zeros_like(v))
+    torch.testing.assert_close(parts[PARTS.index("voltage")], wanted)
+    assert not parts.requires_grad
 
 
 @pytest.mark.parametrize(
     ("wanted", "position"), [(0.1, 0), (0.31, 1), (0.375, 1), (0.5, 1), (0.51, 2), (0.9, 3)]
 )
 def test_the_nearest_level_is_the_first_of_equals(wanted: float, position: int) -> None:
-    assert _nearest(torch.tensor([0.125, 0.375, 0.625, 0.875]), wanted).item() == position
+    objective = Objective(replace(TINY, width_levels=(wanted, 0.99)))
+    level, target = torch.tensor([0.125, 0.375, 0.625, 0.875]), torch.zeros(4, B, H, N)
+    found = objective._terms(target, level, torch.ones(4), COUNTS, None).nearest
+    assert found.tolist() == [position, 3, 1]
+
+
+def test_width_and_jitter_are_measured_by_how_much_the_target_moves() -> None:
+    target = 1e-3 * random(4, B, H, N)
+    target[P, 0, :, 1] = 0.7
+    about = Objective(TINY)._terms(target, random(M), torch.ones(4).double(), COUNTS, None)
+    wanted = target.numpy().std(axis=2)
+    assert about.scale[P, 0, 1] == TINY.deviation_floor
+    np.testing.assert_allclose(about.scale, wanted.clip(TINY.deviation_floor), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", range(KINDS))
 def test_values_are_sorted_out_by_kind(kind: int) -> None:
     values = random(2, 5, 12)
-    assert torch.equal(by_kind(values)[kind], values[..., kind::4].mT)
+    assert torch.equal(by_kind(values)[kind], values[..., kind::4])
 
 
 def test_the_reference_is_added_and_angles_are_wrapped() -> None:
-    deviations, day = Deviations(*random(4, B, N, M, H)), 3 * random(4, B, N, H, seed=2)
-    made = Objective(TINY).double().trajectories(deviations, day)
-    torch.testing.assert_close(made[V], deviations.v + day[V].unsqueeze(2))
-    angle = deviations.theta + day[3].unsqueeze(2)
-    torch.testing.assert_close(made[3], torch.atan2(angle.sin(), angle.cos()))
+    net = network()
+    state, day = random(2, 4, 5, 8), 3 * random(4, 2, 12, 5, seed=2)
+    folded, noise = net.decoder.folded(), random(2, 12, 4)
+    made = net._made(folded, noise, state, day)
+    off = deviations(folded.views(state, noise, 5), fast=False)
+    for kind in (P, Q, V):
+        torch.testing.assert_close(made[kind], off[kind] + day[kind].unsqueeze(1))
+    torch.testing.assert_close(made[THETA], wrap(off[THETA] + day[THETA].unsqueeze(1)))
 
 
 @pytest.mark.parametrize("objective", ["ordered-quantile", "winner-takes-all"])
 def test_half_precision_does_not_reach_the_objective(objective: str) -> None:
     """Products of matrices may be rounded; what is made of their results may not."""
-    config = replace(TINY, objective=objective)
-    generator = torch.Generator().manual_seed(3)
-    made = [torch.randn((2, 3, config.scenarios, 6), generator=generator) for _ in range(4)]
-    day, truth = (torch.randn((4, 2, 3, 6), generator=generator) for _ in range(2))
-    part = Objective(config)
-    counts = Counts(2, 3, config.scenarios, 6)
-    full = part.of_block(Deviations(*made), torch.tensor(0.05), day, truth, counts)
+    views = random_views(B, N, M, H)
+    views = type(views)(*(part.float() for part in views))
+    truth = Truth(*(random(4, B, H, N, seed=seed).float() for seed in (1, 2)))
+    part = Objective(replace(TINY, objective=objective))
+    chosen = None if part.is_ordered else F.one_hot(torch.tensor([2, 0]), M).float()
+    full, of_full = part.of_block(views, truth, COUNTS, chosen, fast=False)
     with torch.autocast("cpu", torch.bfloat16):
-        half = part.of_block(Deviations(*made), torch.tensor(0.05), day, truth, counts)
-    for name, value in full.items():
-        assert torch.equal(half[name], value), name
+        half, of_half = part.of_block(views, truth, COUNTS, chosen, fast=False)
+    assert half.dtype == of_half.dtype == torch.float32
+    torch.testing.assert_close(half, full, rtol=1e-3, atol=0)
+    torch.testing.assert_close(of_half, of_full, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("objective", ["ordered-quantile", "winner-takes-all"])
+@pytest.mark.parametrize("channel_block", [None, 8])
+def test_the_crps_is_that_of_the_scenarios(objective, channel_block: int | None) -> None:
+    net = network(replace(TINY, objective=objective), channel_block=channel_block)
+    context, target = windows()
+    wanted = crps(Fan.of(net.scenarios(context)), target).mean()
+    torch.testing.assert_close(net.crps(context, target), wanted, rtol=1e-12, atol=0)

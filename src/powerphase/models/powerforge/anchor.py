@@ -24,17 +24,22 @@ def wrap(angle: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     return angle - 2 * pi * torch.round(angle / (2 * pi))
 
 
+def check_length(n_past: int, config: PowerForgeConfig) -> None:
+    """Refuse a context that is shorter than the days to be averaged."""
+    if n_past < config.segments * config.segment_steps:
+        raise ForecastError(
+            f"PowerForge looks back {config.segments} days of {config.segment_steps} steps, and "
+            f"the context has {n_past} steps; give a longer context or lower segments"
+        )
+
+
 @torch.no_grad()
 def anchored(
     past: Float[Tensor, "B T C"], config: PowerForgeConfig
 ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B L C"]]:
     """The past less its reference, and the reference day (L steps, from the origin on)."""
     n_past, day_steps = past.shape[1], config.segment_steps
-    if n_past < config.segments * day_steps:
-        raise ForecastError(
-            f"PowerForge looks back {config.segments} days of {day_steps} steps, and the context "
-            f"has {n_past} steps; give a longer context or lower segments"
-        )
+    check_length(n_past, config)
     past = _on_one_turn(past)
     day = _reference_day(past, config) if config.anchor else _flat_day(past, day_steps)
     phase = torch.arange(-n_past, 0, device=past.device) % day_steps
@@ -46,9 +51,11 @@ def anchored(
     return residual, day
 
 
-def reference(day: Float[Tensor, "B L C"], horizon: int) -> Float[Tensor, "B H C"]:
+def reference(day: Float[Tensor, "*kinds L N"], horizon: int) -> Float[Tensor, "*kinds H N"]:
     """The reference day, repeated over the horizon."""
-    return day[:, torch.arange(horizon, device=day.device) % day.shape[1]]
+    if day.shape[-2] == horizon:
+        return day
+    return day[..., torch.arange(horizon, device=day.device) % day.shape[-2], :]
 
 
 def _on_one_turn(past: Float[Tensor, "B T C"]) -> Float[Tensor, "B T C"]:

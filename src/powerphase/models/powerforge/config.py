@@ -6,7 +6,7 @@ from typing import Literal
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import ConfigError
 from powerphase.models.configuration import changed
-from powerphase.models.training import TrainingConfig
+from powerphase.models.training_config import TrainingConfig
 
 BATCH_SIZES = {
     "activsg500": 32,

@@ -1,13 +1,14 @@
 """The decoder: M deviations from the reference day for every channel, by heads made for each kind.
 
 A head reads h + e_m, channel plus scenario. It is linear, so W(h + e_m) = Wh + We_m: each channel
-is projected once, not M times. P and Q come first. V and θ then look at the P and Q that the same
-scenario gives their own bus, through the bridge, which is folded likewise: its tokens W_φ·traj,
-their keys and values and the head behind them are linear in the trajectories, so that nothing of
-hidden size exists per scenario.
+is projected once, not M times, and scenarios have tables of their own. P and Q come first. V and θ
+then look at the P and Q that the same scenario gives their own bus, through the bridge, which is
+folded likewise: its tokens W_φ·traj, their keys and values and the head behind them are linear in
+the trajectories, so that nothing of hidden size exists per scenario.
+
+All that is learned meets here. What comes out, `Views`, is small, and scenarios are made of it.
 """
 
-from collections.abc import Sequence
 from math import expm1, log, pi
 from typing import Any, NamedTuple
 
@@ -18,15 +19,10 @@ from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.kernels.powers import Views
 
-
-class Deviations(NamedTuple):
-    """What the scenarios deviate from the reference day, by kind."""
-
-    p: Float[Tensor, "B N M H"]
-    q: Float[Tensor, "B N M H"]
-    v: Float[Tensor, "B N M H"]
-    theta: Float[Tensor, "B N M H"]
+ALIGNED_ROWS = 4
+"""Matrix products are fast where rows are whole multiples of 16 bytes."""
 
 
 def _heads(n_in: int, n_out: int) -> Any:
@@ -35,7 +31,7 @@ def _heads(n_in: int, n_out: int) -> Any:
 
 
 class Decoder(nn.Module):
-    """From channels to deviations. It treats every bus by itself, so buses can come in blocks."""
+    """From channels to views. It treats every bus by itself, so buses can come in blocks."""
 
     def __init__(self, config: PowerForgeConfig, horizon: int) -> None:
         super().__init__()
@@ -54,48 +50,116 @@ class Decoder(nn.Module):
             nn.init.constant_(head.bias, log(expm1(config.noise_start)))
 
     @property
-    def voltage_bound(self) -> Float[Tensor, ""]:
-        """Δ_V, the largest deviation of a voltage [p.u.]."""
-        return self.voltage_range.clamp(min=self.config.voltage_range_floor)
+    def bounds(self) -> Float[Tensor, " 2"]:
+        """The largest deviation of a voltage, Δ_V [p.u.], and of an angle [rad]."""
+        voltage = self.voltage_range.clamp(min=self.config.voltage_range_floor)
+        return torch.stack([voltage, torch.full_like(voltage, pi)])
 
-    def draw_noise(self, generator: torch.Generator | None = None) -> Float[Tensor, "2 M H"]:
-        """One shock of P and one of Q for each scenario and step, shared by the whole grid."""
-        size = (2, self.config.scenarios, self.horizon)
+    def draw_noise(self, generator: torch.Generator | None = None) -> Float[Tensor, "2 H M"]:
+        """One shock of P and one of Q for each step and scenario, shared by the whole grid."""
+        size = (2, self.horizon, self.config.scenarios)
         device = self.scenario.device if generator is None else generator.device
         noise = torch.randn(size, device=device, generator=generator)
         if self.config.noise == "student-t":
             shape = torch.full(size, self.config.student_degrees / 2, device=device)
             gamma = torch._standard_gamma(shape, generator=generator)
             noise = noise / (gamma * 2 / self.config.student_degrees).sqrt()
-        return noise.to(self.scenario.device)
+        return noise.to(self.scenario)
 
+    def folded(self) -> "Folded":
+        """All maps of channels and scenarios as few products; the same for all blocks of buses.
+
+        They are small, so they are never rounded to half precision.
+        """
+        with torch.autocast(self.scenario.device.type, enabled=False):
+            return self._folded()
+
+    def _folded(self) -> "Folded":
+        scenario, horizon = self.scenario, self.horizon
+        power = [torch.cat([mean.weight, spread.weight]) for mean, spread in self._powers()]
+        bias = [torch.cat([mean.bias, spread.bias]) for mean, spread in self._powers()]
+        of_power = torch.stack(power)  # 2 2H K
+        table = of_power @ scenario.T + torch.stack(bias).unsqueeze(2)
+        gate = torch.stack([head.weight for head in self.gate])  # 2 H K
+        gate_table = gate @ scenario.T + torch.stack([h.bias for h in self.gate]).unsqueeze(2)
+        rows = -(-(horizon + 1) // ALIGNED_ROWS) * ALIGNED_ROWS
+        if self.bridge is None:
+            seen = scenario.new_zeros(2 * horizon + 1, scenario.shape[1])
+            maps = scenario.new_zeros(2, horizon, 2 * rows)
+        else:
+            seen, maps = self.bridge.directions(), self.bridge.maps(gate, rows)
+        directions, constants = (seen @ scenario.T).split([2 * horizon, 1])
+        return Folded(
+            power=of_power,
+            gate=torch.cat([gate, seen.expand(2, -1, -1)], dim=1),
+            power_table=table.unflatten(1, (2, horizon)),
+            gate_table=gate_table,
+            direction_table=directions.unflatten(0, (2, horizon)),
+            constant_table=constants[0],
+            maps=maps,
+            bounds=self.bounds,
+        )
+
+    def _powers(self) -> Any:
+        return list(zip(self.mean, self.spread, strict=True))
+
+
+class Folded(NamedTuple):
+    """What a decoder does to channels, and what its scenarios add."""
+
+    power: Float[Tensor, "2 HH K"]
+    gate: Float[Tensor, "2 HHH1 K"]
+    power_table: Float[Tensor, "2 2 H M"]
+    gate_table: Float[Tensor, "2 H M"]
+    direction_table: Float[Tensor, "2 H M"]
+    constant_table: Float[Tensor, " M"]
+    maps: Float[Tensor, "2 H RR"]
+    bounds: Float[Tensor, " 2"]
+
+    def views(
+        self, state: Float[Tensor, "B 4 N K"], noise: Float[Tensor, "2 H M"], width: int
+    ) -> Views:
+        """What the heads see of these buses; W is `width`, with nothing beyond N."""
+        project: Any = _Projected.apply
+        with torch.autocast(state.device.type, enabled=False):
+            # What comes out of a head is never rounded to half precision.
+            power, gate = project(state.to(self.maps.dtype), self.power, self.gate, width)
+        return Views(power, gate, *self[2:], noise)
+
+
+class _Projected(torch.autograd.Function):
+    """The heads of each kind on its own channels, with the buses side by side.
+
+    PyTorch's broadcasting would copy and transpose the channels of each kind before the product.
+    """
+
+    @staticmethod
     def forward(
-        self, state: Float[Tensor, "B N 4 K"], noise: Float[Tensor, "2 M H"] | None
-    ) -> Deviations:
-        """The deviations of these buses; without noise, P and Q are their means."""
-        of = state.unbind(2)
-        p, q = (self._power(source, of[source], noise) for source in (P, Q))
-        gates = [
-            self._split(head, of[kind]) for head, kind in zip(self.gate, (V, THETA), strict=True)
-        ]
-        if self.bridge is not None:
-            seen = self.bridge(torch.stack(of[V:], dim=2), self.scenario, p, q, list(self.gate))
-            gates = [gate + more for gate, more in zip(gates, seen, strict=True)]
-        return Deviations(p, q, self.voltage_bound * gates[0].tanh(), pi * gates[1].tanh())
+        ctx: Any, state: Tensor, power: Tensor, gate: Tensor, width: int
+    ) -> tuple[Tensor, ...]:
+        (windows, _, ctx.buses, _), found = state.shape, []
+        state = F.pad(state, (0, 0, 0, width - ctx.buses))
+        ctx.save_for_backward(state, power, gate)
+        for heads, kinds in ((power, (P, Q)), (gate, (V, THETA))):
+            made = state.new_empty(windows, 2, heads.shape[1], width)
+            for place, kind in enumerate(kinds):
+                by = heads[place].expand(windows, -1, -1)
+                torch.bmm(by, state[:, kind].mT, out=made[:, place])
+            found.append(made)
+        return tuple(found)
 
-    def _power(
-        self, source: int, state: Float[Tensor, "B N K"], noise: Float[Tensor, "2 M H"] | None
-    ) -> Float[Tensor, "B N M H"]:
-        mean = self._split(self.mean[source], state)
-        if noise is None:
-            return mean
-        return mean + F.softplus(self._split(self.spread[source], state)) * noise[source]
-
-    def _split(self, head: nn.Linear, state: Float[Tensor, "B N K"]) -> Float[Tensor, "B N M H"]:
-        """The head of h + e_m for all m: two projections, added."""
-        of_channel, of_scenario = head(state), F.linear(self.scenario, head.weight)
-        full = self.scenario.dtype  # what comes out of a head is never rounded to half precision
-        return of_channel.to(full).unsqueeze(2) + of_scenario.to(full)
+    @staticmethod
+    def backward(ctx: Any, of_power: Tensor, of_gate: Tensor) -> tuple[Tensor | None, ...]:
+        state, power, gate = ctx.saved_tensors
+        of_state, of_heads = torch.empty_like(state), []
+        for heads, slope, kinds in ((power, of_power, (P, Q)), (gate, of_gate, (V, THETA))):
+            found = []
+            for place, kind in enumerate(kinds):
+                by = heads[place].expand(len(state), -1, -1)
+                torch.bmm(slope[:, place].mT, by, out=of_state[:, kind])
+                found.append(torch.bmm(slope[:, place], state[:, kind]).sum(0))
+            of_heads.append(torch.stack(found))
+        return of_state[:, :, : ctx.buses], *of_heads, None
 
 
 class Bridge(nn.Module):
@@ -114,47 +178,19 @@ class Bridge(nn.Module):
         self.value = nn.Linear(hidden, hidden, bias=False)
         self.scale = nn.Parameter(torch.tensor(config.bridge_scale))
 
-    def forward(
-        self,
-        state: Float[Tensor, "B N 2 K"],
-        scenario: Float[Tensor, "M K"],
-        p: Float[Tensor, "B N M H"],
-        q: Float[Tensor, "B N M H"],
-        heads: Sequence[nn.Linear],
-    ) -> list[Float[Tensor, "B N M H"]]:
-        """What is added to the gates of V and θ, before tanh."""
-        logits = [self._logits(k, state, scenario, part) for k, part in enumerate((p, q))]
-        share = torch.sigmoid(logits[0] - logits[1])  # of P; the rest is of Q
-        added = []
-        for kind, head in enumerate(heads):
-            of_p, of_q = (self._seen(k, part, head) for k, part in enumerate((p, q)))
-            mixed = of_q + share[..., kind : kind + 1] * (of_p - of_q)
-            added.append(self.scale * mixed.to(self.scale.dtype))
-        return added
+    def directions(self) -> Float[Tensor, "HH1 K"]:
+        """Of h + e_m: along which P and Q change the logit of P over Q, and its constant.
 
-    def _seen(
-        self, source: int, trajectory: Float[Tensor, "B N M H"], head: nn.Linear
-    ) -> Float[Tensor, "B N M H"]:
-        """A head's view of the value of one source's token."""
-        token, value = self.token[source], head.weight @ self.value.weight
-        return F.linear(trajectory, value @ token.weight, value @ token.bias)
-
-    def _logits(
-        self,
-        source: int,
-        state: Float[Tensor, "B N 2 K"],
-        scenario: Float[Tensor, "M K"],
-        trajectory: Float[Tensor, "B N M H"],
-    ) -> Float[Tensor, "B N M 2"]:
-        """q·k of one source's token, for V and θ.
-
-        It is traj·(W_φᵀ W_kᵀ W_q)(h + e_m): the query, as a direction among trajectories.
+        The logit of a token is traj·(W_φᵀ W_kᵀ W_q)(h + e_m): the query, as a direction among
+        trajectories.
         """
-        token = self.token[source]
         fold = self.key.weight.T @ self.query.weight / self.query.in_features**0.5
-        direction = token.weight.T @ fold  # H K
-        of_channel = trajectory @ (state @ direction.T).mT  # B N M 2
-        of_scenario = (trajectory @ (direction @ scenario.T)).diagonal(dim1=2, dim2=3)  # B N M
-        constant = token.bias @ fold
-        rest = (state @ constant).unsqueeze(2) + (scenario @ constant).unsqueeze(1)  # B N M 2
-        return of_channel + of_scenario.unsqueeze(3) + rest
+        of_p, of_q = self.token
+        maps = torch.cat([of_p.weight, -of_q.weight, (of_p.bias - of_q.bias).unsqueeze(1)], dim=1)
+        return maps.T @ fold
+
+    def maps(self, gate: Float[Tensor, "2 H K"], rows: int) -> Float[Tensor, "2 H RR"]:
+        """From P and a row of ones, and the same of Q, in `rows` rows each, to the gates."""
+        value = self.scale * (gate @ self.value.weight)
+        parts = [torch.cat([token.weight, token.bias.unsqueeze(1)], dim=1) for token in self.token]
+        return torch.cat([F.pad(value @ part, (0, rows - part.shape[1])) for part in parts], dim=2)

@@ -14,8 +14,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from powerphase.axes import KINDS, THETA, P, Q, V
+from powerphase.axes import KINDS
 from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.kernels.states import opened, settled
 
 DAY_S, WEEK_S = 86_400, 7 * 86_400
 
@@ -33,7 +34,7 @@ class ChannelEncoder(nn.Module):
         )
         self.project = nn.Linear(n_views * context_steps, hidden)
         self.refine = nn.Linear(hidden, hidden)
-        self.scale = nn.Sequential(
+        self.scale: Any = nn.Sequential(
             nn.Linear(1, config.scale_hidden), nn.GELU(), nn.Linear(config.scale_hidden, hidden)
         )
         self.norm = nn.LayerNorm(hidden)
@@ -44,16 +45,31 @@ class ChannelEncoder(nn.Module):
         self.calendar = nn.Linear(4, hidden)
 
     def forward(
-        self, residual: Float[Tensor, "B T C"], calendar: Float[Tensor, "B 4"]
-    ) -> Float[Tensor, "B N 4 K"]:
-        """The vectors of each bus's four channels."""
+        self,
+        residual: Float[Tensor, "B 4 T W"],
+        size: Float[Tensor, "B 4 N"],
+        calendar: Float[Tensor, "B 4"],
+        fast: bool = False,
+    ) -> Float[Tensor, "B 4 N K"]:
+        """The vectors of all channels, by kind; `fast` by kernels, which need Triton and a GPU."""
         weight, bias = self.folded()
-        n_windows = len(residual)
-        seen = torch.bmm(residual.mT, weight.T.expand(n_windows, -1, -1))
-        seen = self._with_own_bus(seen.unflatten(1, (-1, KINDS))) + bias
-        state = self.refine(F.gelu(seen)) + self.scale(self._size(residual))
-        state = self.dropout(self.norm(state)) + self._identity()
-        return state + self.calendar(calendar)[:, None, None]
+        weeks = residual.flatten(0, 1).mT
+        seen = torch.bmm(weeks, weight.T.expand(len(weeks), -1, -1)).unflatten(0, (-1, KINDS))
+        inner, _, outer = self.scale
+        read = opened(seen, size, self.gates, bias, inner.weight, inner.bias, fast)
+        # The token of the size is added to the refined week: one layer of both.
+        refined = F.linear(read, torch.cat([self.refine.weight, outer.weight], dim=1))
+        return settled(
+            refined,
+            self.refine.bias + outer.bias,
+            self.norm.weight,
+            self.norm.bias,
+            self._identity(),
+            self.calendar(calendar),
+            self.norm.eps,
+            self.dropout.p if self.training else 0.0,
+            fast,
+        )
 
     def folded(self) -> tuple[Float[Tensor, "K T"], Float[Tensor, " K"]]:
         """Filters and first layer as one linear map of the week as it is."""
@@ -64,29 +80,13 @@ class ChannelEncoder(nn.Module):
             bias = bias + view.sum(1) * smooth.bias
         return weight, bias
 
-    def _with_own_bus(self, seen: Float[Tensor, "B N 4 K"]) -> Float[Tensor, "B N 4 K"]:
-        """The gates, after the first layer instead of before it, which is linear."""
-        p, q, *others = seen.unbind(2)
-        gated = [
-            kind + row[0] * p + row[1] * q for kind, row in zip(others, self.gates, strict=True)
-        ]
-        return torch.stack([p, q, *gated], dim=2)
-
-    def _size(self, residual: Float[Tensor, "B T C"]) -> Float[Tensor, "B N 4 1"]:
-        """The mean size of each channel's input, gates included."""
-        kinds = list(residual.unflatten(2, (-1, KINDS)).unbind(3))  # each B T N
-        for row, kind in enumerate((V, THETA)):
-            own = self.gates[row, 0] * kinds[P] + self.gates[row, 1] * kinds[Q]
-            kinds[kind] = kinds[kind] + own
-        return torch.stack([kind.abs().mean(1) for kind in kinds], dim=2).unsqueeze(3)
-
-    def _identity(self) -> Float[Tensor, "N 4 K"]:
+    def _identity(self) -> Float[Tensor, "4 N K"]:
         """Which bus, and which variable."""
         n_node = self.node.shape[1]
         weight = self.identity.weight
         of_node = self.node @ weight[:, :n_node].T
         of_kind = self.kind @ weight[:, n_node:].T + self.identity.bias
-        return of_node[:, None] + of_kind
+        return of_node + of_kind[:, None]
 
 
 def _filtered_back(

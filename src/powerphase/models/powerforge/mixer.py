@@ -25,9 +25,9 @@ class TokenMixer(nn.Module):
 
     def forward(self, state: Float[Tensor, "B C K"]) -> Float[Tensor, "B C K"]:
         """Channels that know of each other."""
-        state = state + self.read.from_few(state, self.tokens)
+        state = self.read.from_few(state, self.tokens.expand(len(state), -1, -1))
         tokens = self.tokens + self.write.from_many(self.tokens, state)
-        return state + self.read.from_few(state, tokens)
+        return self.read.from_few(state, tokens)
 
 
 class Attention(nn.Module):
@@ -40,11 +40,12 @@ class Attention(nn.Module):
         self.value = nn.Linear(hidden, hidden, bias=False)
 
     def from_few(
-        self, many: Float[Tensor, "B C K"], few: Float[Tensor, "*B G K"]
+        self, many: Float[Tensor, "B C K"], few: Float[Tensor, "B G K"]
     ) -> Float[Tensor, "B C K"]:
-        """What each of many takes from a few."""
-        directions = self._scaled(self.key(few)) @ self.query.weight  # G K
-        return torch.softmax(many @ directions.mT, dim=-1) @ self.value(few)
+        """Many, each with what it takes from a few."""
+        directions = self._scaled(self.key(few)) @ self.query.weight  # B G K
+        attention = torch.softmax(torch.bmm(many, directions.mT), dim=-1)
+        return torch.baddbmm(many, attention, self.value(few))
 
     def from_many(
         self, few: Float[Tensor, "G K"], many: Float[Tensor, "B C K"]

@@ -24,7 +24,7 @@ class PowerForge(Trained):
     def make_network(self, place: Place) -> nn.Module:
         """The network for this grid and these windows."""
         size = (place.n_buses, place.context, place.horizon)
-        return PowerForgeNetwork(self.config, *size, self.channel_block)
+        return PowerForgeNetwork(self.config, *size, self.channel_block, self.kernels)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""

@@ -5,21 +5,19 @@ is not of single buses.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from powerphase.axes import KINDS, THETA
-from powerphase.models.powerforge.anchor import wrap
+from powerphase.axes import KINDS
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.decoder import Deviations
-from powerphase.models.powerforge.fans import FanTerms, H, M, fan_loss
+from powerphase.models.powerforge.judge import PARTS, Truth, judged, pinball
+from powerphase.models.powerforge.kernels.fans import Terms
+from powerphase.models.powerforge.kernels.powers import Views
 from powerphase.models.powerforge.quantiles import QuantileLaw
 from powerphase.models.training import Losses
-
-Sums = dict[str, Tensor]
-"""`loss`, with gradients; its parts, for reading; and `distance`, where the winner takes all."""
 
 
 @dataclass(frozen=True)
@@ -65,115 +63,84 @@ class Objective(nn.Module):
         weight = inverse / inverse.mean()
         self.type_weight.copy_(weight.clamp(*self.config.type_weight_range))
 
-    def trajectories(
-        self, deviations: Deviations, reference: Float[Tensor, "4 B N H"]
-    ) -> list[Float[Tensor, "B N M H"]]:
-        """The scenarios themselves by kind, as the decoder numbers them."""
-        made = [part + day.unsqueeze(M) for part, day in zip(deviations, reference, strict=True)]
-        made[THETA] = wrap(made[THETA])
-        return made
-
-    def ordered(self, made: list[Float[Tensor, "B N M H"]]) -> list[Float[Tensor, "B N M H"]]:
-        """The scenarios in ascending order at every point, where the objective wants them so."""
-        return [part.sort(M).values for part in made] if self.is_ordered else made
-
     def of_block(
         self,
-        deviations: Deviations,
-        voltage_bound: Float[Tensor, ""],
-        reference: Float[Tensor, "4 B N H"],
-        target: Float[Tensor, "4 B N H"],
+        views: Views,
+        truth: Truth,
         counts: Counts,
-    ) -> Sums:
-        """What the channels of some buses contribute."""
-        made = self.trajectories(deviations, reference)
-        if self.is_ordered:
-            found = self._fans(made, target, counts)
-        else:
-            found = self._distances(made, target, counts)
-        if self.config.physics:
-            factor = self.config.voltage_weight / (counts.points * counts.scenarios)
-            # Smooth L1 of v / Δ: since |tanh| ≤ 1, only its parabola is ever reached.
-            gate = deviations.v.square().sum() / voltage_bound.detach().square() / 2
-            found["loss"] = found["loss"] + factor * gate
-            found["voltage"] = (factor * gate).detach()
-        return found
+        chosen: Float[Tensor, "B M"] | None,
+        fast: bool,
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " 5"]]:
+        """What the channels of some buses contribute, and its parts."""
+        weight = self.bounded_type_weight
+        level = self.law.levels() if self.is_ordered else weight.new_zeros(counts.scenarios)
+        terms = self._terms(truth.target, level.detach(), weight.detach(), counts, chosen)
+        return judged(views, level, weight, truth, terms, fast)
 
-    def losses(self, sums: Sums) -> Losses:
+    def losses(self, loss: Float[Tensor, ""], parts: Float[Tensor, " 5"]) -> Losses:
         """The loss and its parts, from what all blocks contribute."""
-        parts = {name: part for name, part in sums.items() if name not in ("loss", "distance")}
-        own = {"types": self.config.type_weight_penalty * (self.type_weight - 1).square().sum()}
+        config, shaped = self.config, self.config.quantile_regularisation and self.is_ordered
+        used = (True, shaped, shaped, config.physics, config.physics)
+        found = {name: part for name, part, use in zip(PARTS, parts, used, strict=True) if use}
+        own = {"types": config.type_weight_penalty * (self.type_weight - 1).square().sum()}
         if self.is_ordered:
             own["levels"] = self.law.prior()
         else:
-            own["winner"] = sums["distance"].amin(1).mean()
-        total = sums["loss"] + torch.stack(list(own.values())).sum()
-        return Losses(total, {**parts, **{name: part.detach() for name, part in own.items()}})
+            found["winner"] = found.pop("pinball")
+        total = loss + torch.stack(list(own.values())).sum()
+        return Losses(total, {**found, **{name: part.detach() for name, part in own.items()}})
 
-    def _fans(
-        self,
-        made: list[Float[Tensor, "B N M H"]],
-        target: Float[Tensor, "4 B N H"],
-        counts: Counts,
-    ) -> Sums:
-        level, weight = self.law.levels(), self.bounded_type_weight
-        found = [
-            fan_loss(made[kind], target[kind], level, weight[kind], terms)
-            for kind, terms in enumerate(self._terms(target, level, counts))
-        ]
-        parts = torch.stack([parts for _, parts in found]).sum(0)
-        names = ("pinball", "width", "jitter", "angle")
-        used = [True, *[self.config.quantile_regularisation] * 2, self.config.physics]
-        kept = {name: part for name, part, use in zip(names, parts, used, strict=True) if use}
-        return {"loss": torch.stack([loss for loss, _ in found]).sum(), **kept}
+    def crps(self, views: Views, truth: Truth, counts: Counts, fast: bool) -> Float[Tensor, ""]:
+        """What some buses contribute to the mean CRPS of ordered scenarios.
+
+        2 Σ w_m ρ(z − x_m) at the levels F_m − w_m / 2, F the sum of the weights w so far.
+        """
+        weight = self.law.weights()
+        worth = (2 * weight / (KINDS * counts.points)).expand(KINDS, -1)
+        scale = torch.ones_like(truth.target[:, :, 0])
+        factors, nearest = scale.new_ones(5), scale.new_zeros(3, dtype=torch.long)
+        level = weight.cumsum(0) - weight / 2
+        return pinball(views, truth, Terms(factors, level, worth, nearest, scale), fast)
+
+    def distances(
+        self, made: list[Float[Tensor, "B M H N"]], target: Float[Tensor, "4 B H N"], counts: Counts
+    ) -> Float[Tensor, "B M"]:
+        """What some buses contribute to each scenario's mean absolute error, kinds weighed."""
+        pairs = zip(made, target.unsqueeze(2), strict=True)
+        by_kind = torch.stack([(z - x).abs().sum((2, 3)) for x, z in pairs], dim=2)  # B M 4
+        return (by_kind * self.bounded_type_weight).sum(2) / (KINDS * counts.buses * counts.steps)
 
     def _terms(
-        self, target: Float[Tensor, "4 B N H"], level: Float[Tensor, " M"], counts: Counts
-    ) -> list[FanTerms]:
-        """The four kinds' terms; only angles have a ramp."""
-        config, others = self.config, max(counts.scenarios - 1, 1)
-        shaped = config.quantile_regularisation
-        spread = target.std(H, correction=0).clamp(min=config.deviation_floor)
-        low, high = (_nearest(level, wanted) for wanted in config.width_levels)
-        ramp = self._ramp_factor(counts)
-        return [
-            FanTerms(
-                pinball=1 / (KINDS * counts.points * counts.scenarios),
-                width=shaped * config.width_weight / (KINDS * counts.points),
-                # The median itself does not count.
-                jitter=shaped * config.jitter_weight / (KINDS * counts.ramps * others),
-                ramp=ramp if kind == THETA else 0.0,
-                scale=spread[kind, :, :, None, None],
-                width_cap=config.width_cap,
-                low=low,
-                high=high,
-                middle=_nearest(level, 0.5),
-            )
-            for kind in range(KINDS)
-        ]
-
-    def _distances(
         self,
-        made: list[Float[Tensor, "B N M H"]],
-        target: Float[Tensor, "4 B N H"],
+        target: Float[Tensor, "4 B H N"],
+        level: Float[Tensor, " M"],
+        weight: Float[Tensor, " 4"],
         counts: Counts,
-    ) -> Sums:
-        """Mean absolute error of each scenario over all channels, kinds weighed."""
-        pairs = zip(made, target.unsqueeze(M), strict=True)
-        by_kind = torch.stack([(z - x).abs().sum((1, H)) for x, z in pairs], dim=2)  # B M 4
-        scale = KINDS * counts.buses * counts.steps
-        found = {"distance": (by_kind * self.bounded_type_weight).sum(2) / scale}
-        ramp = by_kind.new_zeros(())
-        if self.config.physics:
-            ramp = self._ramp_factor(counts) * wrap(made[THETA].diff(dim=H)).abs().sum()
-            found["angle"] = ramp.detach()
-        return {**found, "loss": ramp}
-
-    def _ramp_factor(self, counts: Counts) -> float:
-        if not self.config.physics:
-            return 0.0
-        return self.config.angle_weight / (counts.ramps * counts.scenarios)
+        chosen: Float[Tensor, "B M"] | None,
+    ) -> Terms:
+        # Of a winner, every point counts once; of a fan, M times a little.
+        share = counts.scenarios if self.is_ordered else 1
+        worth = weight[:, None].expand(-1, counts.scenarios) / (KINDS * counts.points * share)
+        scale = target.std(2, correction=0).clamp(min=self.config.deviation_floor)
+        factors, wanted = _constants(self.config, counts, level.device, level.dtype)
+        nearest = (level - wanted).abs().argmin(1)
+        return Terms(factors, level, worth, nearest, scale, chosen)
 
 
-def _nearest(level: Float[Tensor, " M"], wanted: float) -> Int[Tensor, " 1"]:
-    return (level.detach() - wanted).abs().argmin().reshape(1)
+@cache
+def _constants(
+    config: PowerForgeConfig, counts: Counts, device: torch.device, dtype: torch.dtype
+) -> tuple[Float[Tensor, " 5"], Float[Tensor, "3 1"]]:
+    """The factors of `Terms` and the levels that it looks for; kept on the device, at hand."""
+    shaped, others = config.quantile_regularisation, max(counts.scenarios - 1, 1)
+    values = (
+        shaped * config.width_weight / (KINDS * counts.points),
+        # The median itself does not count.
+        shaped * config.jitter_weight / (KINDS * counts.ramps * others),
+        config.physics * config.angle_weight / (counts.ramps * counts.scenarios),
+        config.physics * config.voltage_weight / (counts.points * counts.scenarios),
+        config.width_cap,
+    )
+    wanted = [[level] for level in (*config.width_levels, 0.5)]
+    factors = torch.tensor(values, device=device, dtype=dtype)
+    return factors, torch.tensor(wanted, device=device, dtype=dtype)

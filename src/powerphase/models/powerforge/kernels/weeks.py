@@ -1,0 +1,391 @@
+"""Weeks: the anchor, and the sizes of the deviations from it, read from the past in one pass."""
+
+from math import nextafter, pi
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from powerphase.axes import KINDS, THETA, P, Q, V
+from powerphase.models.powerforge import anchor
+from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.kernels.toolkit import constexpr, jit, tl
+
+TURN = constexpr(2 * pi)
+PER_TURN = constexpr(nextafter(1 / (2 * pi), 0))
+"""Rounded down, so that angles of exactly ±π keep every bit in either precision."""
+
+STEPS_AT_ONCE, BUSES_AT_ONCE, WARPS = 8, 16, 4
+"""One step of one bus for each thread: it loads the four kinds at once, and stores each in a row
+with its neighbours, without any exchange between threads."""
+
+
+class Anchored(NamedTuple):
+    """What the anchor makes of the past.
+
+    Attributes:
+        residual: the past less its reference, by kind; W is N or more, with zeros beyond N.
+        day: the reference day, L steps from the origin on.
+        size: mean size of what the encoder sees of each channel, its gates included.
+    """
+
+    residual: Float[Tensor, "B 4 T W"]
+    day: Float[Tensor, "4 B L N"]
+    size: Float[Tensor, "B 4 N"]
+
+
+def anchored(
+    past: Float[Tensor, "B T C"],
+    gates: Float[Tensor, "2 2"],
+    config: PowerForgeConfig,
+    width: int,
+    fast: bool,
+) -> Anchored:
+    """Deviations, reference day and sizes; the sizes alone have a gradient, by the gates.
+
+    Args:
+        past: the context; one that is not in memory as it should be costs a copy.
+        gates: what V (first row) and θ see of their own bus's P and Q.
+        config: how days are compared and averaged.
+        width: buses to make room for in the deviations, W.
+        fast: by the kernel, which needs Triton and a GPU.
+    """
+    anchor.check_length(past.shape[1], config)
+    return Anchored(*(_Fast.apply if fast else _plain)(past, gates, config, width))
+
+
+def _plain(
+    past: Float[Tensor, "B T C"], gates: Float[Tensor, "2 2"], config: PowerForgeConfig, width: int
+) -> tuple[Float[Tensor, "B 4 T W"], Float[Tensor, "4 B L N"], Float[Tensor, "B 4 N"]]:
+    """The same as the kernel, in PyTorch."""
+    residual, day = anchor.anchored(past, config)
+    kinds = list(residual.unflatten(2, (-1, KINDS)).unbind(3))  # each B T N
+    padded = F.pad(torch.stack(kinds, dim=1), (0, width - kinds[P].shape[2]))
+    for row, kind in zip(gates, (V, THETA), strict=True):
+        kinds[kind] = kinds[kind] + row[0] * kinds[P] + row[1] * kinds[Q]
+    size = torch.stack([kind.abs().mean(1) for kind in kinds], dim=1)
+    return padded, day.unflatten(2, (-1, KINDS)).permute(3, 0, 1, 2).contiguous(), size
+
+
+class _Fast(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        past: Float[Tensor, "B T C"],
+        gates: Float[Tensor, "2 2"],
+        config: PowerForgeConfig,
+        width: int,
+    ) -> tuple[Float[Tensor, "B 4 T W"], Float[Tensor, "4 B L N"], Float[Tensor, "B 4 N"]]:
+        residual, day, size, slope = _launch(past, gates, config, width)
+        ctx.save_for_backward(slope)
+        ctx.mark_non_differentiable(residual, day)
+        # Or the backward pass would be given zeros for these two, as large as the past.
+        ctx.set_materialize_grads(False)
+        return residual, day, size
+
+    @staticmethod
+    def backward(
+        ctx: Any, _residual: None, _day: None, size: Float[Tensor, "B 4 N"]
+    ) -> tuple[None, Float[Tensor, "2 2"], None, None]:
+        (slope,) = ctx.saved_tensors
+        return None, (size[:, V:, None] * slope).sum((0, 3)), None, None
+
+
+def _launch(
+    past: Float[Tensor, "B T C"], gates: Float[Tensor, "2 2"], config: PowerForgeConfig, width: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Deviations, day, sizes, and the slopes of V's and θ's sizes by their gates (B 2 2 N)."""
+    # Strides count buses: then it is known that they are whole, and a bus is loaded at once.
+    if past.stride(2) != 1 or past.stride(1) % KINDS or past.stride(0) % KINDS:
+        past = past.contiguous()
+    n_windows, n_past, n_buses = past.shape[0], past.shape[1], past.shape[2] // KINDS
+    residual = past.new_empty((n_windows, KINDS, n_past, width))
+    day = past.new_empty((KINDS, n_windows, config.segment_steps, n_buses))
+    size = past.new_empty((n_windows, KINDS, n_buses))
+    slope = past.new_empty((n_windows, 2, 2, n_buses))
+    _anchor[(-(-width // BUSES_AT_ONCE), n_windows)](
+        *(past, gates.to(past.dtype).contiguous(), residual, day, size, slope),
+        *(past.stride(0) // KINDS, past.stride(1) // KINDS, n_buses, width),
+        **constants(n_past, config, past.dtype),
+        num_warps=WARPS,
+    )
+    return residual, day, size, slope
+
+
+def constants(n_past: int, config: PowerForgeConfig, dtype: torch.dtype) -> dict[str, Any]:
+    """What a kernel is compiled for."""
+    return {
+        "STEPS": n_past,
+        "ANCHOR": config.anchor,
+        "SEGMENTS": config.segments,
+        "DAY": config.segment_steps,
+        "QUERY": config.query_steps,
+        "QUERY_ROWS": 1 << (config.query_steps - 1).bit_length(),
+        "BIAS": config.bias_steps,
+        "TEMPERATURE": config.temperature,
+        "STABILISER": config.stabiliser,
+        # Beyond it, numbers of this precision are whole: to add and take it away is to round.
+        "WHOLE": 1.5 / torch.finfo(dtype).eps,
+        "ROWS": STEPS_AT_ONCE,
+        "BUSES": BUSES_AT_ONCE,
+    }
+
+
+# In the kernel, a tile is steps × channels. Steps count backwards, `back` = 0 is the last: so the
+# phase in the day is that of `back` modulo the day, however long the context. `source` is where
+# values come from: pointers to the first step, which of them exist, the stride in buses, and by
+# channel the last value and whether it is an angle.
+
+
+@jit
+@no_type_check
+def _anchor(
+    past,
+    gates,
+    residual,
+    day,
+    size,
+    slope,
+    window_stride,
+    step_stride,
+    n_buses,
+    width,
+    STEPS: constexpr,
+    ANCHOR: constexpr,
+    SEGMENTS: constexpr,
+    DAY: constexpr,
+    QUERY: constexpr,
+    QUERY_ROWS: constexpr,
+    BIAS: constexpr,
+    TEMPERATURE: constexpr,
+    STABILISER: constexpr,
+    WHOLE: constexpr,
+    ROWS: constexpr,
+    BUSES: constexpr,
+):
+    """One window of some buses.
+
+    A block of phases at a time: its average over the days, then the deviations from it. These read
+    the same numbers again, so few and so soon that they are still at hand.
+    """
+    window = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * BUSES
+    bus = first + tl.arange(0, BUSES)[None, :]
+    source = _source(past + window * window_stride * 4, first, step_stride, n_buses, STEPS, BUSES)
+    if ANCHOR:
+        weights = _weights(
+            source, STEPS, SEGMENTS, DAY, QUERY, QUERY_ROWS, TEMPERATURE, STABILISER, WHOLE
+        )
+        bias = _bias(source, weights, STEPS, SEGMENTS, DAY, BIAS, WHOLE, ROWS)
+    day += window * DAY * n_buses + bus
+    day_plane = tl.num_programs(1).to(tl.int64) * DAY * n_buses
+    residual += window * 4 * STEPS * width + bus
+    residual_plane = tl.cast(width, tl.int64) * STEPS
+    gate = (tl.load(gates), tl.load(gates + 1), tl.load(gates + 2), tl.load(gates + 3))
+    sums = ()
+    for _ in tl.static_range(8):
+        sums += (tl.zeros([ROWS, BUSES], source[3].dtype),)
+    for block in range((DAY + ROWS - 1) // ROWS):
+        back = block * ROWS + tl.arange(0, ROWS)
+        if ANCHOR:
+            days = _days(source, back, back < DAY, STEPS, SEGMENTS, DAY, WHOLE)
+            average = _average(days, weights, SEGMENTS) + bias
+        else:
+            average = _flat(source[3], ROWS)
+        phase = (DAY - 1 - back)[:, None]
+        _store(day + phase * n_buses, average, day_plane, (phase >= 0) & (bus < n_buses))
+        for segment in range((STEPS + DAY - 1) // DAY):
+            earlier = back + segment * DAY
+            inside = (back < DAY) & (earlier < STEPS)
+            deviation = _values(source, earlier, inside, STEPS, WHOLE) - average
+            deviation = _turned(deviation, 0.0, source[4], WHOLE)
+            deviation = tl.where(inside[:, None] & source[1], deviation, 0.0)
+            row = residual + (STEPS - 1 - earlier).to(tl.int64)[:, None] * width
+            _store(row, deviation, residual_plane, inside[:, None] & (bus < width))
+            sums = _with_sizes(sums, deviation, gate)
+    for number in tl.static_range(4):
+        offset = (window * 4 + number) * n_buses + bus
+        tl.store(size + offset, _mean(sums[number], STEPS), bus < n_buses)
+        tl.store(slope + offset, _mean(sums[4 + number], STEPS), bus < n_buses)
+
+
+@jit
+@no_type_check
+def _source(past, first, step_stride, n_buses, STEPS: constexpr, BUSES: constexpr):
+    channel = first * 4 + tl.arange(0, 4 * BUSES)[None, :]
+    known = channel < n_buses * 4
+    step_stride = tl.cast(step_stride, tl.int64)
+    last = tl.load(past + (STEPS - 1) * step_stride * 4 + channel, known, 0.0)
+    # As bits, from which the compiler sees what is no angle and leaves out its turns.
+    return past + channel, known, step_stride, last, (channel & 3) == 3
+
+
+@jit
+@no_type_check
+def _turned(values, centre, is_angle, WHOLE: constexpr):
+    """Angles without the whole turns between them and the centre."""
+    turns = ((values - centre) * PER_TURN + WHOLE) - WHOLE
+    return tl.where(is_angle, values - TURN * turns, values)
+
+
+@jit
+@no_type_check
+def _values(source, back, inside, STEPS: constexpr, WHOLE: constexpr):
+    past, known, step_stride, last, is_angle = source
+    step = (STEPS - 1 - back)[:, None] * step_stride * 4
+    values = tl.load(past + step, inside[:, None] & known, 0.0)
+    return _turned(values, last, is_angle, WHOLE)
+
+
+@jit
+@no_type_check
+def _days(
+    source,
+    back,
+    inside,
+    STEPS: constexpr,
+    SEGMENTS: constexpr,
+    DAY: constexpr,
+    WHOLE: constexpr,
+):
+    """The same steps of each day, the newest first."""
+    days = ()
+    for segment in tl.static_range(SEGMENTS):
+        days += (_values(source, back + segment * DAY, inside, STEPS, WHOLE),)
+    return days
+
+
+@jit
+@no_type_check
+def _flat(channels, ROWS: constexpr):
+    """No anchor: deviations are from 0, and for voltages from 1 p.u."""
+    is_voltage = tl.arange(0, channels.shape[1])[None, :] % 4 == 2
+    return tl.zeros([ROWS, 1], channels.dtype) + is_voltage.to(channels.dtype)
+
+
+@jit
+@no_type_check
+def _average(days, weights, SEGMENTS: constexpr):
+    average = days[0] * weights[0]
+    for segment in tl.static_range(1, SEGMENTS):
+        average += days[segment] * weights[segment]
+    return average
+
+
+@jit
+@no_type_check
+def _weights(
+    source,
+    STEPS: constexpr,
+    SEGMENTS: constexpr,
+    DAY: constexpr,
+    QUERY: constexpr,
+    QUERY_ROWS: constexpr,
+    TEMPERATURE: constexpr,
+    STABILISER: constexpr,
+    WHOLE: constexpr,
+):
+    """How much each day counts: the softmax of its correlation with the newest."""
+    back = tl.arange(0, QUERY_ROWS)
+    days = _days(source, back, back < QUERY, STEPS, SEGMENTS, DAY, WHOLE)
+    query = _centred(days[0], back, QUERY)
+    spread = _mean(query * query, QUERY) + STABILISER
+    likeness = ()
+    for segment in tl.static_range(SEGMENTS):
+        key = _centred(days[segment], back, QUERY)
+        both = (_mean(key * key, QUERY) + STABILISER) * spread
+        likeness += (_mean(key * query, QUERY) / (tl.sqrt(both) * TEMPERATURE),)
+    top = likeness[0]
+    for segment in tl.static_range(1, SEGMENTS):
+        top = tl.maximum(top, likeness[segment])
+    total = tl.zeros_like(top)
+    for segment in tl.static_range(SEGMENTS):
+        total += tl.exp(likeness[segment] - top)
+    weights = ()
+    for segment in tl.static_range(SEGMENTS):
+        weights += (tl.exp(likeness[segment] - top) / total,)
+    return weights
+
+
+@jit
+@no_type_check
+def _mean(values, COUNT: constexpr):
+    return tl.sum(values, 0, keep_dims=True) / COUNT
+
+
+@jit
+@no_type_check
+def _centred(values, back, COUNT: constexpr):
+    return tl.where((back < COUNT)[:, None], values - _mean(values, COUNT), 0.0)
+
+
+@jit
+@no_type_check
+def _bias(
+    source,
+    weights,
+    STEPS: constexpr,
+    SEGMENTS: constexpr,
+    DAY: constexpr,
+    BIAS: constexpr,
+    WHOLE: constexpr,
+    ROWS: constexpr,
+):
+    """How far the last steps lie above the average day, in the mean."""
+    total = tl.zeros_like(weights[0])
+    for block in range((BIAS + ROWS - 1) // ROWS):
+        back = block * ROWS + tl.arange(0, ROWS)
+        inside = back < BIAS
+        values = _values(source, back, inside, STEPS, WHOLE)
+        days = _days(source, back % DAY, inside, STEPS, SEGMENTS, DAY, WHOLE)
+        above = values - _average(days, weights, SEGMENTS)
+        total += tl.sum(tl.where(inside[:, None], above, 0.0), 0, keep_dims=True)
+    return total / BIAS
+
+
+@jit
+@no_type_check
+def _by_kind(values):
+    """A tile of channels as four of buses."""
+    pairs = tl.reshape(values, [values.shape[0], values.shape[1] // 4, 2, 2])
+    p_and_v, q_and_theta = tl.split(pairs)
+    p, v = tl.split(p_and_v)
+    q, theta = tl.split(q_and_theta)
+    return p, q, v, theta
+
+
+@jit
+@no_type_check
+def _store(rows, values, plane, inside):
+    """Each kind into its plane."""
+    kinds = _by_kind(values)
+    for kind in tl.static_range(4):
+        tl.store(rows + kind * plane, kinds[kind], inside)
+
+
+@jit
+@no_type_check
+def _with_sizes(sums, deviation, gate):
+    """The sums of sizes by kind, and of their slopes by gate, with these deviations added."""
+    p, q, v, theta = _by_kind(deviation)
+    v += gate[0] * p + gate[1] * q
+    theta += gate[2] * p + gate[3] * q
+    return (
+        sums[0] + tl.abs(p),
+        sums[1] + tl.abs(q),
+        sums[2] + tl.abs(v),
+        sums[3] + tl.abs(theta),
+        sums[4] + _along(v, p),
+        sums[5] + _along(v, q),
+        sums[6] + _along(theta, p),
+        sums[7] + _along(theta, q),
+    )
+
+
+@jit
+@no_type_check
+def _along(seen, own):
+    """The slope of a size: its sign times what the gate multiplies; 0 at 0, as in PyTorch."""
+    return tl.where(seen > 0, own, tl.where(seen < 0, -own, 0.0))

@@ -1,0 +1,121 @@
+"""One step of training: forward, backward, clip, and what the optimiser makes of it.
+
+A step is hundreds of short commands to a GPU, and for small grids giving them takes longer than
+carrying them out. So a step can be recorded once, as a CUDA graph, and replayed as a whole.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from powerphase.models.training_config import TrainingConfig
+from powerphase.scenarios import Context
+
+WARM_UP = 3
+"""Steps taken one command at a time before one is recorded: they settle what is set up once."""
+
+
+def make_optimiser(
+    network: nn.Module, config: TrainingConfig, device: torch.device
+) -> torch.optim.Optimizer:
+    """Adam; on a GPU in one command, with a learning rate that a recorded step can follow."""
+    on_gpu = device.type == "cuda"
+    rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
+    return torch.optim.Adam(
+        network.parameters(),
+        rate,
+        weight_decay=config.weight_decay,
+        fused=on_gpu,
+        capturable=on_gpu,
+    )
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Give all parameters this learning rate, where a recorded step looks for it."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+class Stepper:
+    """Takes steps with a network.
+
+    Args:
+        network: gives `Losses` of a context and a target; to be recorded, it also has
+            `inputs(context, target)`, a tuple of tensors, and `losses(*inputs)`, which never waits
+            for the device.
+        optimiser: from `make_optimiser`.
+        config: of the training.
+        device: where the network is.
+        graph: record a step and replay it; all batches must then have one size.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        config: TrainingConfig,
+        device: torch.device,
+        graph: bool = False,
+    ) -> None:
+        self.network, self.optimiser, self.config = network, optimiser, config
+        self.device, self.graph = device, graph
+        self._taken = 0
+        self._recorded: torch.cuda.CUDAGraph | None = None
+        self._inputs: tuple[Tensor, ...] = ()
+        self._parts: dict[str, Tensor] = {}
+
+    def __call__(self, context: Context, target: Tensor) -> dict[str, Tensor]:
+        """Take a step; the parts of the loss, the loss itself and the norm of its gradient."""
+        if not self.graph:
+            return self._step(self.network, context, target)
+        inputs = self.network.inputs(context, target)  # type: ignore[operator]
+        self._taken += 1
+        if self._taken <= WARM_UP:
+            with _aside(self.device):
+                return self._step(self.network.losses, *inputs)
+        if self._recorded is None:
+            self._record(inputs)
+        for place, value in zip(self._inputs, inputs, strict=True):
+            place.copy_(value)
+        assert self._recorded is not None
+        self._recorded.replay()
+        numbers = torch.stack(list(self._parts.values()))  # the originals are written over
+        return dict(zip(self._parts, numbers.unbind(), strict=True))
+
+    def _record(self, inputs: tuple[Tensor, ...]) -> None:
+        self._inputs = tuple(torch.empty_like(value) for value in inputs)
+        self.optimiser.zero_grad()
+        self._recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._recorded):
+            self._parts = self._step(self.network.losses, *self._inputs)
+
+    def _step(self, losses: Any, *inputs: Any) -> dict[str, Tensor]:
+        half = self.config.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            loss, parts = losses(*inputs)
+        self.optimiser.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip_norm)
+        self.optimiser.step()
+        return {**parts, "loss": loss.detach(), "gradient norm": norm}
+
+
+class _aside:
+    """On a stream of its own, as the recording will be."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._main = torch.cuda.current_stream(device)
+        self._side = torch.cuda.Stream(device)
+        self._entered = torch.cuda.stream(self._side)
+
+    def __enter__(self) -> None:
+        self._side.wait_stream(self._main)
+        self._entered.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.__exit__(*error)
+        self._main.wait_stream(self._side)

@@ -1,0 +1,324 @@
+"""Beside the paper: hand-worked distances, their laws, and tables that hide nothing."""
+
+import csv
+import random
+from importlib.resources import files
+from io import StringIO
+from math import hypot, inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from powerphase import cli
+from powerphase.axes import VARIABLES
+from powerphase.errors import ResultError, UnknownName
+from powerphase.models.powerforge.config import ABLATIONS
+from powerphase.records.result import Result, write_result
+from powerphase.records.scores import SCORES
+from powerphase.report.comparison import (
+    ABLATION_SCORES,
+    Pair,
+    as_markdown,
+    compare,
+    paper_ablations,
+    sheets,
+)
+from powerphase.report.leaderboard import PAPER_GRIDS, leaderboard
+from tests.records.rows import row
+
+# The table of the main text, whose digits are fewer than those of the appendix.
+MAIN_TEXT = {
+    None: ("0.0043", "0.0110"),
+    "no-anchor": ("0.0080", "0.0229"),
+    "no-quantile-regularisation": ("0.0059", "0.0128"),
+    "winner-takes-all": ("0.0055", "0.0155"),
+    "no-physics": ("0.0055", "0.0120"),
+    "no-bridge": ("0.0053", "0.0120"),
+    "no-mixer": ("0.0045", "0.0154"),
+}
+
+numbers = st.floats(0, 1)
+deviations = st.none() | numbers
+often = settings(deadline=None, derandomize=True)
+
+
+def ours(scores: dict[str, float] | None = None, **changes: Any) -> Result:
+    """A row of the paper's PowerForge on `opsd-r` with these scores in every type and window."""
+    values: dict[str, Any] = {"edition": "opsd-r", "grid": "pegase1354"} | changes
+    like = row(**values)
+    # Brier and the bias may not exceed scores that a test sets to next to nothing.
+    for name, value in ({"brier": 0.0, "excursion_bias": 0.0} | (scores or {})).items():
+        like.scores[name] = value
+        like.by_window[name] = [value] * len(like.windows)
+        for kind in VARIABLES:
+            if name in like.by_type[kind]:
+                like.by_type[kind][name] = value
+    return like
+
+
+def pair(mean: float, std: float | None, paper: tuple[float, float], score: str = "crps") -> Pair:
+    return Pair("pegase1354", score, (42,) if std is None else (22, 42), mean, std, *paper)
+
+
+def by_score(rows: list[Result], grid: str = "pegase1354") -> dict[str, Pair]:
+    found = compare(rows, "powerforge").pairs
+    return {pair.score: pair for pair in found if pair.grid == grid}
+
+
+def test_two_seeds_worked_by_hand() -> None:
+    # The paper prints 0.0040 ± 0.0003. Apart: 0.0048 - 0.0040 - 0.00005 = 0.00075. Ours deviates
+    # by 0.0004 / √2, the paper by 0.00035 at most: √(8e-8 + 12.25e-8) = 0.00045.
+    found = by_score([ours({"crps": 0.0046}, seed=22), ours({"crps": 0.0050}, seed=42)])["crps"]
+    assert (found.seeds, found.mean) == ((22, 42), pytest.approx(0.0048))
+    assert found.std == pytest.approx(0.0004 / 2**0.5)
+    assert (found.paper_mean, found.paper_std) == (0.0040, 0.0003)
+    assert found.ratio == pytest.approx(1.2)
+    assert found.distance == pytest.approx(0.75 / 0.45)
+    assert found.difference is None
+
+
+def test_one_seed_worked_by_hand() -> None:
+    # The paper prints 0.0030 ± 0.0000, which may be 0.00305 ± 0.00005.
+    found = by_score([ours({"safety_mbrier": 0.0060})])["safety_mbrier"]
+    assert found.std is None
+    assert found.distance == pytest.approx(0.00295 / 0.00005)
+    assert found.difference == "worse"
+
+
+@often
+@given(numbers, numbers, numbers, deviations)
+def test_no_distance_exceeds_that_of_the_numbers_before_rounding(
+    mean: float, std: float, own: float, own_std: float | None
+) -> None:
+    apart, spread = abs(own - mean), hypot(std, own_std or 0)
+    exact = apart / spread if spread else inf
+    found = pair(own, own_std, (round(mean, 4), round(std, 4))).distance
+    assert found is not None
+    assert found <= exact * (1 + 1e-9) + 1e-9
+
+
+@often
+@given(numbers, numbers, deviations)
+def test_what_rounds_to_the_printed_mean_is_no_distance_away(
+    mean: float, std: float, own_std: float | None
+) -> None:
+    found = pair(mean, own_std, (round(mean, 4), round(std, 4)))
+    assert found.distance == pytest.approx(0, abs=1e-9)
+    assert found.difference is None
+
+
+@often
+@given(numbers, st.floats(0, 0.4), st.floats(0, 0.4), deviations)
+def test_being_further_away_is_a_larger_distance(
+    std: float, near: float, further: float, own_std: float | None
+) -> None:
+    distances = [
+        pair(0.5 + sign * away, own_std, (0.5, round(std, 4))).distance or 0.0
+        for away in sorted((near, near + further))
+        for sign in (1, -1)
+    ]
+    assert distances[0] == pytest.approx(distances[1])
+    assert distances[0] <= distances[2] + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("mean", "score", "difference"),
+    [
+        (0.5 + 0.00005 + 1.999 * 0.1, "crps", None),
+        (0.5 + 0.00005 + 2.001 * 0.1, "crps", "worse"),
+        (0.5 - 0.00005 - 2.001 * 0.1, "crps", "better"),
+        (0.5 - 0.00005 - 1.999 * 0.1, "crps", None),
+        (0.1, "cvar_0.1", "better"),  # the paper ranks by it
+        (0.1, "necv", "lower"),
+        (0.9, "necv", "higher"),
+    ],
+)
+def test_beyond_two_deviations_a_difference_has_a_name(
+    mean: float, score: str, difference: str | None
+) -> None:
+    assert pair(mean, None, (0.5, 0.09995), score).difference == difference
+
+
+def test_there_is_no_ratio_to_a_printed_zero() -> None:
+    assert pair(0.1, None, (0.0, 0.0)).ratio is None
+
+
+def test_every_number_of_the_paper_has_its_pair() -> None:
+    found = compare([ours()], "powerforge").pairs
+    assert list(dict.fromkeys(pair.grid for pair in found)) == list(PAPER_GRIDS)
+    in_paper = [name for name, score in SCORES.items() if score.in_paper]
+    for grid in PAPER_GRIDS[:5]:
+        assert [pair.score for pair in found if pair.grid == grid] == in_paper
+    assert len(found) == 5 * 6 + 4
+
+
+def test_a_grid_without_a_row_is_missing() -> None:
+    there, missing = by_score([ours()])["crps"], by_score([ours()], "polish2383")["crps"]
+    assert there.distance is not None
+    assert (missing.seeds, missing.mean, missing.std) == ((), None, None)
+    assert (missing.ratio, missing.distance, missing.difference) == (None, None, None)
+    assert (missing.paper_mean, missing.paper_std) == (0.0042, 0.0019)
+
+
+def test_only_rows_of_the_model_on_the_papers_task_and_the_edition_count() -> None:
+    own = [ours(seed=seed, draw=seed) for seed in (22, 42)]
+    others = [
+        ours(model="ets"),
+        ours(variant="short"),
+        ours(edition="synthetic"),
+        ours(task="powerphase-day-ahead-all"),
+        ours(grid="ieee14"),
+    ]
+    alone = compare(own, "powerforge")
+    assert compare([*others, *own], "powerforge") == alone
+    assert alone.pairs[6].mean == leaderboard(own)[0].entries[0].mean["crps"]
+
+
+def test_a_model_that_the_paper_lacks_is_refused() -> None:
+    with pytest.raises(UnknownName, match=r"no model of the paper 'powerforg'; .* powerforge\?"):
+        compare([ours()], "powerforg")
+
+
+def test_nothing_to_compare_is_refused_and_other_editions_are_named() -> None:
+    with pytest.raises(ResultError, match=r"^no row of ets in edition 'opsd-r' .*; score one$"):
+        compare([ours()], "ets")
+    with pytest.raises(ResultError, match=r"'opsd' .* an edition that has rows: opsd-r$"):
+        compare([ours()], "powerforge", "opsd")
+
+
+@pytest.mark.parametrize("other", [{"fingerprint": "f" * 64}, {"task_version": 2}])
+def test_rows_that_do_not_rest_on_the_same_are_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(ResultError, match="pegase1354, edition opsd-r: rows of more than one"):
+        compare([ours(), ours(seed=22, **other)], "powerforge")
+
+
+def test_a_variant_is_measured_against_the_full_model_of_its_own_seed() -> None:
+    rows = [ours({"crps": 0.004}, seed=42), ours({"crps": 0.008}, seed=22)]
+    rows += [ours({"crps": 0.005}, seed=42, variant="no-anchor", config={"anchor": False})]
+    (found,) = compare(rows, "powerforge").ablations
+    assert (found.grid, found.seed) == ("pegase1354", 42)
+    lines = {line.variant: line for line in found.lines}
+    assert list(lines) == [None, *ABLATIONS.values()]
+    assert lines["no-anchor"].change == pytest.approx(0.25)
+    assert lines["no-anchor"].ours == rows[2].scores
+    assert (lines[None].ours, lines[None].change) == (rows[0].scores, None)
+    assert (lines["no-mixer"].ours, lines["no-mixer"].change) == (None, None)
+
+
+def test_each_seed_of_the_variants_is_an_ablation_of_its_own() -> None:
+    rows = [ours(variant="no-mixer", seed=seed, draw=seed) for seed in (42, 22)]
+    found = compare(rows, "powerforge").ablations
+    assert [ablation.seed for ablation in found] == [22, 42]
+    for ablation, result in zip(found, reversed(rows), strict=True):
+        by_variant = {line.variant: line for line in ablation.lines}
+        assert by_variant["no-mixer"].ours == result.scores
+        assert by_variant["no-mixer"].change is None  # the full model was not scored
+
+
+def test_what_is_no_variant_of_the_paper_is_no_ablation() -> None:
+    rows = [ours(), ours(variant="short"), ours(variant="no-mixer-short")]
+    rows += [ours(variant="no-mixer", grid="activsg500")]
+    assert compare(rows, "powerforge").ablations == ()
+
+
+def test_the_papers_ablation_has_our_variants_and_all_its_scores() -> None:
+    ablation = paper_ablations("powerforge")
+    assert list(ablation) == ["pegase1354"]
+    assert list(ablation["pegase1354"]) == [None, *ABLATIONS.values()]
+    for variant, printed in ablation["pegase1354"].items():
+        assert printed.keys() - {"crps_change"} == set(ABLATION_SCORES)
+        assert ("crps_change" in printed) == (variant is not None)
+    assert paper_ablations("ets") == {}
+
+
+def test_the_papers_two_tables_of_the_ablation_agree() -> None:
+    printed = paper_ablations("powerforge")["pegase1354"]
+    full = float(printed[None]["crps"])
+    for variant, (crps, distortion) in MAIN_TEXT.items():
+        own = printed[variant]
+        assert (f"{float(own['crps']):.4f}", own["distortion"]) == (crps, distortion)
+        if variant is not None:
+            assert own["crps_change"] == f"{float(own['crps']) / full - 1:+.0%}"
+
+
+def test_the_papers_file_of_the_ablation_has_known_names_only() -> None:
+    text = (files("powerphase.report") / "paper_ablation.csv").read_text()
+    lines = list(csv.DictReader(StringIO(text)))
+    assert len(lines) == 7 * 5 + 6
+    assert {line["metric"] for line in lines} == {*ABLATION_SCORES, "crps_change"}
+
+
+def scored() -> list[Result]:
+    """Three seeds on two grids, and two of six variants."""
+    near = {"crps": 0.0040, "safety_mbrier": 0.0060, "necv": 0.00071, "mse": 0.00007}
+    rows = [ours(near, seed=seed) for seed in (22, 42, 3142)]
+    rows += [ours(draw=seed, grid="activsg500", seed=seed) for seed in (22, 42)]
+    rows += [ours(near | {"crps": 0.0050}, variant="no-anchor"), ours(variant="no-bridge")]
+    return rows
+
+
+def test_a_page_says_what_was_found_and_what_is_missing() -> None:
+    text = as_markdown(compare(scored(), "powerforge"))
+    for line in (
+        "### powerforge beside the paper, edition opsd-r",
+        "| pegase1354 | CRPS | 3 | 0.004000 ± 0.000000 | 0.0040 ± 0.0003 | 1.00 | 0.0 |",
+        "| pegase1354 | MSE | 3 | 0.00007000 ± 0.00000000 | 0.0001 ± 0.0000 | 0.7 | 0.0 |",
+        "| pegase1354 | Safety_mBrier | 3 | 0.006000 ± 0.000000 | 0.0030 ± 0.0000 | 2.00 "
+        "| **59.0 worse** |",
+        "| polish2383 | CRPS | – | – | 0.0042 ± 0.0019 | – | – |",
+        "### powerforge and its ablations beside the paper, pegase1354, edition opsd-r, seed 42",
+        "| full (paper) | 0.00433 | – | 0.0110 | 0.00301 | 0.000741 | 0.000752 |",
+        "| no-anchor (paper) | 0.00797 | +84% | 0.0229 | 0.03042 | 0.000809 | 0.00190 |",
+        "| no-mixer | – | – | – | – | – | – |",
+    ):
+        assert f"\n{line}\n" in f"\n{text}"
+    assert "| no-anchor | 0.005000 | +25.0% | " in text
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+
+
+def test_every_line_of_a_table_has_every_cell() -> None:
+    for sheet in sheets(compare(scored(), "powerforge")):
+        lines = [line for line in sheet.as_markdown().splitlines() if line.startswith("| ")]
+        assert {line.count("|") for line in lines} == {len(sheet.header) + 1}
+        assert {len(line) for group in sheet.groups for line in group} == {len(sheet.header)}
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    rows, text = scored(), as_markdown(compare(scored(), "powerforge"))
+    for shuffle in range(3):
+        again = random.Random(shuffle).sample(rows, k=len(rows))
+        assert as_markdown(compare(again, "powerforge")) == text
+
+
+def test_without_variants_there_is_one_table() -> None:
+    assert len(sheets(compare([ours()], "powerforge"))) == 1
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_every_name_unbroken(width: int) -> None:
+    for sheet in sheets(compare(scored(), "powerforge")):
+        text = StringIO()
+        Console(file=text, width=width, markup=False).print(sheet.as_table(width))
+        words = text.getvalue().split()
+        for line in (line for group in sheet.groups for line in group):
+            assert {word for cell, _ in line[: sheet.names] for word in cell.split()} <= {*words}
+        assert ("Widen the terminal" in " ".join(words)) == (width == 80)
+
+
+def test_the_command_writes_what_the_module_says(tmp_path: Path) -> None:
+    for result in scored():
+        write_result(result, {}, tmp_path)
+    arguments = ["compare", "powerforge", str(tmp_path)]
+    shown = CliRunner().invoke(cli.app, [*arguments, "--format", "markdown"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout == as_markdown(compare(scored(), "powerforge"))
+    table = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "120"}).stdout
+    assert "powerforge and its ablations beside the paper" in table
+    refused = CliRunner().invoke(cli.app, [*arguments, "--format", "csv"])
+    assert isinstance(refused.exception, UnknownName)
