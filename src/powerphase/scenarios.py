@@ -238,8 +238,9 @@ class Batches:
         past, last = self.context_steps, len(self.record) - self.horizon
         drawn = stream(self.seed, "batch", number).integers(past, last + 1, self.size)
         origins = drawn[self.share, None]
-        # Only the origins travel: a larger copy would wait for all that the device has to do.
-        steps = torch.from_numpy(origins).to(self._values.device) + self._around
+        # Only the origins travel, and nobody waits for them: the device is to be kept busy.
+        travelling = torch.from_numpy(origins).to(self._values.device, non_blocking=True)
+        steps = travelling + self._around
         values = self._values[steps]
         time = self.record.time[origins + np.arange(-past, self.horizon)]
         context = Context(values[:, :past], time, self.record.layout)

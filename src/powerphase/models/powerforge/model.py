@@ -5,10 +5,10 @@ from math import ceil
 import torch
 from torch import nn
 
-from powerphase.models.device import team_size
+from powerphase.models.device import choose_device, team_size
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.memory import memory_gib
-from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.models.powerforge.network import PowerForgeNetwork, runs_kernels
 from powerphase.models.run import Place
 from powerphase.models.trained import Trained
 from powerphase.scenarios import Context, Scenarios, Training
@@ -37,6 +37,7 @@ class PowerForge(Trained):
             len(windows),
             (windows.context_steps, windows.horizon),
             channel_block,
+            runs_kernels(self.kernels, choose_device(self.device)),
         )
 
     def answer(self, context: Context) -> Scenarios:

@@ -85,7 +85,7 @@ class PowerForgeNetwork(nn.Module):
     def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
         """All that `losses` wants to know of a batch."""
         past = context.past
-        calendar = mean_calendar(context.time[:, : past.shape[1]]).to(past)
+        calendar = mean_calendar(context.time[:, : past.shape[1]]).to(past, non_blocking=True)
         return past, calendar, target
 
     def losses(
@@ -136,7 +136,7 @@ class PowerForgeNetwork(nn.Module):
     def scenarios(self, context: Context, generator: torch.Generator | None = None) -> Scenarios:
         """The scenarios of these windows; with a generator, P and Q are noisy."""
         past = context.past
-        calendar = mean_calendar(context.time[:, : past.shape[1]]).to(past)
+        calendar = mean_calendar(context.time[:, : past.shape[1]]).to(past, non_blocking=True)
         state, day = self._encoded(past, calendar)
         noise = self._no_noise() if generator is None else self.decoder.draw_noise(generator)
         size = (len(state), self.config.scenarios, self.horizon, self.n_buses, KINDS)
@@ -153,8 +153,7 @@ class PowerForgeNetwork(nn.Module):
     @property
     def is_fast(self) -> bool:
         """Whether Triton's kernels run."""
-        on_gpu = self.decoder.scenario.device.type == "cuda"
-        return self.kernels == "triton" or (self.kernels == "auto" and HAS_TRITON and on_gpu)
+        return runs_kernels(self.kernels, self.decoder.scenario.device)
 
     def _encoded(
         self, past: Float[Tensor, "B T C"], calendar: Float[Tensor, "B 4"]
@@ -229,6 +228,11 @@ class PowerForgeNetwork(nn.Module):
 
     def _scores(self, state: Float[Tensor, "B 4 N K"]) -> Float[Tensor, "B M"]:
         return self.score(state.mean((1, 2)))
+
+
+def runs_kernels(kernels: str, device: torch.device) -> bool:
+    """Whether this choice means Triton's kernels on this device."""
+    return kernels == "triton" or (kernels == "auto" and HAS_TRITON and device.type == "cuda")
 
 
 def by_kind(values: Float[Tensor, "B H C"]) -> Float[Tensor, "4 B H N"]:

@@ -225,7 +225,6 @@ def _fans_kernel(
     coefficients,
     factors,
     sums,
-    windows,
     width,
     buses,
     M: constexpr,
@@ -235,7 +234,7 @@ def _fans_kernel(
     BLOCK: constexpr,
 ):
     """`along` takes the slopes; of V and θ, it has what P and Q add to their gates."""
-    kind, b = tl.program_id(2), tl.program_id(1).to(tl.int64)
+    kind, b, windows = tl.program_id(2), tl.program_id(1).to(tl.int64), tl.num_programs(1)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there, valid = n < width, n < buses
     none = tl.zeros([BLOCK], scale.dtype.element_ty)
@@ -407,7 +406,7 @@ def _run(
     _fans_kernel[(n_blocks, windows, 2)](
         *(views.power, views.power_table, views.noise, views.gate, views.gate_table, views.bound),
         *(along, of_gate, day, target, terms.scale, _coefficients(terms), terms.factors, sums),
-        *(windows, width, buses),
+        *(width, buses),
         M=scenarios,
         H=steps,
         GATES=gates,
