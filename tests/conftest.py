@@ -16,6 +16,7 @@ from powerphase.dataset.store import Store
 from powerphase.grid.case import Grid
 from powerphase.grid.catalog import load_grid
 from powerphase.grid.powerflow import PowerFlow
+from powerphase.models import training
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals
@@ -24,6 +25,12 @@ from tests.dataset.exact import exact_signals
 torch.set_num_threads(1)
 
 SETPOINT_PU = 1.02
+
+
+@pytest.fixture(autouse=True)
+def saved_after_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings here are too short to be saved otherwise."""
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,21 @@ def test_a_training_stopped_again_and_again_ends_the_same(smooth: Path, tmp_path
     assert_same_training(tmp_path / "run", smooth)
 
 
+def test_a_training_saved_now_and_then_ends_the_same(
+    smooth: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(training_module, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(training_module, "SAVE_SECONDS", 7.0)  # every other epoch, by this clock
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", on_progress=stop_at(STEPS))
+    seen: list[int] = []
+    train(tmp_path / "run", on_progress=lambda now: seen.append(now.step))
+    assert 1 < seen[0] < STEPS - PER_EPOCH + 1
+    monkeypatch.undo()
+    assert_same_training(tmp_path / "run", smooth)
+
+
 def stopping(method: str, call: int, after: bool) -> Any:
     """The method, which stops the training at its n-th call, before or after its own work."""
     own, calls = getattr(RunFolder, method), []

@@ -31,6 +31,10 @@ VALIDATION_SHARE = 4
 """A batch of validation windows is so much smaller than one of training: it is scored too."""
 
 
+SAVE_SECONDS = 5.0
+"""What a kill may cost: on a GPU an epoch can be shorter than saving it takes."""
+
+
 class Losses(NamedTuple):
     """What a network says of a batch."""
 
@@ -109,6 +113,7 @@ class Trainer:
         self.hardware: list[str] = []
         """All that the training has run on."""
         self.continued = False
+        self._saved = -inf
         self._last: tuple[float | None, float | None] = (None, None)
 
     def run(self) -> None:
@@ -235,7 +240,9 @@ class Trainer:
                 "seconds": self.seconds,
             }
         )
-        self.keeper.save(*self._state())
+        if self.epoch == self.config.epochs or perf_counter() - self._saved >= SAVE_SECONDS:
+            self.keeper.save(*self._state())
+            self._saved = perf_counter()
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that `_restore` needs."""
