@@ -52,7 +52,7 @@ class Form:
     """One way to take the same step."""
 
     title: str
-    kernels: str
+    backend: str
     """Of the network that holds the parameters."""
     graph: bool | None = None
     """Whether the fast step is captured as a CUDA graph; None for the straightforward one."""
@@ -107,7 +107,7 @@ def make_step(form: Form, size: Size, training: TrainingConfig, device: torch.de
     torch.manual_seed(0)
     config = replace(PowerForgeConfig(), training=training)
     dimensions = (size.n_buses, size.context, size.horizon)
-    network = PowerForgeNetwork(config, *dimensions, kernels=form.kernels).to(device).train()
+    network = PowerForgeNetwork(config, *dimensions, backend=form.backend).to(device).train()
     optimiser = make_optimiser(network, training, device)
     if form.graph is not None:
         return Stepper(network, optimiser, training, device, graph=form.graph)

@@ -209,7 +209,7 @@ def train(
         int | None, typer.Option(min=4, help="Channels at a time: less memory, more time.")
     ] = None,
     device: Device = "auto",
-    kernels: Annotated[
+    backend: Annotated[
         str, typer.Option(help="triton, torch, or auto for Triton's on a GPU; both compute alike.")
     ] = "auto",
 ) -> None:
@@ -234,11 +234,11 @@ def train(
             seed=seed,
             device=device,
             channel_block=channel_block,
-            kernels=kernels,
+            backend=backend,
             run=run,
             on_progress=report,
         )
-        needed = trained.expected_gib(task.training, channel_block)
+        needed = trained.memory_gib(task.training, channel_block)
         size = f"{task.layout.n_channels:,} channels"
         console.print(f"{model} on {size}: about {needed:.1f} GiB beside torch itself")
         trained.fit(task.training)
@@ -357,8 +357,8 @@ def quickstart(
         _score(model, _task(str(data), "10"), seed=42, device="auto").save(results)
     leaderboard([results])
     console.print(
-        "PowerForge comes trained with the package, in fewer steps than the paper's: `+short`. "
-        "Variants and the oracle are not ranked."
+        "PowerForge comes trained with the package, with the paper's budget. The oracle is not "
+        "ranked."
     )
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
 

@@ -260,7 +260,7 @@ def test_what_does_not_fit_is_refused_and_the_advice_helps(
     task: Task, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, block: int
 ) -> None:
     config = tiny(epochs=1, training={"batches_per_epoch": 1})
-    there = PowerForge(config).expected_gib(task.training, block)
+    there = PowerForge(config).memory_gib(task.training, block)
     monkeypatch.setattr(trained_module, "free_memory_gib", lambda device: there)
     start = "training powerforge on 56 channels with a batch of 8 takes about .* GiB, and cpu has"
     advice = f"give --channel-block {block}, which takes longer and computes the same"

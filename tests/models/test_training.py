@@ -268,7 +268,7 @@ def folder(path: Path) -> RunFolder:
 def test_a_lost_number_is_named_with_its_step_and_what_is_kept(lost: float, tmp_path: Path) -> None:
     keeper = folder(tmp_path / "run")
     network = Scripted([2.0, 3.0, 1.0], width=lambda step: lost if step == 7 else 0.0)
-    kept = "the weights of epoch 2 and the best before it are kept"
+    kept = "the best weights of 2 epochs and what was last saved are kept"
     with (
         keeper.begun(),
         pytest.raises(TrainingError, match=rf"step 7: width became {lost}, .*; {kept}; lower"),

@@ -4,6 +4,9 @@ A step is hundreds of short commands to a GPU, and for small grids giving them t
 carrying them out. So a step can be recorded once, as a CUDA graph, and replayed as a whole.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -90,7 +93,7 @@ class Stepper:
         self._inputs = tuple(torch.empty_like(value) for value in inputs)
         self.optimiser.zero_grad()
         self._recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._recorded):
+        with torch.cuda.graph(self._recorded, stream=_side_stream(self.device)):
             self._parts = self._step(self.network.losses, *self._inputs)
 
     def _step(self, losses: Any, *inputs: Any) -> dict[str, Tensor]:
@@ -104,18 +107,17 @@ class Stepper:
         return {**parts, "loss": loss.detach(), "gradient norm": norm}
 
 
-class _aside:
-    """On a stream of its own, as the recording will be."""
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all trainings: matrix products keep work space for every stream they ever saw."""
+    return torch.cuda.Stream(device)
 
-    def __init__(self, device: torch.device) -> None:
-        self._main = torch.cuda.current_stream(device)
-        self._side = torch.cuda.Stream(device)
-        self._entered = torch.cuda.stream(self._side)
 
-    def __enter__(self) -> None:
-        self._side.wait_stream(self._main)
-        self._entered.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._entered.__exit__(*error)
-        self._main.wait_stream(self._side)
+@contextmanager
+def _aside(device: torch.device) -> Iterator[None]:
+    """On the stream on which steps are recorded."""
+    main, side = torch.cuda.current_stream(device), _side_stream(device)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        yield
+    main.wait_stream(side)

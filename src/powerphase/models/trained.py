@@ -29,10 +29,6 @@ from powerphase.models.training import (
 from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context, Scenarios, Training
 
-CPU_OVERHEAD = 1.4
-"""What loading and allocating add on a CPU: PEGASE 9241 in blocks took 15.1 GiB, its tensors 10.6.
-A GPU's allocator adds next to nothing."""
-
 
 class Config(Protocol):
     """What a trained model's configuration has: a frozen dataclass with these."""
@@ -54,7 +50,7 @@ class Trained(ABC):
         seed: fixes first weights, batches, dropout and noise.
         device: cpu, cuda, or auto for a GPU where there is one.
         channel_block: how many channels to work on at a time where memory is short.
-        kernels: triton, torch, or auto for Triton's on a GPU; of models that have both.
+        backend: triton, torch, or auto for Triton's kernels on a GPU; of models that have both.
         run: a folder for the training; one that was interrupted there is continued.
         on_progress: called after each step.
     """
@@ -69,13 +65,13 @@ class Trained(ABC):
         seed: int = 42,
         device: str = "auto",
         channel_block: int | None = None,
-        kernels: str = "auto",
+        backend: str = "auto",
         run: str | Path | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.config: Any = self.config_type() if config is None else config
         self.seed, self.device, self.channel_block = seed, device, channel_block
-        self.kernels = kernels
+        self.backend = backend
         self.run = None if run is None else Path(run)
         self.data: dict[str, Any] = {}
         """Which data set and task the model was trained on."""
@@ -105,12 +101,7 @@ class Trained(ABC):
 
     @abstractmethod
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
-        """About how much memory the training's tensors take, in such blocks of channels."""
-
-    def expected_gib(self, train: Training, channel_block: int | None = None) -> float:
-        """About how much memory the training takes on its device."""
-        overhead = CPU_OVERHEAD if choose_device(self.device).type == "cpu" else 1.0
-        return overhead * self.memory_gib(train, channel_block)
+        """About how much memory the training takes on its device, in such blocks of channels."""
 
     @property
     def variant(self) -> str | None:
@@ -182,12 +173,12 @@ class Trained(ABC):
 
     def _check_memory(self, train: Training, device: torch.device) -> None:
         """Refuse to begin what cannot fit; on a CPU, the system would kill it without a word."""
-        needed, there = self.expected_gib(train, self.channel_block), free_memory_gib(device)
+        needed, there = self.memory_gib(train, self.channel_block), free_memory_gib(device)
         if there is None or needed <= there:
             return
         n_channels, batch = train.layout.n_channels, self.config.training.batch_size
         blocks = [n_channels >> halvings for halvings in range(1, n_channels.bit_length() - 2)]
-        fitting = [block for block in blocks if self.expected_gib(train, block) <= there]
+        fitting = [block for block in blocks if self.memory_gib(train, block) <= there]
         advice = "give a smaller --batch-size, or use another machine"
         if fitting:
             advice = f"give --channel-block {fitting[0]}, which takes longer and computes the same"
@@ -236,6 +227,7 @@ class Trained(ABC):
         trainer.run()
         weights, facts = keeper.best()
         load_into(network, weights, f"the best weights of {self.name}")
+        network.zero_grad()  # gradients are in the memory of the recorded step
         self.network = network.eval()
         self.outcome = {
             "steps": self.config.training.steps,

@@ -181,7 +181,7 @@ class Trainer:
             found = zip(numbers, values, strict=True)
             lost = [f"{name} became {value}" for name, value in found if not isfinite(value)]
             if lost:
-                kept = f"the weights of epoch {self.epoch} and the best before it are kept"
+                kept = f"the best weights of {self.epoch} epochs and what was last saved are kept"
                 raise TrainingError(
                     f"step {step}: {', '.join(lost)}; {kept if self.epoch else 'nothing is kept'}; "
                     "lower learning_rate, or try the precision float32"

@@ -21,7 +21,8 @@ class TrainingConfig:
     """Epochs without a better validation before the learning rate is lowered."""
     factor: float = 0.5
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
-    """Of matrix products; tf32 is for GPUs, on a CPU it is float32. All else is float32."""
+    """Of matrix products, and of what a model makes only for them; all else is float32. tf32 is for
+    GPUs, on a CPU it is float32."""
 
     def __post_init__(self) -> None:
         rules = (

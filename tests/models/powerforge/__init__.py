@@ -88,11 +88,11 @@ def network(
     horizon: int = 12,
     channel_block: int | None = None,
     seed: int = 1,
-    kernels: str = "auto",
+    backend: str = "auto",
 ) -> PowerForgeNetwork:
     """A network in float64 whose every parameter is away from where training begins."""
     torch.manual_seed(seed)
-    made = PowerForgeNetwork(config, n_buses, n_past, horizon, channel_block, kernels).double()
+    made = PowerForgeNetwork(config, n_buses, n_past, horizon, channel_block, backend).double()
     with torch.no_grad():
         for parameter in made.parameters():
             width = parameter.shape[-1] if parameter.ndim > 1 else 8

@@ -279,7 +279,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("config", NETWORKS.values(), ids=NETWORKS)
 def test_a_whole_step(config: PowerForgeConfig, dtype: torch.dtype) -> None:
-    net = network(config, n_buses=3, n_past=9, horizon=2, kernels="triton").to(DEVICE, dtype)
+    net = network(config, n_buses=3, n_past=9, horizon=2, backend="triton").to(DEVICE, dtype)
     context, target = windows(3, 9, 2, n_windows=1)
     noise = random(dtype, 2, 2, 3)
     context, target = replace(context, past=context.past.to(noise)), target.to(noise)
@@ -295,7 +295,7 @@ def test_a_whole_step(config: PowerForgeConfig, dtype: torch.dtype) -> None:
         found.append((loss.detach(), *named, *gradients, values))
     close(*found, rough=2e-3)  # gates are nearly shut, and their slopes small differences
     fast = net.crps(context, target)
-    net.kernels = "torch"
+    net.backend = "torch"
     close(fast, net.crps(context, target))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from powerphase.models.powerforge.kernels.fans import Sums, Terms, gate_fans, opening, power_fans
 from powerphase.models.powerforge.kernels.powers import Views, hear, power_slopes, trajectory
+from powerphase.models.powerforge.kernels.toolkit import product_dtype
 
 PARTS = ("pinball", "width", "jitter", "angle", "voltage")
 
@@ -69,10 +70,8 @@ class _Judged(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
         *of_views, _, weight, noise, truth, terms, fast = given
         views = Views._make([*of_views, noise])
-        device = views.power.device.type
-        half = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if half else views.power.dtype
-        with torch.autocast(device, enabled=False):
+        dtype = product_dtype(views.power)
+        with torch.autocast(views.power.device.type, enabled=False):
             heard, share = hear(views, dtype, fast)
             added = _mapped(views.maps, heard)
             power_sums, of_power = power_fans(views, truth.day, truth.target, terms, dtype, fast)

@@ -8,7 +8,7 @@ from torch import nn
 from powerphase.models.device import choose_device, team_size
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.memory import memory_gib
-from powerphase.models.powerforge.network import PowerForgeNetwork, runs_kernels
+from powerphase.models.powerforge.network import PowerForgeNetwork, uses_triton
 from powerphase.models.run import Place
 from powerphase.models.trained import Trained
 from powerphase.scenarios import Context, Scenarios, Training
@@ -24,7 +24,7 @@ class PowerForge(Trained):
     def make_network(self, place: Place) -> nn.Module:
         """The network for this grid and these windows."""
         size = (place.n_buses, place.context, place.horizon)
-        return PowerForgeNetwork(self.config, *size, self.channel_block, self.kernels)
+        return PowerForgeNetwork(self.config, *size, self.channel_block, self.backend)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
@@ -37,7 +37,7 @@ class PowerForge(Trained):
             len(windows),
             (windows.context_steps, windows.horizon),
             channel_block,
-            runs_kernels(self.kernels, choose_device(self.device)),
+            uses_triton(self.backend, choose_device(self.device)),
         )
 
     def answer(self, context: Context) -> Scenarios:

@@ -16,14 +16,14 @@ from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Decoder, Folded
 from powerphase.models.powerforge.encoder import ChannelEncoder, mean_calendar
 from powerphase.models.powerforge.judge import Truth, deviations
-from powerphase.models.powerforge.kernels.toolkit import HAS_TRITON
+from powerphase.models.powerforge.kernels.toolkit import HAS_TRITON, IS_INTERPRETED
 from powerphase.models.powerforge.kernels.weeks import anchored
 from powerphase.models.powerforge.mixer import TokenMixer
 from powerphase.models.powerforge.objective import Counts, Objective
 from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
 
-KERNELS = ("auto", "triton", "torch")
+BACKENDS = ("auto", "triton", "torch")
 
 ALIGNED_BUSES = 16
 """What kernels and matrix products like: rows that are whole multiples of so many numbers."""
@@ -42,7 +42,7 @@ class PowerForgeNetwork(nn.Module):
         horizon: steps to forecast, H.
         channel_block: how many channels to decode at a time. It computes the same, with less
             memory.
-        kernels: "triton", "torch", or "auto" for Triton's on a GPU and PyTorch's elsewhere.
+        backend: "triton", "torch", or "auto" for Triton's kernels on a GPU, PyTorch elsewhere.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class PowerForgeNetwork(nn.Module):
         context_steps: int,
         horizon: int,
         channel_block: int | None = None,
-        kernels: str = "auto",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
-        if kernels not in KERNELS:
-            raise UnknownName.among("kernels", kernels, KERNELS)
-        if kernels == "triton" and not HAS_TRITON:
-            raise TaskError("Triton is not installed here; install it, or choose the kernels torch")
-        self.kernels = kernels
+        if backend not in BACKENDS:
+            raise UnknownName.among("backend", backend, BACKENDS)
+        if backend == "triton" and not HAS_TRITON:
+            raise TaskError("Triton is not installed here; install it, or choose the backend torch")
+        self.backend = backend
         self.config, self.n_buses, self.horizon = config, n_buses, horizon
         self.buses_at_once = max(1, (channel_block or KINDS * n_buses) // KINDS)
         self.encoder = ChannelEncoder(config, n_buses, context_steps)
@@ -153,7 +153,7 @@ class PowerForgeNetwork(nn.Module):
     @property
     def is_fast(self) -> bool:
         """Whether Triton's kernels run."""
-        return runs_kernels(self.kernels, self.decoder.scenario.device)
+        return uses_triton(self.backend, self.decoder.scenario.device)
 
     def _encoded(
         self, past: Float[Tensor, "B T C"], calendar: Float[Tensor, "B 4"]
@@ -163,7 +163,9 @@ class PowerForgeNetwork(nn.Module):
         week = anchored(past, self.encoder.gates, self.config, width, self.is_fast)
         state = self.encoder(week.residual, week.size, calendar, self.is_fast)
         if self.mixer is not None:
-            state = self.mixer(state.flatten(1, 2)).unflatten(1, (KINDS, -1))
+            # In half precision its products are no faster than rounding the states for them.
+            with torch.autocast(state.device.type, enabled=False):
+                state = self.mixer(state.flatten(1, 2)).unflatten(1, (KINDS, -1))
         return state, reference(week.day, self.horizon)
 
     def _blocks(
@@ -230,9 +232,12 @@ class PowerForgeNetwork(nn.Module):
         return self.score(state.mean((1, 2)))
 
 
-def runs_kernels(kernels: str, device: torch.device) -> bool:
+def uses_triton(backend: str, device: torch.device) -> bool:
     """Whether this choice means Triton's kernels on this device."""
-    return kernels == "triton" or (kernels == "auto" and HAS_TRITON and device.type == "cuda")
+    runs = HAS_TRITON and (device.type == "cuda" or IS_INTERPRETED)
+    if backend == "triton" and not runs:
+        raise TaskError("Triton's kernels need a GPU; choose the backend torch, or auto")
+    return backend == "triton" or (backend == "auto" and runs and not IS_INTERPRETED)
 
 
 def by_kind(values: Float[Tensor, "B H C"]) -> Float[Tensor, "4 B H N"]:

@@ -4,16 +4,22 @@ In a kernel, the M scenarios of a point are a tuple of M tensors, with one bus i
 them takes a network of comparisons that never leaves the registers.
 """
 
+import os
 from collections.abc import Callable
 from math import pi
 from typing import Any, TypeVar, no_type_check
 
+import torch
+from torch import Tensor
+
 __all__ = [
     "HAS_TRITON",
+    "IS_INTERPRETED",
     "TURN",
     "ascending",
     "constexpr",
     "jit",
+    "product_dtype",
     "put_back",
     "signed",
     "softplus",
@@ -47,7 +53,16 @@ def at_compile_time(function: Function) -> Function:
     return triton.constexpr_function(function) if HAS_TRITON else function
 
 
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether kernels run without a GPU, step by step in Python: to test them."""
+
 TURN = constexpr(2 * pi)
+
+
+def product_dtype(like: Tensor) -> torch.dtype:
+    """The precision in which matrix products are asked for; that of the tensor, if none is."""
+    device = like.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
 
 
 @jit

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from powerphase.axes import KINDS, THETA, P, Q, V
 from powerphase.models.powerforge import anchor
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.toolkit import constexpr, jit, tl
+from powerphase.models.powerforge.kernels.toolkit import constexpr, jit, product_dtype, tl
 
 TURN = constexpr(2 * pi)
 PER_TURN = constexpr(nextafter(1 / (2 * pi), 0))
@@ -26,7 +26,8 @@ class Anchored(NamedTuple):
     """What the anchor makes of the past.
 
     Attributes:
-        residual: the past less its reference, by kind; W is N or more, with zeros beyond N.
+        residual: the past less its reference, by kind; W is N or more, with zeros beyond N. In
+            the precision of matrix products, for one of which it is made.
         day: the reference day, L steps from the origin on.
         size: mean size of what the encoder sees of each channel, its gates included.
     """
@@ -63,6 +64,7 @@ def _plain(
     residual, day = anchor.anchored(past, config)
     kinds = list(residual.unflatten(2, (-1, KINDS)).unbind(3))  # each B T N
     padded = F.pad(torch.stack(kinds, dim=1), (0, width - kinds[P].shape[2]))
+    padded = padded.to(product_dtype(past))
     for row, kind in zip(gates, (V, THETA), strict=True):
         kinds[kind] = kinds[kind] + row[0] * kinds[P] + row[1] * kinds[Q]
     size = torch.stack([kind.abs().mean(1) for kind in kinds], dim=1)
@@ -101,7 +103,7 @@ def _launch(
     if past.stride(2) != 1 or past.stride(1) % KINDS or past.stride(0) % KINDS:
         past = past.contiguous()
     n_windows, n_past, n_buses = past.shape[0], past.shape[1], past.shape[2] // KINDS
-    residual = past.new_empty((n_windows, KINDS, n_past, width))
+    residual = past.new_empty((n_windows, KINDS, n_past, width), dtype=product_dtype(past))
     day = past.new_empty((KINDS, n_windows, config.segment_steps, n_buses))
     size = past.new_empty((n_windows, KINDS, n_buses))
     slope = past.new_empty((n_windows, 2, 2, n_buses))
