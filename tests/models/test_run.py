@@ -308,6 +308,18 @@ def test_no_training_is_given_fewer_epochs_than_it_has_had(half: Path) -> None:
     assert (half / HEADER).read_bytes() == before
 
 
+def test_nor_fewer_than_its_best_weights_have_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_module, "SAVE_SECONDS", 1e9)  # nothing but the first epoch
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", on_progress=stop_at(STEPS))
+    reached = RunFolder.open(tmp_path / "run").best()[1]["epoch"]
+    assert reached > 1
+    with pytest.raises(TrainingError, match=f"is at epoch {reached} already"):
+        train(tmp_path / "run", config=with_epochs(1))
+
+
 def test_a_finished_training_gets_no_more_epochs(smooth: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(smooth, tmp_path / "run"))
     with pytest.raises(CheckpointError, match="is finished"):

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from powerphase.errors import TrainingError
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
 from powerphase.models import training as training_module
 from powerphase.models.device import Team
 from powerphase.models.powerforge.network import PowerForgeNetwork
-from powerphase.models.stepping import WARM_UP, Stepper, make_optimiser, set_rate
+from powerphase.models.stepping import Stepper, make_optimiser, set_rate
 from powerphase.models.training import Losses, Trainer, seed_torch
 from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context
@@ -161,17 +162,23 @@ def test_others_are_asked_for_scenarios() -> None:
 GPU = torch.device("cuda")
 
 
+def on_device(number: int) -> tuple[Context, Tensor]:
+    """Windows as `Batches` gives them: past and target side by side in one tensor."""
+    context, target = windows(seed=number)
+    whole = torch.cat([context.past, target], dim=1).to(GPU, torch.float32)
+    past = context.past.shape[1]
+    return replace(context, past=whole[:, :past]), whole[:, past:]
+
+
 def taken(graph: bool, start: PowerForgeNetwork, rates: list[float]) -> tuple[Tensor, Any]:
     """What steps at these rates say, and the network after them."""
     net = deepcopy(start).to(GPU)
     optimiser = make_optimiser(net, CONFIG, GPU)
     stepper, rows = Stepper(net, optimiser, CONFIG, GPU, graph), []
     for number, rate in enumerate(rates):
-        context, target = windows(seed=number)
-        context = replace(context, past=context.past.to(GPU, torch.float32))
         seed_torch(GPU, 7, "step", number)
         set_rate(optimiser, rate)
-        parts = stepper(context, target.to(GPU, torch.float32))
+        parts = stepper(*on_device(number))
         rows.append(torch.stack([parts[name] for name in sorted(parts)]))
     return torch.stack(rows), net
 
@@ -181,7 +188,7 @@ def test_recorded_steps_are_the_same_steps() -> None:
     """With other windows, dropout, noise and rates in each of them."""
     torch.manual_seed(1)
     start = PowerForgeNetwork(replace(TINY, dropout=0.3), 5, 36, 12)
-    rates = [1e-2] * (WARM_UP + 2) + [1e-4] * 2
+    rates = [1e-2] * 5 + [1e-4] * 2
     (found, net), (wanted, other) = (taken(graph, start, rates) for graph in (True, False))
     assert len(wanted.unique(dim=0)) == len(rates)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
@@ -190,10 +197,39 @@ def test_recorded_steps_are_the_same_steps() -> None:
 
 
 @on_gpu
+def test_recorded_steps_after_a_break_are_those_without_one() -> None:
+    torch.manual_seed(1)
+    whole, parts = (PowerForgeNetwork(replace(TINY, dropout=0.3), 5, 36, 12) for _ in range(2))
+    parts.load_state_dict(whole.state_dict())
+    states: list[Any] = []
+    for net, breaks in ((whole.to(GPU), ()), (parts.to(GPU), (3,))):
+        optimiser = make_optimiser(net, CONFIG, GPU)
+        stepper = Stepper(net, optimiser, CONFIG, GPU, graph=True)
+        for number in range(6):
+            if number in breaks:
+                stepper = Stepper(net, optimiser, CONFIG, GPU, graph=True)
+            seed_torch(GPU, 7, "step", number)
+            stepper(*on_device(number))
+        states.append(net.state_dict())
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name])
+
+
+@on_gpu
+def test_batches_of_another_size_are_refused() -> None:
+    net = PowerForgeNetwork(TINY, 5, 36, 12).to(GPU)
+    stepper = Stepper(net, make_optimiser(net, CONFIG, GPU), CONFIG, GPU, graph=True)
+    context, target = on_device(0)
+    stepper(context, target)
+    with pytest.raises(TrainingError, match="give batches of one size"):
+        stepper(replace(context, past=context.past[:1], time=context.time[:1]), target[:1])
+
+
+@on_gpu
 def test_a_recorded_step_follows_the_learning_rate() -> None:
     torch.manual_seed(1)
     start = PowerForgeNetwork(TINY, 5, 36, 12)
-    before, after = (taken(True, start, [1e-2] * (WARM_UP + 2) + rest)[1] for rest in ([], [0.0]))
+    before, after = (taken(True, start, [1e-2] * 5 + rest)[1] for rest in ([], [0.0]))
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(one, other)
 

@@ -3,7 +3,7 @@
     RUN/model.json            which model for which grid and data; at the end, how it went
     RUN/weights.safetensors   the best weights so far, by CRPS on the validation windows
     RUN/log.jsonl             one line per epoch: losses, gradient, learning rate, validation
-    RUN/resume.safetensors    all that is needed to go on after the last epoch; removed at the end
+    RUN/resume.safetensors    all that is needed to go on from an epoch; removed at the end
 
 Each file is there whole or not at all, and none can execute anything when it is read.
 """
@@ -176,9 +176,10 @@ class RunFolder:
     def _check_epochs(self) -> None:
         """Refuse to stop before where the training is: its best weights may be of a later epoch."""
         saved, asked = self.resume(), self.header.config.get("training", {}).get("epochs", inf)
-        if saved is not None and saved[1]["epoch"] > asked:
+        reached = 0 if saved is None else max(saved[1]["epoch"], self.best()[1]["epoch"])
+        if reached > asked:
             raise TrainingError(
-                f"{self.path}: is at epoch {saved[1]['epoch']} already; give it that many or more"
+                f"{self.path}: is at epoch {reached} already; give it that many or more"
             )
 
     @property
@@ -187,7 +188,7 @@ class RunFolder:
         return self.path / WEIGHTS
 
     def resume(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What was saved after the last epoch, if anything."""
+        """What was last saved, if anything."""
         file = self.path / RESUME
         return self._read(file) if file.exists() else None
 

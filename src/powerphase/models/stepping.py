@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from powerphase.errors import TrainingError
 from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context
 
-WARM_UP = 3
-"""Steps taken one command at a time before one is recorded: they settle what is set up once."""
+REHEARSALS = 3
+"""Steps that are taken one command at a time, and undone, before one is recorded."""
 
 
 def make_optimiser(
@@ -66,7 +67,6 @@ class Stepper:
     ) -> None:
         self.network, self.optimiser, self.config = network, optimiser, config
         self.device, self.graph = device, graph
-        self._taken = 0
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._parts: dict[str, Tensor] = {}
@@ -75,26 +75,54 @@ class Stepper:
         """Take a step; the parts of the loss, the loss itself and the norm of its gradient."""
         if not self.graph:
             return self._step(self.network, context, target)
-        inputs = self.network.inputs(context, target)  # type: ignore[operator]
-        self._taken += 1
-        if self._taken <= WARM_UP:
-            with _aside(self.device):
-                return self._step(self.network.losses, *inputs)
+        self._take(self.network.inputs(context, target))  # type: ignore[operator]
         if self._recorded is None:
-            self._record(inputs)
-        for place, value in zip(self._inputs, inputs, strict=True):
-            place.copy_(value)
-        assert self._recorded is not None
+            self._rehearse()
+            self._recorded = self._record()
         self._recorded.replay()
         numbers = torch.stack(list(self._parts.values()))  # the originals are written over
         return dict(zip(self._parts, numbers.unbind(), strict=True))
 
-    def _record(self, inputs: tuple[Tensor, ...]) -> None:
-        self._inputs = tuple(torch.empty_like(value) for value in inputs)
+    def _take(self, inputs: tuple[Tensor, ...]) -> None:
+        """Put the inputs where the recorded step looks for them."""
+        if not self._inputs:
+            self._inputs = tuple(torch.empty_like(value) for value in inputs)
+        for place, value in zip(self._inputs, inputs, strict=True):
+            if place.shape != value.shape:
+                sizes = f"{tuple(place.shape)}, and now {tuple(value.shape)}"
+                raise TrainingError(
+                    f"a recorded step was made for a batch of {sizes}; give equal ones"
+                )
+            place.copy_(value)
+
+    @torch.no_grad()
+    def _rehearse(self) -> None:
+        """Take some steps and undo them: they settle what is set up once, and compile kernels.
+
+        So all steps that count are replays, and a training that goes on after a kill takes the same
+        ones as one that was not killed.
+        """
+        weights = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+        state = self.optimiser.state
+        moments = {key: {n: t.clone() for n, t in kept.items()} for key, kept in state.items()}
+        random = torch.cuda.get_rng_state(self.device)
+        with _aside(self.device), torch.enable_grad():
+            for _ in range(REHEARSALS):
+                self._step(self.network.losses, *self._inputs)
+        for name, tensor in self.network.state_dict().items():
+            tensor.copy_(weights[name])
+        for key, kept in state.items():
+            for name, tensor in kept.items():
+                tensor.copy_(moments[key][name]) if key in moments else tensor.zero_()
+        torch.cuda.set_rng_state(random, self.device)
+
+    def _record(self) -> torch.cuda.CUDAGraph:
         self.optimiser.zero_grad()
-        self._recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._recorded, stream=_side_stream(self.device)):
+        torch.cuda.empty_cache()  # a recording has memory of its own
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded, stream=_side_stream(self.device)):
             self._parts = self._step(self.network.losses, *self._inputs)
+        return recorded
 
     def _step(self, losses: Any, *inputs: Any) -> dict[str, Tensor]:
         half = self.config.precision == "bfloat16"
@@ -118,6 +146,8 @@ def _aside(device: torch.device) -> Iterator[None]:
     """On the stream on which steps are recorded."""
     main, side = torch.cuda.current_stream(device), _side_stream(device)
     side.wait_stream(main)
-    with torch.cuda.stream(side):
-        yield
-    main.wait_stream(side)
+    try:
+        with torch.cuda.stream(side):
+            yield
+    finally:
+        main.wait_stream(side)

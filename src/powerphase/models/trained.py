@@ -164,7 +164,8 @@ class Trained(ABC):
         asked = Place.of(context.layout, context.past.shape[1], context.horizon)
         self._place.check(asked, self.name if self.run is None else str(self.run))
         self.network.to(context.past.device).eval()
-        return self.answer(context)
+        with torch.cuda.device_of(context.past):  # kernels run on the current device
+            return self.answer(context)
 
     def answer(self, context: Context) -> Scenarios:
         """What the network says."""

@@ -1,8 +1,8 @@
 """The training loop of all models that are networks.
 
 Everything random is addressed: batch k, and the dropout and noise of step k, are fixed by the seed
-and k. So a training that was killed and goes on from its last epoch ends with the same weights, bit
-for bit, as one that was not, and no random state has to be saved.
+and k. So a training that was killed and goes on from where it was saved ends with the same weights,
+bit for bit, as one that was not, and no random state has to be saved.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -235,7 +235,7 @@ class Trainer:
                 "loss": loss,
                 **{f"loss/{name}": value for name, value in means.items()},
                 "gradient_norm": norm,
-                "learning_rate": rate,
+                "learning_rate": float(f"{rate:.6g}"),  # on a GPU it has the digits of float32
                 "validation_crps": found,
                 "seconds": self.seconds,
             }

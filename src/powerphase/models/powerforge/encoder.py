@@ -52,7 +52,8 @@ class ChannelEncoder(nn.Module):
         fast: bool = False,
     ) -> Float[Tensor, "B 4 N K"]:
         """The vectors of all channels, by kind; `fast` by kernels, which need Triton and a GPU."""
-        weight, bias = self.folded()
+        with torch.autocast(residual.device.type, enabled=False):
+            weight, bias = self.folded()
         weeks = residual.flatten(0, 1).mT
         seen = torch.bmm(weeks, weight.T.expand(len(weeks), -1, -1)).unflatten(0, (-1, KINDS))
         inner, _, outer = self.scale

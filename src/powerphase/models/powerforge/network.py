@@ -84,9 +84,7 @@ class PowerForgeNetwork(nn.Module):
 
     def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
         """All that `losses` wants to know of a batch."""
-        past = context.past
-        calendar = mean_calendar(context.time[:, : past.shape[1]]).to(past, non_blocking=True)
-        return past, calendar, target
+        return context.past, _calendar(context), target
 
     def losses(
         self,
@@ -135,9 +133,7 @@ class PowerForgeNetwork(nn.Module):
     @torch.no_grad()
     def scenarios(self, context: Context, generator: torch.Generator | None = None) -> Scenarios:
         """The scenarios of these windows; with a generator, P and Q are noisy."""
-        past = context.past
-        calendar = mean_calendar(context.time[:, : past.shape[1]]).to(past, non_blocking=True)
-        state, day = self._encoded(past, calendar)
+        state, day = self._encoded(context.past, _calendar(context))
         noise = self._no_noise() if generator is None else self.decoder.draw_noise(generator)
         size = (len(state), self.config.scenarios, self.horizon, self.n_buses, KINDS)
         values, folded = day.new_empty(size), self.decoder.folded()
@@ -234,10 +230,18 @@ class PowerForgeNetwork(nn.Module):
 
 def uses_triton(backend: str, device: torch.device) -> bool:
     """Whether this choice means Triton's kernels on this device."""
-    runs = HAS_TRITON and (device.type == "cuda" or IS_INTERPRETED)
+    on_nvidia = device.type == "cuda" and torch.version.hip is None
+    runs = HAS_TRITON and (on_nvidia or IS_INTERPRETED)
     if backend == "triton" and not runs:
-        raise TaskError("Triton's kernels need a GPU; choose the backend torch, or auto")
+        raise TaskError(
+            "Triton's kernels need a GPU of NVIDIA's; choose the backend torch, or auto"
+        )
     return backend == "triton" or (backend == "auto" and runs and not IS_INTERPRETED)
+
+
+def _calendar(context: Context) -> Float[Tensor, "B 4"]:
+    past = context.past
+    return mean_calendar(context.time[:, : past.shape[1]]).to(past, non_blocking=True)
 
 
 def by_kind(values: Float[Tensor, "B H C"]) -> Float[Tensor, "4 B H N"]:

@@ -6,7 +6,7 @@ them takes a network of comparisons that never leaves the registers.
 
 import os
 from collections.abc import Callable
-from math import pi
+from math import nextafter, pi
 from typing import Any, TypeVar, no_type_check
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = [
     "HAS_TRITON",
     "IS_INTERPRETED",
+    "PER_TURN",
     "TURN",
     "ascending",
     "constexpr",
@@ -26,6 +27,7 @@ __all__ = [
     "tanh",
     "tl",
     "triton",
+    "whole",
     "wrap",
 ]
 
@@ -57,6 +59,8 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether kernels run without a GPU, step by step in Python: to test them."""
 
 TURN = constexpr(2 * pi)
+PER_TURN = constexpr(nextafter(1 / (2 * pi), 0))
+"""Rounded down, so that angles of exactly ±π keep every bit in either precision."""
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
@@ -92,8 +96,19 @@ def tanh(x):
 @jit
 @no_type_check
 def wrap(angle):
-    """The same angle in [−π, π]."""
-    return angle - TURN * tl.floor(angle / TURN + 0.5)
+    """The same angle in [−π, π]; angles already there keep every bit."""
+    return angle - TURN * whole(angle * PER_TURN)
+
+
+@jit
+@no_type_check
+def whole(x):
+    """The nearest whole number: beyond a certain size there are no others."""
+    if x.dtype == tl.float64:
+        found = (x + 6755399441055744.0) - 6755399441055744.0
+    else:
+        found = (x + 12582912.0) - 12582912.0
+    return found
 
 
 @jit

@@ -1,6 +1,5 @@
 """Weeks: the anchor, and the sizes of the deviations from it, read from the past in one pass."""
 
-from math import nextafter, pi
 from typing import Any, NamedTuple, no_type_check
 
 import torch
@@ -11,11 +10,16 @@ from torch.nn import functional as F
 from powerphase.axes import KINDS, THETA, P, Q, V
 from powerphase.models.powerforge import anchor
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.toolkit import constexpr, jit, product_dtype, tl
-
-TURN = constexpr(2 * pi)
-PER_TURN = constexpr(nextafter(1 / (2 * pi), 0))
-"""Rounded down, so that angles of exactly ±π keep every bit in either precision."""
+from powerphase.models.powerforge.kernels.toolkit import (
+    PER_TURN,
+    TURN,
+    constexpr,
+    jit,
+    product_dtype,
+    signed,
+    tl,
+    whole,
+)
 
 STEPS_AT_ONCE, BUSES_AT_ONCE, WARPS = 8, 16, 4
 """One step of one bus for each thread: it loads the four kinds at once, and stores each in a row
@@ -110,13 +114,13 @@ def _launch(
     _anchor[(-(-width // BUSES_AT_ONCE), n_windows)](
         *(past, gates.to(past.dtype).contiguous(), residual, day, size, slope),
         *(past.stride(0) // KINDS, past.stride(1) // KINDS, n_buses, width),
-        **constants(n_past, config, past.dtype),
+        **_constants(n_past, config),
         num_warps=WARPS,
     )
     return residual, day, size, slope
 
 
-def constants(n_past: int, config: PowerForgeConfig, dtype: torch.dtype) -> dict[str, Any]:
+def _constants(n_past: int, config: PowerForgeConfig) -> dict[str, Any]:
     """What a kernel is compiled for."""
     return {
         "STEPS": n_past,
@@ -128,8 +132,6 @@ def constants(n_past: int, config: PowerForgeConfig, dtype: torch.dtype) -> dict
         "BIAS": config.bias_steps,
         "TEMPERATURE": config.temperature,
         "STABILISER": config.stabiliser,
-        # Beyond it, numbers of this precision are whole: to add and take it away is to round.
-        "WHOLE": 1.5 / torch.finfo(dtype).eps,
         "ROWS": STEPS_AT_ONCE,
         "BUSES": BUSES_AT_ONCE,
     }
@@ -163,7 +165,6 @@ def _anchor(
     BIAS: constexpr,
     TEMPERATURE: constexpr,
     STABILISER: constexpr,
-    WHOLE: constexpr,
     ROWS: constexpr,
     BUSES: constexpr,
 ):
@@ -177,10 +178,8 @@ def _anchor(
     bus = first + tl.arange(0, BUSES)[None, :]
     source = _source(past + window * window_stride * 4, first, step_stride, n_buses, STEPS, BUSES)
     if ANCHOR:
-        weights = _weights(
-            source, STEPS, SEGMENTS, DAY, QUERY, QUERY_ROWS, TEMPERATURE, STABILISER, WHOLE
-        )
-        bias = _bias(source, weights, STEPS, SEGMENTS, DAY, BIAS, WHOLE, ROWS)
+        weights = _weights(source, STEPS, SEGMENTS, DAY, QUERY, QUERY_ROWS, TEMPERATURE, STABILISER)
+        bias = _bias(source, weights, STEPS, SEGMENTS, DAY, BIAS, ROWS)
     day += window * DAY * n_buses + bus
     day_plane = tl.num_programs(1).to(tl.int64) * DAY * n_buses
     residual += window * 4 * STEPS * width + bus
@@ -192,7 +191,7 @@ def _anchor(
     for block in range((DAY + ROWS - 1) // ROWS):
         back = block * ROWS + tl.arange(0, ROWS)
         if ANCHOR:
-            days = _days(source, back, back < DAY, STEPS, SEGMENTS, DAY, WHOLE)
+            days = _days(source, back, back < DAY, STEPS, SEGMENTS, DAY)
             average = _average(days, weights, SEGMENTS) + bias
         else:
             average = _flat(source[3], ROWS)
@@ -201,8 +200,8 @@ def _anchor(
         for segment in range((STEPS + DAY - 1) // DAY):
             earlier = back + segment * DAY
             inside = (back < DAY) & (earlier < STEPS)
-            deviation = _values(source, earlier, inside, STEPS, WHOLE) - average
-            deviation = _turned(deviation, 0.0, source[4], WHOLE)
+            deviation = _values(source, earlier, inside, STEPS) - average
+            deviation = _turned(deviation, 0.0, source[4])
             deviation = tl.where(inside[:, None] & source[1], deviation, 0.0)
             row = residual + (STEPS - 1 - earlier).to(tl.int64)[:, None] * width
             _store(row, deviation, residual_plane, inside[:, None] & (bus < width))
@@ -226,19 +225,19 @@ def _source(past, first, step_stride, n_buses, STEPS: constexpr, BUSES: constexp
 
 @jit
 @no_type_check
-def _turned(values, centre, is_angle, WHOLE: constexpr):
+def _turned(values, centre, is_angle):
     """Angles without the whole turns between them and the centre."""
-    turns = ((values - centre) * PER_TURN + WHOLE) - WHOLE
+    turns = whole((values - centre) * PER_TURN)
     return tl.where(is_angle, values - TURN * turns, values)
 
 
 @jit
 @no_type_check
-def _values(source, back, inside, STEPS: constexpr, WHOLE: constexpr):
+def _values(source, back, inside, STEPS: constexpr):
     past, known, step_stride, last, is_angle = source
     step = (STEPS - 1 - back)[:, None] * step_stride * 4
     values = tl.load(past + step, inside[:, None] & known, 0.0)
-    return _turned(values, last, is_angle, WHOLE)
+    return _turned(values, last, is_angle)
 
 
 @jit
@@ -250,12 +249,11 @@ def _days(
     STEPS: constexpr,
     SEGMENTS: constexpr,
     DAY: constexpr,
-    WHOLE: constexpr,
 ):
     """The same steps of each day, the newest first."""
     days = ()
     for segment in tl.static_range(SEGMENTS):
-        days += (_values(source, back + segment * DAY, inside, STEPS, WHOLE),)
+        days += (_values(source, back + segment * DAY, inside, STEPS),)
     return days
 
 
@@ -287,11 +285,10 @@ def _weights(
     QUERY_ROWS: constexpr,
     TEMPERATURE: constexpr,
     STABILISER: constexpr,
-    WHOLE: constexpr,
 ):
     """How much each day counts: the softmax of its correlation with the newest."""
     back = tl.arange(0, QUERY_ROWS)
-    days = _days(source, back, back < QUERY, STEPS, SEGMENTS, DAY, WHOLE)
+    days = _days(source, back, back < QUERY, STEPS, SEGMENTS, DAY)
     query = _centred(days[0], back, QUERY)
     spread = _mean(query * query, QUERY) + STABILISER
     likeness = ()
@@ -332,7 +329,6 @@ def _bias(
     SEGMENTS: constexpr,
     DAY: constexpr,
     BIAS: constexpr,
-    WHOLE: constexpr,
     ROWS: constexpr,
 ):
     """How far the last steps lie above the average day, in the mean."""
@@ -340,8 +336,8 @@ def _bias(
     for block in range((BIAS + ROWS - 1) // ROWS):
         back = block * ROWS + tl.arange(0, ROWS)
         inside = back < BIAS
-        values = _values(source, back, inside, STEPS, WHOLE)
-        days = _days(source, back % DAY, inside, STEPS, SEGMENTS, DAY, WHOLE)
+        values = _values(source, back, inside, STEPS)
+        days = _days(source, back % DAY, inside, STEPS, SEGMENTS, DAY)
         above = values - _average(days, weights, SEGMENTS)
         total += tl.sum(tl.where(inside[:, None], above, 0.0), 0, keep_dims=True)
     return total / BIAS
@@ -379,15 +375,8 @@ def _with_sizes(sums, deviation, gate):
         sums[1] + tl.abs(q),
         sums[2] + tl.abs(v),
         sums[3] + tl.abs(theta),
-        sums[4] + _along(v, p),
-        sums[5] + _along(v, q),
-        sums[6] + _along(theta, p),
-        sums[7] + _along(theta, q),
+        sums[4] + signed(v, p),
+        sums[5] + signed(v, q),
+        sums[6] + signed(theta, p),
+        sums[7] + signed(theta, q),
     )
-
-
-@jit
-@no_type_check
-def _along(seen, own):
-    """The slope of a size: its sign times what the gate multiplies; 0 at 0, as in PyTorch."""
-    return tl.where(seen > 0, own, tl.where(seen < 0, -own, 0.0))
