@@ -20,8 +20,7 @@ from powerphase.scenarios import Context, Record, Training, Windows
 from powerphase.task.windows import Task
 from tests.models.powerforge import TINY, layout, network, windows
 from tests.models.powerforge.straightforward import Straightforward
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from tests.models.toys import CPU
 
 Batch = tuple[Context, Tensor]
 
@@ -51,7 +50,7 @@ def graded(model: torch.nn.Module, batch: Batch, seed: int = 0, half: bool = Fal
     net = model.network if isinstance(model, Straightforward) else model
     context, target = batch[0], batch[1].to(net.decoder.scenario)
     torch.manual_seed(seed)
-    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=half):
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
         loss, parts = model(replace(context, past=context.past.to(target)), target)
     slopes = torch.autograd.grad(loss, list(net.parameters()))
     names = [name for name, _ in net.named_parameters()]
@@ -65,18 +64,21 @@ def graded(model: torch.nn.Module, batch: Batch, seed: int = 0, half: bool = Fal
 def misses(found: Graded, truth: Graded) -> dict[str, float]:
     """How far each gradient is off, as a share of its norm.
 
-    What is lost in the rounding of the whole gradient is no miss: the calendar of a whole week is
-    zero, and so is its slope.
+    What the rounding of the whole gradient would swallow is no miss: the calendar of a whole week
+    is zero but for rounding, and so is its slope.
     """
     least = torch.finfo(torch.float64).eps * truth.whole.norm()
     return {
-        name: ((found.gradients[name] - slope).norm() / slope.norm().clamp(min=least)).item()
+        name: float(
+            ((found.gradients[name] - slope).norm() - least).clamp(min=0)
+            / slope.norm().clamp(min=least)
+        )
         for name, slope in truth.gradients.items()
-        if slope.norm() > least
     }
 
 
 def check(found: Graded, truth: Graded, share: float = 1e-9) -> None:
+    """Loss and parts within a share of the oracle's, each gradient within a share of its norm."""
     torch.testing.assert_close(found.loss, truth.loss, rtol=share, atol=0)
     assert found.parts.keys() == truth.parts.keys()
     for name, part in truth.parts.items():
@@ -103,15 +105,15 @@ class Case(NamedTuple):
 @pytest.fixture(scope="module", params=WEIGHTS.values(), ids=WEIGHTS)
 def case(request: pytest.FixtureRequest, sixty_days: Store) -> Case:
     training = Task(sixty_days).training
-    batches = training.batches(size=2, seed=0, device=DEVICE)
+    batches = training.batches(size=2, seed=0)
     torch.manual_seed(0)
     config = PowerForgeConfig(dropout=0.0, head_start=request.param)
-    net = PowerForgeNetwork(config, training.layout.n_buses, 672, 96).to(DEVICE)
+    net = PowerForgeNetwork(config, training.layout.n_buses, 672, 96)
     net.prepare(batches)
     with torch.no_grad():
         net.encoder.gates.copy_(torch.tensor([[0.1, -0.2], [0.3, 0.1]]))
         # Until the law has moved, two of 16 levels are equally near to the median.
-        net.objective.law.raw += torch.tensor([1e-3, 2e-3], device=DEVICE)
+        net.objective.law.raw += torch.tensor([1e-3, 2e-3])
     oracle, given = oracle_of(deepcopy(net).double()), [batches[number] for number in range(5)]
     return Case(net, given, [graded(oracle, batch, k) for k, batch in enumerate(given)])
 
@@ -219,11 +221,12 @@ def test_a_constant_target_on_a_scenario_has_the_oracles_loss_and_gradient(value
 # A training.
 
 STEPS, LAST = 300, 100
-FEW = replace(TINY, scenarios=5)
-"""An odd number: of an even one, rounding alone decides which is the median at the start."""
+FEW = replace(TINY, kernels=(5,), scenarios=5, calibration_batches=5)
+"""An odd number of scenarios: of an even one, rounding alone decides which is the median at the
+start."""
 
 
-class Trained(NamedTuple):
+class Run(NamedTuple):
     """The losses of all steps, and the CRPS of the held-out windows at first and at last."""
 
     losses: list[float]
@@ -251,22 +254,22 @@ def trained(
     seed: int = 0,
     n_steps: int = STEPS,
     dtype: torch.dtype = torch.float32,
-) -> Trained:
+) -> Run:
     """A training of which all that is random is fixed by the seed."""
     torch.manual_seed(seed)
-    net = PowerForgeNetwork(FEW, 5, 36, 12).to(DEVICE)
-    batches = training.batches(8, seed, DEVICE)
+    net = PowerForgeNetwork(FEW, 5, 36, 12)
+    batches = training.batches(8, seed)
     net.prepare(batches)
     model, config = model_of(net.to(dtype)), TrainingConfig(precision="float32")
-    step = Stepper(model, make_optimiser(model, config, DEVICE), config, DEVICE)
-    (held_out,) = training.validation.load(100, DEVICE)
+    step = Stepper(model, make_optimiser(model, config, CPU), config, CPU)
+    (held_out,) = training.validation.load(100)
     losses, scores = [], [net.crps(*as_(held_out, dtype)).item()]
     for number in range(n_steps):
         torch.manual_seed(1000 * seed + number)
         losses.append(step(*as_(batches[number], dtype))["loss"].item())
         if number >= n_steps - LAST and number % 10 == 9:
             scores.append(net.crps(*as_(held_out, dtype)).item())
-    return Trained(losses, scores[0], float(np.mean(scores[1:])))
+    return Run(losses, scores[0], float(np.mean(scores[1:])))
 
 
 def as_(batch: Batch, dtype: torch.dtype) -> Batch:
@@ -280,7 +283,7 @@ def itself(net: PowerForgeNetwork) -> PowerForgeNetwork:
 
 def test_the_first_steps_of_a_training_are_the_oracles(training: Training) -> None:
     found, wanted = (
-        trained(training, by, n_steps=20, dtype=torch.float64) for by in (itself, oracle_of)
+        trained(training, by, n_steps=30, dtype=torch.float64) for by in (itself, oracle_of)
     )
     assert found.losses == pytest.approx(wanted.losses, rel=1e-9)
     assert found.after == pytest.approx(wanted.after, rel=1e-9)
@@ -294,10 +297,10 @@ def test_a_training_ends_within_noise_of_the_oracles(training: Training) -> None
     good the last networks are on windows that they have not seen.
     """
     found, wanted = trained(training, itself), trained(training, oracle_of)
-    others = [trained(training, oracle_of, seed) for seed in (2, 5)]
-    assert found.losses[:5] == pytest.approx(wanted.losses[:5], rel=1e-5)
+    others = [trained(training, oracle_of, seed) for seed in (1, 2, 3)]
+    assert found.losses[:5] == pytest.approx(wanted.losses[:5], rel=1e-3)
     ends = [run.after for run in (wanted, *others)]
     assert abs(found.after - wanted.after) < 0.5 * (max(ends) - min(ends))
     for run in (found, wanted):
         assert np.mean(run.losses[-LAST:]) < 0.4 * np.mean(run.losses[:5])
-        assert run.after < 0.7 * run.before
+        assert run.after < 0.8 * run.before
