@@ -1,6 +1,6 @@
 """Without a GPU, kernels are tested in Triton's interpreter; it is told before Triton is loaded.
 
-Torch would know of GPUs too, but processes that tests start, and kill in time, must not wait for it.
+Torch knows of GPUs too, but processes that tests start, and kill in time, must not wait for it.
 """
 
 import os
