@@ -51,12 +51,12 @@ SIZES = {
 every_size = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 
 
-def close(found: Any, wanted: Any, what: str = "it", rough: float = 1e-4) -> None:
+def assert_close(found: Any, wanted: Any, what: str = "it", rough: float = 1e-4) -> None:
     """Within a share of the norm, of each tensor; of single precision, a rough one."""
     if not isinstance(wanted, Tensor):
         names = getattr(wanted, "_fields", range(len(wanted)))
         for name, one, other in zip(names, found, wanted, strict=True):
-            close(one, other, f"{what}: {name}", rough)
+            assert_close(one, other, f"{what}: {name}", rough)
         return
     share = 1e-9 if wanted.dtype == torch.float64 else rough
     assert found.dtype == wanted.dtype
@@ -115,7 +115,7 @@ def both_ways(function: Any, *given: Any) -> tuple[Any, Any]:
 @every_size
 def test_what_is_heard(size: Size, dtype: torch.dtype) -> None:
     views = views_of(size, dtype)
-    close(hear(views, dtype, fast=True), hear(views, dtype, fast=False))
+    assert_close(hear(views, dtype, fast=True), hear(views, dtype, fast=False))
 
 
 @every_size
@@ -123,10 +123,10 @@ def test_fans_of_powers(size: Size, dtype: torch.dtype) -> None:
     views, truth = views_of(size, dtype), truth_of(size, dtype)
     terms = terms_of(size, truth)
     found, wanted = (power_fans(views, *truth, terms, dtype, fast) for fast in (True, False))
-    close(found, wanted)
+    assert_close(found, wanted)
     silent, slope = power_fans(views, *truth, terms, None, fast=True)
     assert slope is None
-    close(silent, wanted[0])
+    assert_close(silent, wanted[0])
 
 
 READ_ALWAYS = Sums._fields[:5]
@@ -140,14 +140,14 @@ def test_fans_of_gates(size: Size, dtype: torch.dtype) -> None:
     ((found, of_gate), (_, along, *_)), ((wanted, oracle), (_, other, *_)) = both_ways(
         gate_fans, views, added, *truth, terms, True
     )
-    close(found, wanted)
-    close(along, other, "the slope along what is added")
+    assert_close(found, wanted)
+    assert_close(along, other, "the slope along what is added")
     assert not along[..., size.buses :].any()
-    close(of_gate[:, :, : size.steps], oracle[:, :, : size.steps], "the slope along gates")
+    assert_close(of_gate[:, :, : size.steps], oracle[:, :, : size.steps], "the slope along gates")
     silent, slope = gate_fans(views, added, *truth, terms, False, fast=True)
     assert slope is None
     for name in READ_ALWAYS:
-        close(getattr(silent, name), getattr(wanted, name), name)
+        assert_close(getattr(silent, name), getattr(wanted, name), name)
 
 
 @every_size
@@ -158,8 +158,8 @@ def test_slopes_of_powers(size: Size, dtype: torch.dtype) -> None:
     along = random(dtype, *heard.shape[:3], size.steps, size.width, seed=4)
     of_gate = random(dtype, *views.gate.shape, seed=5)
     (found, left), (wanted, right) = both_ways(power_slopes, views, share, of_heard, along, of_gate)
-    close(found, wanted)
-    close(left[-1], right[-1], "the slope along gates")
+    assert_close(found, wanted)
+    assert_close(left[-1], right[-1], "the slope along gates")
     assert torch.equal(left[-1][:, :, : size.steps], of_gate[:, :, : size.steps])
 
 
@@ -173,7 +173,7 @@ def test_losses_and_slopes_of_views(dtype: torch.dtype) -> None:
         leaves = [*views[:-1], objective.type_weight, objective.law.raw]
         crps = objective.crps(views, truth, counts, fast)
         found.append((loss.detach(), parts, crps, *torch.autograd.grad(loss, leaves)))
-    close(*found)
+    assert_close(*found)
 
 
 TIED = Size(windows=1, buses=3, width=4, scenarios=4, steps=3)
@@ -208,13 +208,13 @@ def test_ties(change: Any, dtype: torch.dtype) -> None:
     (found, along), (wanted, oracle) = (
         power_fans(views, *truth, terms, dtype, fast) for fast in (True, False)
     )
-    close(found, wanted)
-    close(_together(along, change), _together(oracle, change))
+    assert_close(found, wanted)
+    assert_close(_together(along, change), _together(oracle, change))
     ((found, _), (_, along, *_)), ((wanted, _), (_, oracle, *_)) = both_ways(
         gate_fans, views, added, *truth, terms, True
     )
-    close(found, wanted)
-    close(_together(along, change), _together(oracle, change))
+    assert_close(found, wanted)
+    assert_close(_together(along, change), _together(oracle, change))
 
 
 def _together(slope: Tensor, change: Any) -> Tensor:
@@ -250,7 +250,7 @@ def check_weeks(past: Tensor, config: PowerForgeConfig, width: int) -> None:
         week = anchored(past, gates, config, width, fast)
         slope = torch.autograd.grad((week.size * random(past.dtype, *week.size.shape)).sum(), gates)
         found.append((*(part.detach() for part in week), *slope))
-    close(*found)
+    assert_close(*found)
 
 
 def test_weeks_that_are_not_in_one_piece(dtype: torch.dtype) -> None:
@@ -293,10 +293,10 @@ def test_a_whole_step(config: PowerForgeConfig, dtype: torch.dtype) -> None:
         named = [parts[name].detach() for name in sorted(parts)]
         values = model.scenarios(context).values
         found.append((loss.detach(), *named, *gradients, values))
-    close(*found, rough=2e-3)  # gates are nearly shut, and their slopes small differences
+    assert_close(*found, rough=2e-3)  # gates are nearly shut, and their slopes small differences
     fast = net.crps(context, target)
     net.backend = "torch"
-    close(fast, net.crps(context, target))
+    assert_close(fast, net.crps(context, target))
 
 
 @triton.jit

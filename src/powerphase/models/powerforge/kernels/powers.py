@@ -122,6 +122,31 @@ def power_at(mean, spread, tables, noise, counts, H: constexpr, M: constexpr):
 
 @jit
 @no_type_check
+def _power_of(
+    power, power_table, noise, source, h, m, there, counts, width, H: constexpr, M: constexpr
+):
+    """`power_at` a step of a source; `power` is at the buses of its first one."""
+    now, at = there & (h < H), (source * H + h) * M + m
+    mean = tl.load(power + h * width, now, 0.0)
+    spread = tl.load(power + (H + h) * width, now, 0.0)
+    table = power_table + source * H * M + at
+    return power_at(mean, spread, table, noise + at, counts & (h < H), H, M)
+
+
+@jit
+@no_type_check
+def _shares_of(share, source, place, other, both):
+    """How much V and θ listen to a source."""
+    v = tl.load(share + place, both, 0.0)
+    theta = tl.load(share + other + place, both, 0.0)
+    if source == 1:
+        v = 1 - v
+        theta = 1 - theta
+    return v, theta
+
+
+@jit
+@no_type_check
 def _logits_kernel(
     power,
     gate,
@@ -148,13 +173,9 @@ def _logits_kernel(
     theta = tl.zeros([M2, BLOCK], power.dtype.element_ty)
     for step in range((H + PARTS - 1) // PARTS):
         h = step * PARTS + part % PARTS
-        now = there & (h < H)
-        at = (source * H + h) * M + m
-        table, has = power_table + source * H * M + at, counts & (h < H)
-        mean = tl.load(power + h * width, now, 0.0)
-        spread = tl.load(power + (H + h) * width, now, 0.0)
-        x, _ = power_at(mean, spread, table, noise + at, has, H, M)
-        along = tl.load(direction_table + at, has, 0.0)
+        x, _ = _power_of(power, power_table, noise, source, h, m, there, counts, width, H, M)
+        now, has = there & (h < H), counts & (h < H)
+        along = tl.load(direction_table + (source * H + h) * M + m, has, 0.0)
         v += x * (along + tl.load(gate + h * width, now, 0.0))
         theta += x * (along + tl.load(gate + (3 * H + 1 + h) * width, now, 0.0))
     windows = tl.num_programs(1)
@@ -188,19 +209,11 @@ def _heard_kernel(
     both = there & counts
     power += (b * 2 + source) * 2 * H * width + n
     other = tl.num_programs(1).to(tl.int64) * M * width
-    v = tl.load(share + (b * M + m) * width + n, both, 0.0)
-    theta = tl.load(share + other + (b * M + m) * width + n, both, 0.0)
-    if source == 1:
-        v = 1 - v
-        theta = 1 - theta
+    v, theta = _shares_of(share, source, (b * M + m) * width + n, other, both)
     heard += ((b * M + m) * 2 * R + source * R) * width + n
     for step in range((R + PARTS - 1) // PARTS):
         h = step * PARTS + part % PARTS
-        now, at = there & (h < H), (source * H + h) * M + m
-        table, has = power_table + source * H * M + at, counts & (h < H)
-        mean = tl.load(power + h * width, now, 0.0)
-        spread = tl.load(power + (H + h) * width, now, 0.0)
-        x, _ = power_at(mean, spread, table, noise + at, has, H, M)
+        x, _ = _power_of(power, power_table, noise, source, h, m, there, counts, width, H, M)
         x = tl.where(h < H, x, tl.where(h == H, 1.0, 0.0))
         tl.store(heard + h * width, x * v, both & (h < R))
         tl.store(heard + other * 2 * R + h * width, x * theta, both & (h < R))
@@ -309,13 +322,10 @@ def _unheard_kernel(
     there, counts = n < width, m < M
     both = there & counts
     powers = (b * 2 + source) * 2 * H * width
+    power += powers + n
     windows = tl.num_programs(1).to(tl.int64)
     other = windows * M * width
-    v = tl.load(share + (b * M + m) * width + n, both, 0.0)
-    theta = tl.load(share + other + (b * M + m) * width + n, both, 0.0)
-    if source == 1:
-        v = 1 - v
-        theta = 1 - theta
+    v, theta = _shares_of(share, source, (b * M + m) * width + n, other, both)
     of_heard += ((b * M + m) * 2 * R + source * R) * width + n
     of_trajectory += ((source * windows + b) * M + m) * H * width + n
     of_v = tl.zeros([M2, BLOCK], v.dtype)
@@ -323,12 +333,10 @@ def _unheard_kernel(
     tables += ((b * tl.num_programs(0) + tl.program_id(0)) * 2 + source) * 5 * H * M + of_m
     for step in range(H // PARTS + 1):
         h = step * PARTS + part % PARTS
-        now, at = there & (h < H), (source * H + h) * M + m
-        table, has = power_table + source * H * M + at, counts & (h < H)
         row = powers + h * width
-        mean = tl.load(power + row + n, now, 0.0)
-        spread = tl.load(power + row + H * width + n, now, 0.0)
-        x, by_spread = power_at(mean, spread, table, noise + at, has, H, M)
+        x, by_spread = _power_of(
+            power, power_table, noise, source, h, m, there, counts, width, H, M
+        )
         x = tl.where(h < H, x, 1.0)
         along_v = tl.load(of_heard + h * width, both & (h <= H), 0.0).to(v.dtype)
         along_theta = tl.load(of_heard + other * 2 * R + h * width, both & (h <= H), 0.0)
@@ -376,19 +384,19 @@ def _unlistened_kernel(
     both = there & counts
     gates = (b * 2 * (3 * H + 1) + (1 + source) * H) * width
     powers = (b * 2 + source) * 2 * H * width
+    power += powers + n
     of_logit += (b * M + m) * width + n
     of_v = tl.load(of_logit, both, 0.0)
     of_theta = tl.load(of_logit + tl.num_programs(1).to(tl.int64) * M * width, both, 0.0)
     tables += ((b * tl.num_programs(0) + tl.program_id(0)) * 2 + source) * 5 * H * M + of_m
     for step in range((H + PARTS - 1) // PARTS):
         h = step * PARTS + part % PARTS
-        now, at = there & (h < H), (source * H + h) * M + m
-        table, has = power_table + source * H * M + at, counts & (h < H)
         row = powers + h * width
-        mean = tl.load(power + row + n, now, 0.0)
-        spread = tl.load(power + row + H * width + n, now, 0.0)
-        x, by_spread = power_at(mean, spread, table, noise + at, has, H, M)
-        along = tl.load(direction_table + at, has, 0.0)
+        x, by_spread = _power_of(
+            power, power_table, noise, source, h, m, there, counts, width, H, M
+        )
+        now, has = there & (h < H), counts & (h < H)
+        along = tl.load(direction_table + (source * H + h) * M + m, has, 0.0)
         seen = gates + h * width
         total = of_v * (along + tl.load(gate + seen + n, now, 0.0))
         total += of_theta * (along + tl.load(gate + seen + (3 * H + 1) * width + n, now, 0.0))

@@ -175,7 +175,8 @@ def n_layers(m: int) -> int:
 def partner(m: int, layer: int, k: int) -> int:
     """With whom value k is compared in a layer; k itself, if with none.
 
-    Reference: Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M.
+    The same network as `metrics.kernels.network`, of which a kernel cannot make use: Triton calls
+    nothing while compiling that was not written for it.
     """
     doublings, stage = max(1, (m - 1).bit_length()), 0
     while layer > stage:

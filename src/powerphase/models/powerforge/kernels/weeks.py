@@ -57,7 +57,6 @@ def anchored(
         width: buses to make room for in the deviations, W.
         fast: by the kernel, which needs Triton and a GPU.
     """
-    anchor.check_length(past.shape[1], config)
     return Anchored(*(_Fast.apply if fast else _plain)(past, gates, config, width))
 
 
@@ -103,6 +102,7 @@ def _launch(
     past: Float[Tensor, "B T C"], gates: Float[Tensor, "2 2"], config: PowerForgeConfig, width: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Deviations, day, sizes, and the slopes of V's and θ's sizes by their gates (B 2 2 N)."""
+    anchor.check_length(past.shape[1], config)
     # Strides count buses: then it is known that they are whole, and a bus is loaded at once.
     if past.stride(2) != 1 or past.stride(1) % KINDS or past.stride(0) % KINDS:
         past = past.contiguous()
