@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from powerphase.axes import KINDS
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.states import opened, settled
+from powerphase.models.powerforge.kernels.gating import gated
+from powerphase.models.powerforge.kernels.settling import settled
 
 DAY_S, WEEK_S = 86_400, 7 * 86_400
 
@@ -57,7 +58,7 @@ class ChannelEncoder(nn.Module):
         weeks = residual.flatten(0, 1).mT
         seen = torch.bmm(weeks, weight.T.expand(len(weeks), -1, -1)).unflatten(0, (-1, KINDS))
         inner, _, outer = self.scale
-        read = opened(seen, size, self.gates, bias, inner.weight, inner.bias, fast)
+        read = gated(seen, size, self.gates, bias, inner.weight, inner.bias, fast)
         # The token of the size is added to the refined week: one layer of both.
         refined = F.linear(read, torch.cat([self.refine.weight, outer.weight], dim=1))
         return settled(

@@ -210,6 +210,68 @@ def _add_steps(slope: Tensor, push: Tensor) -> None:
 
 @jit
 @no_type_check
+def _open_scenarios(
+    along, gate, table, limit, offset, now, is_angle, width, M: constexpr, H: constexpr
+):
+    """The scenarios of V or θ at one step; the pointers are there."""
+    own = tl.load(gate, now, 0.0)
+    values = ()
+    for m in tl.static_range(M):
+        x = tl.load(along + m * H * width, now, 0.0).to(own.dtype)
+        x, _ = toolkit.tanh(x + own + tl.load(table + m))
+        x = limit * x + offset
+        values += (tl.where(is_angle, toolkit.wrap(x), x),)
+    return values
+
+
+@jit
+@no_type_check
+def _power_scenarios(power, table, noise, offset, now, width, M: constexpr, H: constexpr):
+    """The scenarios of P or Q at one step; the pointers are there."""
+    mean, spread = tl.load(power, now, 0.0), tl.load(power + H * width, now, 0.0)
+    values = ()
+    for m in tl.static_range(M):
+        x, _ = power_at(mean, spread, table + m, noise + m, True, H, M)
+        values += (x + offset,)
+    return values
+
+
+@jit
+@no_type_check
+def _weighed(values, coefficients, M: constexpr):
+    """The sum of values times coefficients."""
+    total = tl.load(coefficients) * values[0]
+    for k in tl.static_range(1, M):
+        total += tl.load(coefficients + k) * values[k]
+    return total
+
+
+@jit
+@no_type_check
+def _close_gates(
+    along, slopes, gate, table, limit, voltage, was, there, sums, width, M: constexpr, H: constexpr
+):
+    """From slopes along V or θ to those along their gates, where the pointers are.
+
+    Besides, their sum over scenarios, and `sums` of squared openings and of slopes along bounds.
+    """
+    own = tl.load(gate, was, 0.0)
+    all_open = tl.zeros_like(own)
+    opened, along_bound = sums
+    for m in tl.static_range(M):
+        at = along + m * H * width
+        x, steep = toolkit.tanh(tl.load(at, was, 0.0).to(own.dtype) + own + tl.load(table + m))
+        slope = tl.where(was, slopes[m], 0.0)
+        along_bound += slope * x
+        opened += tl.where(was, x * x, 0.0)
+        slope = tl.where(was, (slope * limit + voltage * x) * steep, 0.0)
+        all_open += slope
+        tl.store(at, slope, there)
+    return all_open, (opened, along_bound)
+
+
+@jit
+@no_type_check
 def _fans_kernel(
     power,
     power_table,
@@ -251,15 +313,14 @@ def _fans_kernel(
     here = kind * windows + b
     along += here * M * H * width + n
     power += (b * 2 + kind) * 2 * H * width + n
-    gates = (b * 2 + kind) * (3 * H + 1) * width + n
-    if GATES:
-        limit = tl.load(bound + kind)
+    gate += (b * 2 + kind) * (3 * H + 1) * width + n
+    of_gate += (b * 2 + kind) * (3 * H + 1) * width + n
+    limit = tl.load(bound + kind)
     above = none
     wider = none
     jitter = none
     ramps = none
-    opened = none
-    along_bound = none
+    of_gates = (none, none)
     median_before = none
     before = ()
     slope_before = ()
@@ -278,33 +339,23 @@ def _fans_kernel(
         moves = tl.where(h > 0, counts, 0.0)
         offset = tl.load(day + h * buses, now, 0.0)
         z = tl.load(target + h * buses, now, 0.0)
-        step_now = tl.minimum(h, H - 1)
+        last = tl.minimum(h, H - 1)
+        at = (kind * H + last) * M
         if GATES:
-            own = tl.load(gate + gates + step_now * width, now, 0.0)
+            values = _open_scenarios(
+                along + last * width, gate + last * width, gate_table + at, limit, offset, now,
+                is_angle, width, M, H,
+            )  # fmt: skip
         else:
-            mean = tl.load(power + step_now * width, now, 0.0)
-            spread = tl.load(power + (H + step_now) * width, now, 0.0)
-        values = ()
-        for m in tl.static_range(M):
-            at = (kind * H + step_now) * M + m
-            if GATES:
-                x = tl.load(along + (m * H + step_now) * width, now, 0.0).to(none.dtype)
-                x, _ = toolkit.tanh(x + own + tl.load(gate_table + at))
-                x = limit * x + offset
-                values += (tl.where(is_angle, toolkit.wrap(x), x),)
-            else:
-                table = power_table + kind * H * M + at
-                x, _ = power_at(mean, spread, table, noise + at, True, H, M)
-                values += (x + offset,)
+            values = _power_scenarios(
+                power + last * width, power_table + kind * H * M + at, noise + at, offset, now,
+                width, M, H,
+            )  # fmt: skip
         values, words = toolkit.ascending(values, M)
-        median = none
-        spread = none
-        for k in tl.static_range(M):
-            spread += tl.load(coefficients + 2 * M + k) * values[k]
-            median += tl.load(coefficients + 3 * M + k) * values[k]
-        excess = spread * cap - 1
+        excess = _weighed(values, coefficients + 2 * M, M) * cap - 1
         wider += counts * tl.maximum(excess, 0.0)
         push = tl.where(excess > 0, wide, 0.0)
+        median = _weighed(values, coefficients + 3 * M, M)
         slope = ()
         complete = ()
         next_errors = ()
@@ -340,27 +391,17 @@ def _fans_kernel(
             slope_before = next_slope
             done = toolkit.put_back(last_slope, words_before, M)
             words_before = words
-            was = valid & (h > 0)
-            past = tl.maximum(h - 1, 0)
-            all_open = none
+            past, was, writes = tl.maximum(h - 1, 0), valid & (h > 0), there & (h > 0)
             if GATES:
-                own = tl.load(gate + gates + past * width, was, 0.0)
-            for m in tl.static_range(M):
-                at_past = along + (m * H + past) * width
-                slopes = tl.where(was, done[m], 0.0)
-                if GATES:
-                    x = tl.load(at_past, was, 0.0).to(none.dtype)
-                    x, steep = toolkit.tanh(
-                        x + own + tl.load(gate_table + (kind * H + past) * M + m)
-                    )
-                    along_bound += slopes * x
-                    opened += tl.where(was, x * x, 0.0)
-                    slopes = (slopes * limit + voltage * x) * steep
-                    slopes = tl.where(was, slopes, 0.0)
-                    all_open += slopes
-                tl.store(at_past, slopes, there & (h > 0))
-            if GATES:
-                tl.store(of_gate + gates + past * width, all_open, there & (h > 0))
+                table = gate_table + (kind * H + past) * M
+                all_open, of_gates = _close_gates(
+                    along + past * width, done, gate + past * width, table, limit, voltage, was,
+                    writes, of_gates, width, M, H,
+                )  # fmt: skip
+                tl.store(of_gate + past * width, all_open, writes)
+            else:
+                for m in tl.static_range(M):
+                    tl.store(along + (m * H + past) * width, tl.where(was, done[m], 0.0), writes)
     sums += (here * tl.num_programs(0) + tl.program_id(0)) * (M + 6)
     for k in tl.static_range(M):
         tl.store(sums + k, tl.sum(tl.where(valid, errors[k], 0.0), 0))
@@ -368,8 +409,8 @@ def _fans_kernel(
     tl.store(sums + M + 1, tl.sum(tl.where(valid, wider, 0.0), 0))
     tl.store(sums + M + 2, tl.sum(tl.where(valid, jitter * unit, 0.0), 0))
     tl.store(sums + M + 3, tl.sum(tl.where(valid & is_angle, ramps, 0.0), 0))
-    tl.store(sums + M + 4, tl.sum(tl.where(valid & is_voltage, opened, 0.0), 0) / 2)
-    tl.store(sums + M + 5, tl.sum(tl.where(valid, along_bound, 0.0), 0))
+    tl.store(sums + M + 4, tl.sum(tl.where(valid & is_voltage, of_gates[0], 0.0), 0) / 2)
+    tl.store(sums + M + 5, tl.sum(tl.where(valid, of_gates[1], 0.0), 0))
 
 
 def _power_fans_fast(

@@ -16,12 +16,14 @@ __all__ = [
     "HAS_TRITON",
     "IS_INTERPRETED",
     "PER_TURN",
+    "REGISTERS",
     "TURN",
     "ascending",
     "constexpr",
     "jit",
     "product_dtype",
     "put_back",
+    "rows_at_once",
     "signed",
     "softplus",
     "tanh",
@@ -67,6 +69,18 @@ def product_dtype(like: Tensor) -> torch.dtype:
     """The precision in which matrix products are asked for; that of the tensor, if none is."""
     device = like.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
+
+
+TILE = 2048
+"""Numbers of one kind that a program of the encoder's passes has at a time."""
+
+REGISTERS = 128
+"""At most, for each thread of their backward passes: so that 16 warps run on a multiprocessor."""
+
+
+def rows_at_once(columns: int) -> int:
+    """How many rows of so many numbers a program takes; where it sums them, a warp has each."""
+    return max(4, min(16, TILE // columns))
 
 
 @jit

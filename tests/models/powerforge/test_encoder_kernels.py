@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.models.powerforge.encoder import ChannelEncoder
-from powerphase.models.powerforge.kernels import states
-from powerphase.models.powerforge.kernels.states import opened, settled
+from powerphase.models.powerforge.kernels import settling
+from powerphase.models.powerforge.kernels.gating import gated
+from powerphase.models.powerforge.kernels.settling import settled
 from tests.models.powerforge import TINY
 
 pytest.importorskip("triton", reason="kernels need Triton")
@@ -72,25 +73,25 @@ def test_opening_by_the_kernel_is_that_by_its_twin(
     n_windows: int, n_buses: int, width: int, hidden: int, n_inner: int
 ) -> None:
     inputs = to_open(n_windows, n_buses, width, hidden, n_inner)
-    assert_same(*(with_slopes(opened(*inputs, fast), inputs) for fast in BOTH))
+    assert_same(*(with_slopes(gated(*inputs, fast), inputs) for fast in BOTH))
 
 
 @pytest.mark.parametrize("fast", BOTH)
 def test_rows_beyond_the_last_bus_do_not_count(fast: bool) -> None:
     inputs = to_open(2, 5, 8, 8, 4)
     seen, *others = inputs
-    made, of_seen, *_ = with_slopes(opened(*inputs, fast), inputs)
+    made, of_seen, *_ = with_slopes(gated(*inputs, fast), inputs)
     assert made.shape == (2, 4, 5, 12)
     assert of_seen[:, :, :5].all()
     assert not of_seen[:, :, 5:].any()
-    assert torch.equal(opened(seen[:, :, :5], *others, fast), made)
+    assert torch.equal(gated(seen[:, :, :5], *others, fast), made)
 
 
 def test_the_gates_show_voltages_and_angles_their_own_bus() -> None:
     seen, size, gates, bias, inner, inner_bias = to_open(2, 5, 8, 8, 4)
     layer = nn.Linear(1, 4).to(size)
     layer.weight.data, layer.bias.data = inner.data, inner_bias.data
-    found = opened(seen, size, gates, bias, inner, inner_bias, False)
+    found = gated(seen, size, gates, bias, inner, inner_bias, False)
     for window in range(2):
         for bus in range(5):
             kinds = seen[window, :, bus].clone()
@@ -113,7 +114,7 @@ def test_settling_by_the_kernel_is_that_by_its_twin(
 def test_windows_in_chunks_add_up_to_the_same(
     monkeypatch: pytest.MonkeyPatch, per_chunk: int
 ) -> None:
-    monkeypatch.setattr(states, "_windows_per_chunk", lambda *_: per_chunk)
+    monkeypatch.setattr(settling, "_windows_per_chunk", lambda *_: per_chunk)
     inputs = to_settle(4, 5, 8)
     assert_same(*(with_slopes(settled(*inputs, EPSILON, 0.0, fast), inputs) for fast in BOTH))
 
@@ -125,7 +126,7 @@ def test_windows_in_chunks_add_up_to_the_same(
 def test_chunks_are_whole_and_keep_the_device_busy(
     n_windows: int, n_programs: int, wanted: int
 ) -> None:
-    assert states._windows_per_chunk(n_windows, n_programs) == wanted
+    assert settling._windows_per_chunk(n_windows, n_programs) == wanted
 
 
 def dropped(inputs: list[Tensor], fast: bool, seed: int = 7) -> Tensor:
@@ -176,7 +177,7 @@ def test_the_twin_drops_what_pytorch_drops() -> None:
 
 def test_single_precision_differs_by_its_rounding_alone() -> None:
     inputs = to_open(2, 18, 20, 8, 4, dtype=torch.float32)
-    assert_same(*(with_slopes(opened(*inputs, fast), inputs) for fast in BOTH), 3e-6)
+    assert_same(*(with_slopes(gated(*inputs, fast), inputs) for fast in BOTH), 3e-6)
     inputs = to_settle(2, 18, 8, dtype=torch.float32)
     fast, plain = (with_slopes(settled(*inputs, EPSILON, 0.0, fast), inputs) for fast in BOTH)
     assert_same(fast, plain, 3e-6)
@@ -185,7 +186,7 @@ def test_single_precision_differs_by_its_rounding_alone() -> None:
 def test_half_precision_comes_and_goes_with_products_alone() -> None:
     inputs = to_open(2, 5, 8, 8, 4, dtype=torch.float32)
     inputs[0] = inputs[0].detach().bfloat16().requires_grad_()
-    fast, plain = (with_slopes(opened(*inputs, fast), inputs) for fast in BOTH)
+    fast, plain = (with_slopes(gated(*inputs, fast), inputs) for fast in BOTH)
     assert fast[0].dtype == torch.bfloat16
     assert_same(fast, plain, 2e-2)
     inputs = to_settle(2, 5, 8, dtype=torch.float32)

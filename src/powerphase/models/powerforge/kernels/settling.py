@@ -1,16 +1,9 @@
-"""States: all that happens around the encoder's second layer, in one pass before and one after.
+"""Settling: all that happens after the encoder's second layer, in one pass.
 
-The scale network ends in a linear layer, and its token is added to what the second layer makes. Two
-linear layers whose results are added are one of both inputs side by side: so the first pass leaves
-what they read in the same rows.
-
-Half precision is a matter of matrix products alone. What comes from them is computed with in the
-precision of the parameters; what goes to the next one is rounded as the product would round it; and
-states have the precision of the parameters.
+States have the precision of the parameters, whatever that of matrix products is.
 """
 
 from functools import cache
-from math import sqrt, tau
 from typing import Any, no_type_check
 
 import torch
@@ -19,47 +12,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS
-from powerphase.models.powerforge.kernels.toolkit import constexpr, jit, tl, triton
+from powerphase.models.powerforge.kernels.toolkit import (
+    REGISTERS,
+    constexpr,
+    jit,
+    rows_at_once,
+    tl,
+    triton,
+)
 
-HALF_ROOT, BELL = constexpr(sqrt(0.5)), constexpr(1 / sqrt(tau))
 ROUNDS = constexpr(7)
 """Of Philox: as few as pass all tests of randomness (Salmon et al. 2011, 10.1145/2063384.2063405).
 """
 
-TILE = 2048
-"""Numbers at a time, of each of the four kinds in the first pass and of one in the second. In the
-second, each row is one warp's."""
-REGISTERS = 128
-"""At most, for each thread of the backward passes: so that 16 warps run on a multiprocessor."""
 AT_ONCE = 528
-"""Programs of the second pass that run at a time: four on each multiprocessor of an H200."""
-
-
-def opened(
-    seen: Float[Tensor, "B 4 W K"],
-    size: Float[Tensor, "B 4 N"],
-    gates: Float[Tensor, "2 2"],
-    bias: Float[Tensor, " K"],
-    inner: Float[Tensor, "J 1"],
-    inner_bias: Float[Tensor, " J"],
-    fast: bool,
-) -> Float[Tensor, "B 4 N KJ"]:
-    """What the second layers read, in the precision of `seen`: K numbers of weeks, J of sizes.
-
-    Args:
-        seen: what the first layer sees in each week as it is; buses beyond the first N do not
-            count.
-        size: mean size of each channel.
-        gates: what V (first row) and θ see of their own bus's P and Q: after the first layer
-            instead of before it, which is linear.
-        bias: of the first layer.
-        inner: the weight of the scale network's first layer.
-        inner_bias: its bias.
-        fast: by the kernel, which needs Triton and a GPU.
-    """
-    inputs = (seen, size, gates, bias, inner, inner_bias)
-    found: Tensor = (_Opened.apply if fast else _opened_plain)(*inputs)
-    return found
+"""Programs that run at a time: four on each multiprocessor of an H200."""
 
 
 def settled(
@@ -94,17 +61,6 @@ def settled(
     return found
 
 
-def _opened_plain(
-    seen: Tensor, size: Tensor, gates: Tensor, bias: Tensor, inner: Tensor, inner_bias: Tensor
-) -> Tensor:
-    """The same as the kernel, in PyTorch."""
-    p, q, *others = seen[:, :, : size.shape[2]].to(gates.dtype).unbind(1)
-    gated = [kind + row[0] * p + row[1] * q for kind, row in zip(others, gates, strict=True)]
-    weeks = torch.stack([p, q, *gated], dim=1) + bias
-    sizes = size.unsqueeze(3) * inner[:, 0] + inner_bias
-    return F.gelu(torch.cat([weeks, sizes], dim=3)).to(seen.dtype)
-
-
 def _settled_plain(
     refined: Tensor,
     bias: Tensor,
@@ -118,41 +74,6 @@ def _settled_plain(
     """The same as the kernel, in PyTorch."""
     state = F.layer_norm(refined + bias, norm.shape, norm, norm_bias, epsilon)
     return F.dropout(state, dropout) + identity + calendar[:, None, None]
-
-
-class _Opened(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        inputs = tuple(tensor.contiguous() for tensor in inputs)
-        seen, size, *_, inner_bias = inputs
-        (n_windows, _, width, hidden), n_inner = seen.shape, len(inner_bias)
-        constants = _opening(hidden, n_inner)
-        found = seen.new_empty(*size.shape, hidden + n_inner)
-        _open[(triton.cdiv(size.shape[2], constants["BUSES"]), n_windows)](
-            *(*inputs, found, size.shape[2], width), **constants
-        )
-        ctx.save_for_backward(*inputs)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:
-        seen, size, gates, _, inner, _ = ctx.saved_tensors
-        (n_windows, _, width, hidden), n_inner = seen.shape, len(inner)
-        constants = _opening(hidden, n_inner)
-        grid = triton.cdiv(width, constants["BUSES"]), n_windows
-        of_seen, of_size = torch.empty_like(seen), torch.empty_like(size)
-        # Each program's own sums, to be added always in the same order.
-        n_sums = [4, hidden, n_inner, n_inner]
-        sums = gates.new_empty(grid[0] * grid[1], sum(n_sums))
-        _open_backward[grid](
-            *(*ctx.saved_tensors, slope.contiguous(), of_seen, of_size, sums),
-            *(size.shape[2], width),
-            **constants,
-            maxnreg=REGISTERS,
-        )
-        of_gates, of_bias, of_inner, of_inner_bias = sums.sum(0).split(n_sums)
-        of_gates, of_inner = of_gates.view_as(gates), of_inner.view_as(inner)
-        return of_seen, of_size, of_gates, of_bias, of_inner, of_inner_bias
 
 
 class _Settled(torch.autograd.Function):
@@ -205,19 +126,6 @@ class _Settled(torch.autograd.Function):
         return of_refined, *sums.sum(0), of_identity, of_calendar.sum(0), None, None
 
 
-def _opening(hidden: int, n_inner: int) -> dict[str, int]:
-    """What the first pass is compiled for."""
-    columns = triton.next_power_of_2(hidden)
-    return {
-        "HIDDEN": hidden,
-        "INNER": n_inner,
-        "BUSES": _rows(columns),
-        "COLUMNS": columns,
-        "INNER_COLUMNS": triton.next_power_of_2(n_inner),
-        "num_warps": 8,
-    }
-
-
 def _settling(size: torch.Size, dropout: float) -> tuple[tuple[int, int, int], dict[str, Any]]:
     """Programs by block of buses, kind and chunk of windows, and what they are compiled for.
 
@@ -226,7 +134,7 @@ def _settling(size: torch.Size, dropout: float) -> tuple[tuple[int, int, int], d
     """
     n_windows, _, n_buses, hidden = size
     columns = max(4, triton.next_power_of_2(hidden))
-    rows = _rows(columns)
+    rows = rows_at_once(columns)
     n_blocks = triton.cdiv(n_buses, rows)
     per_chunk = _windows_per_chunk(n_windows, n_blocks * KINDS)
     return (n_blocks, KINDS, n_windows // per_chunk), {
@@ -239,10 +147,6 @@ def _settling(size: torch.Size, dropout: float) -> tuple[tuple[int, int, int], d
     }
 
 
-def _rows(columns: int) -> int:
-    return max(4, min(16, TILE // columns))
-
-
 @cache
 def _windows_per_chunk(n_windows: int, n_programs: int) -> int:
     """So many that all programs end together, as near as may be; sums cost as much as a window."""
@@ -253,138 +157,6 @@ def _windows_per_chunk(n_windows: int, n_programs: int) -> int:
 
     whole = [per_chunk for per_chunk in range(n_windows, 0, -1) if n_windows % per_chunk == 0]
     return min(whole, key=duration)
-
-
-@jit
-@no_type_check
-def _share(x):
-    """The normal distribution's share below x: GELU is x times it."""
-    return 0.5 + 0.5 * tl.erf(x * HALF_ROOT)
-
-
-@jit
-@no_type_check
-def _gelu_slope(x):
-    return _share(x) + x * (BELL * tl.exp(-0.5 * x * x))
-
-
-@jit
-@no_type_check
-def _four(start, plane, inside, gates, bias):
-    """P and Q as the first layer has seen them, and all four kinds with gates and bias."""
-    dtype = gates.dtype.element_ty
-    p = tl.load(start, inside, 0.0).to(dtype)
-    q = tl.load(start + plane, inside, 0.0).to(dtype)
-    v = tl.load(start + 2 * plane, inside, 0.0).to(dtype)
-    theta = tl.load(start + 3 * plane, inside, 0.0).to(dtype)
-    v += tl.load(gates) * p + tl.load(gates + 1) * q
-    theta += tl.load(gates + 2) * p + tl.load(gates + 3) * q
-    return p, q, (p + bias, q + bias, v + bias, theta + bias)
-
-
-@jit
-@no_type_check
-def _open(
-    seen,
-    size,
-    gates,
-    bias,
-    inner,
-    inner_bias,
-    found,
-    n_buses,
-    width,
-    HIDDEN: constexpr,
-    INNER: constexpr,
-    BUSES: constexpr,
-    COLUMNS: constexpr,
-    INNER_COLUMNS: constexpr,
-):
-    """Some buses of one window."""
-    bus = tl.program_id(0) * BUSES + tl.arange(0, BUSES)[:, None]
-    column, j = tl.arange(0, COLUMNS)[None, :], tl.arange(0, INNER_COLUMNS)[None, :]
-    window = tl.program_id(1).to(tl.int64) * 4
-    inside = (bus < n_buses) & (column < HIDDEN)
-    above = tl.load(bias + column, column < HIDDEN, 0.0)
-    start = seen + window * width * HIDDEN + bus * HIDDEN + column
-    _, _, values = _four(start, width * HIDDEN, inside, gates, above)
-    factor = tl.load(inner + j, j < INNER, 0.0)
-    summand = tl.load(inner_bias + j, j < INNER, 0.0)
-    size += window * n_buses + bus
-    found += window * n_buses * (HIDDEN + INNER) + bus * (HIDDEN + INNER)
-    for kind in tl.static_range(4):
-        x = values[kind]
-        tl.store(found + column, x * _share(x), inside)
-        x = tl.load(size, bus < n_buses, 0.0) * factor + summand
-        tl.store(found + HIDDEN + j, x * _share(x), (bus < n_buses) & (j < INNER))
-        size += n_buses
-        found += n_buses * (HIDDEN + INNER)
-
-
-@jit
-@no_type_check
-def _open_backward(
-    seen,
-    size,
-    gates,
-    bias,
-    inner,
-    inner_bias,
-    slope,
-    of_seen,
-    of_size,
-    sums,
-    n_buses,
-    width,
-    HIDDEN: constexpr,
-    INNER: constexpr,
-    BUSES: constexpr,
-    COLUMNS: constexpr,
-    INNER_COLUMNS: constexpr,
-):
-    """Some buses of one window; beyond the last bus, slopes and so all products are 0."""
-    bus = tl.program_id(0) * BUSES + tl.arange(0, BUSES)[:, None]
-    column, j = tl.arange(0, COLUMNS)[None, :], tl.arange(0, INNER_COLUMNS)[None, :]
-    window = tl.program_id(1).to(tl.int64) * 4
-    inside = (bus < n_buses) & (column < HIDDEN)
-    above = tl.load(bias + column, column < HIDDEN, 0.0)
-    start = window * width * HIDDEN + bus * HIDDEN + column
-    p, q, values = _four(seen + start, width * HIDDEN, inside, gates, above)
-    factor = tl.load(inner + j, j < INNER, 0.0)
-    summand = tl.load(inner_bias + j, j < INNER, 0.0)
-    of_inner = tl.zeros([BUSES, INNER_COLUMNS], p.dtype)
-    of_inner_bias = tl.zeros([BUSES, INNER_COLUMNS], p.dtype)
-    row = window * n_buses + bus
-    slope += window * n_buses * (HIDDEN + INNER) + bus * (HIDDEN + INNER)
-    slopes = ()
-    for kind in tl.static_range(4):
-        given = tl.load(slope + column, inside, 0.0).to(p.dtype)
-        slopes += (given * _gelu_slope(values[kind]),)
-        given = tl.load(slope + HIDDEN + j, (bus < n_buses) & (j < INNER), 0.0).to(p.dtype)
-        length = tl.load(size + row, bus < n_buses, 0.0)
-        given *= _gelu_slope(length * factor + summand)
-        of_inner += given * length
-        of_inner_bias += given
-        tl.store(of_size + row, tl.sum(given * factor, 1, keep_dims=True), bus < n_buses)
-        row += n_buses
-        slope += n_buses * (HIDDEN + INNER)
-    of_p, of_q, of_v, of_theta = slopes
-    sums += (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * (4 + HIDDEN + 2 * INNER)
-    tl.store(sums, tl.sum(of_v * p))
-    tl.store(sums + 1, tl.sum(of_v * q))
-    tl.store(sums + 2, tl.sum(of_theta * p))
-    tl.store(sums + 3, tl.sum(of_theta * q))
-    of_bias = tl.sum(of_p + of_q + of_v + of_theta, 0, keep_dims=True)
-    tl.store(sums + 4 + column, of_bias, column < HIDDEN)
-    sums += 4 + HIDDEN + j
-    tl.store(sums, tl.sum(of_inner, 0, keep_dims=True), j < INNER)
-    tl.store(sums + INNER, tl.sum(of_inner_bias, 0, keep_dims=True), j < INNER)
-    of_p += tl.load(gates) * of_v + tl.load(gates + 2) * of_theta
-    of_q += tl.load(gates + 1) * of_v + tl.load(gates + 3) * of_theta
-    slopes = (of_p, of_q, of_v, of_theta)
-    there = (bus < width) & (column < HIDDEN)
-    for kind in tl.static_range(4):
-        tl.store(of_seen + start + kind * width * HIDDEN, slopes[kind], there)
 
 
 @jit
