@@ -41,14 +41,24 @@ def panel(axes: Axes, rows: list[Row], costs: list[float], unit: str) -> None:
     axes.loglog(buses, costs, "o", color=BLUE, markersize=5, clip_on=False)
     middle = len(buses) // 2
     place: Row = {"textcoords": "offset points", "color": GREY, "va": "top"}
-    axes.annotate("in proportion", (buses[middle], proportional[middle]), (6, -6), **place)
+    words = "in proportion to size"
+    axes.annotate(words, (buses[middle], proportional[middle]), (6, -6), **place)
     for number in (0, -1):
         words = f"{costs[number]:.3g} {unit}"
         place = {"textcoords": "offset points", "color": BLUE, "ha": "right"}
         axes.annotate(words, (buses[number], costs[number]), (4, 7), **place)
-    axes.set_xlim(buses[0] / 3, buses[-1] * 1.3)
-    axes.xaxis.set_major_locator(FixedLocator([10**k * m for k in (2, 3, 4, 5) for m in (1, 3)]))
+    axes.set_xlim(buses[0] / 4, buses[-1] * 1.3)  # with room for the first label
+    axes.xaxis.set_major_locator(FixedLocator(apart(buses)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_locator(LogLocator(10))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def apart(sizes: list[int]) -> list[int]:
+    """The largest size, and of the others those whose labels do not run into each other."""
+    kept: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        if not kept or 3 * size <= kept[-1]:
+            kept.append(size)
+    return kept

@@ -1,19 +1,37 @@
-"""What the benchmark of PowerForge counts and draws: the floor under a step, cost against size."""
+"""What the benchmark of PowerForge counts, draws and found: the floor, cost against size, pages."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.powerforge_floor import Ceilings, Size, least_bytes, least_flops
-from benchmarks.powerforge_plot import draw
-from powerphase.models.powerforge.config import PowerForgeConfig
+from benchmarks.powerforge_plot import apart, draw
+from benchmarks.powerforge_tables import beyond_gib, slope
+from powerphase.axes import KINDS
+from powerphase.grid.catalog import CATALOG
+from powerphase.models.powerforge.config import BATCH_SIZES, PowerForgeConfig
+from powerphase.models.powerforge.memory import memory_gib
 from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.records.result import read_results
+from powerphase.report.leaderboard import PAPER_GRIDS
 from tests.models.powerforge import context_of, grid_states
 
 CONFIG = PowerForgeConfig()
+ROOT = Path(__file__).parents[1]
+MEASURED, DOCS = ROOT / "benchmarks" / "measured", ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "powerforge.md").read_text(encoding="utf-8")
+WORDS = " ".join(PAGE.split())
+
+
+def measured(name: str) -> Any:
+    """A report as the benchmark wrote it."""
+    return json.loads((MEASURED / f"powerforge_{name}.json").read_text(encoding="utf-8"))
 
 
 def flops_of_a_step(size: Size) -> int:
@@ -76,3 +94,100 @@ def test_the_picture_has_both_panels_and_leaves_out_what_is_missing(tmp_path: Pa
     assert {"1 ms", "18.5 ms", "0.714 GiB", "13.2 GiB"} <= set(re.findall(r">([^<]+)</text>", text))
     assert "a made-up GPU" in text
     assert "dc:date" not in text
+
+
+def test_labels_of_sizes_do_not_run_into_each_other() -> None:
+    sizes = [500, 1354, 2383, 2869, 3120, 9241, 25_000, 70_000]
+    assert apart(sizes) == [70_000, 9241, 2869, 500]
+
+
+def test_the_picture_of_cost_is_drawn_from_what_was_measured(tmp_path: Path) -> None:
+    kept = (DOCS / "figures" / "powerforge_cost.svg").read_bytes()
+    assert len(kept) < 40_000
+    assert PAGE.count("](figures/powerforge_cost.svg)") == 1
+    draw(measured("scaling"), tmp_path / "cost.svg")
+    if f"Matplotlib v{matplotlib.__version__}," in kept.decode():
+        assert (tmp_path / "cost.svg").read_bytes() == kept
+
+
+def test_the_pages_have_the_steps_that_were_measured() -> None:
+    report = measured("steps")
+    top = Ceilings(**report["ceilings"])
+    forms = {(row["form"], row["n_buses"]): row for row in report["rows"]}
+    for n_buses in (500, 2383, 9241):
+        slow, fast = forms["straightforward", n_buses], forms["fast", n_buses]
+        texts = f"{slow['ms']:.1f} ms, {slow['peak_gib']:.1f} GiB"
+        texts += f" | {fast['ms']:.2f} ms, {fast['peak_gib']:.1f} GiB | {fast['ratio']:.1f}x |"
+        assert f"| {n_buses:,} | {texts}\n" in README
+        _, floor = top.floor_ms(fast["least_bytes"], fast["least_flops"])
+        texts += f" {floor:.2f} ms | {100 * floor / fast['ms']:.1f} % |"
+        assert f"| {n_buses:,} | {fast['batch']} | {texts}\n" in PAGE
+    least = [top.floor_ms(forms["fast", n]["least_bytes"], 0)[0] for n in (500, 2383, 9241)]
+    assert "take less, {:.2f}, {:.2f} and {:.2f} ms at the".format(*least) in WORDS
+    rates = (report["ceilings"]["flops_per_s"] / 1e12, report["ceilings"]["bytes_per_s"] / 1e12)
+    assert f"{rates[0]:.0f} TFLOP/s, measured" in WORDS
+    assert f"the {rates[1]:.2f} TB/s of a large copy" in WORDS
+    ratios = [row["ratio"] for row in report["rows"] if row["form"] == "fast"]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"{min(ratios):.0f} to {max(ratios):.0f} times as fast" in changes
+    assert not [row for row in report["rows"] if row["form"] == "compile"]
+    assert "Not measured yet: the straightforward version under `torch.compile`." in PAGE
+
+
+def test_the_page_has_the_steps_in_half_precision() -> None:
+    half = measured("steps_bfloat16")["rows"]
+    whole = [row for row in measured("steps")["rows"] if row["form"] == "fast"]
+    words = "takes {:.2f}, {:.2f} and {:.2f} ms, with".format(*(row["ms"] for row in half))
+    words += " {:.1f}, {:.1f} and {:.1f} GiB.".format(*(row["peak_gib"] for row in half))
+    less = sorted(1 - a["ms"] / b["ms"] for a, b in zip(half, whole, strict=True))
+    assert f"{words} That is {100 * less[0]:.0f} to {100 * less[-1]:.0f} % less time" in WORDS
+
+
+def test_the_page_has_the_cost_of_every_size() -> None:
+    rows = {row["n_buses"]: row for row in measured("scaling")["rows"]}
+    each = {n: row["ms"] * 1e6 / (row["batch"] * KINDS * n) for n, row in rows.items()}
+    words = f"takes {each[500]:.0f} ns at 500 buses, {each[9241]:.0f} at 9,241 and"
+    assert f"{words} {each[70_000]:.0f} at 70,000" in WORDS
+    large = [row for n, row in rows.items() if n >= 9241]
+    assert 0.9 < slope(large, [row["ms"] for row in large]) < 1
+    kib = [
+        beyond_gib(row) * 2**20 / (row["batch"] * KINDS * n) for n, row in rows.items() if n > 500
+    ]
+    assert f"with {min(kib):.1f} to {max(kib):.1f} KiB for each channel" in WORDS
+    most = rows[70_000]
+    assert f"takes {most['ms']:.0f} ms and {beyond_gib(most):.1f} GiB" in WORDS
+    assert f"70,000 buses take {most['ms']:.0f} ms" in " ".join(README.split())
+
+
+def test_the_pages_have_the_forecasts_that_were_measured() -> None:
+    (row,) = measured("inference")["rows"]
+    words = f"take {row['s']:.2f} s and {row['peak_gib']:.2f} GiB; the first time"
+    assert f"{words} {row['first_s']:.2f} s" in WORDS
+    assert f"Ten forecasts of PEGASE 9241 take {row['s']:.2f} seconds" in " ".join(README.split())
+
+
+@pytest.mark.parametrize("grid", PAPER_GRIDS)
+def test_the_pages_have_the_trainings_of_the_rows(grid: str) -> None:
+    (found,) = (
+        t
+        for t in measured("trainings")["trainings"]
+        if (t["grid"], t["variant"], t["seed"]) == (grid, None, 42)
+    )
+    whole, first = found["train_s"], found["first_epoch_s"]
+    step = 1000 * (whole - first) / (199 * CONFIG.training.batches_per_epoch)
+    cells = (BATCH_SIZES[grid], f"{whole:.0f} s", f"{first:.1f} s", f"{step:.1f} ms")
+    title = CATALOG[grid].title
+    assert f"| {title} | {' | '.join(map(str, cells))} |" in PAGE
+    assert re.search(rf"\b{whole:.0f} (seconds )?on {title}\b", " ".join(README.split()))
+
+
+def test_trainings_stay_below_the_estimate_of_their_memory_as_the_page_says() -> None:
+    shares = []
+    for row in read_results([ROOT / "results"]):
+        place = (row.model, row.variant, row.edition)
+        if place == ("powerforge", None, "opsd-r") and row.grid != "activsg500":
+            n_buses = int("".join(filter(str.isdigit, row.grid)))
+            size = (BATCH_SIZES[row.grid], n_buses, 51_552, 10, (672, 96), None, True)
+            shares.append(1 - row.cost["peak_memory_gib"] / memory_gib(CONFIG, *size))
+    words = f"stayed {100 * min(shares):.0f} to {100 * max(shares):.0f} % below the estimate"
+    assert words in " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.grid.catalog import CATALOG
-from powerphase.records.result import read_results
+from powerphase.records.result import read_result, read_results
 from powerphase.records.scores import SCORES
 from powerphase.report.leaderboard import leaderboard
 
@@ -86,3 +86,19 @@ def test_the_bar_is_that_of_the_rows() -> None:
             numbers = [*(ours.get(model) for model in models), papers["powerforge"]]
             cells = " | ".join("–" if n is None else f"{n:.4f}" for n in numbers)
             assert f"| {CATALOG[board.grid].title} | {cells} |" in README
+
+
+def test_what_is_said_of_powerforge_s_fan_is_so() -> None:
+    """Here and on its own page: how narrow it is, and what it gains without its penalties."""
+    root = Path(__file__).parents[1]
+    boards = [b for b in leaderboard(read_results([root / "results"])) if b.edition == "opsd-r"]
+    by_grid = {b.grid: {entry.name: entry.mean for entry in b.entries} for b in boards}
+    covered = [100 * found["powerforge"]["coverage_80"] for found in by_grid.values()]
+    seed_42 = root / "results" / "powerphase-day-ahead" / "opsd-r" / "pegase1354"
+    full = read_result(seed_42 / "powerforge-42.json").scores
+    free = read_result(seed_42 / "powerforge+no-quantile-regularisation-42.json").scores
+    fall = f"{100 * (1 - free['crps'] / full['crps']):.1f} %"
+    page = " ".join((root / "docs" / "powerforge.md").read_text(encoding="utf-8").split())
+    assert f"hold {min(covered):.0f} to {max(covered):.0f} % of what happens" in page
+    assert f"it is {100 * free['coverage_80']:.0f} %, and CRPS is {fall} lower" in page
+    assert f"CRPS falls by {fall}" in " ".join(README.split())

@@ -1,5 +1,6 @@
 """Steps of training: the same by hand, the same when recorded."""
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -162,10 +163,10 @@ def test_others_are_asked_for_scenarios() -> None:
 GPU = torch.device("cuda")
 
 
-def on_device(number: int) -> tuple[Context, Tensor]:
+def on_device(number: int, device: torch.device = GPU) -> tuple[Context, Tensor]:
     """Windows as `Batches` gives them: past and target side by side in one tensor."""
     context, target = windows(seed=number)
-    whole = torch.cat([context.past, target], dim=1).to(GPU, torch.float32)
+    whole = torch.cat([context.past, target], dim=1).to(device, torch.float32)
     past = context.past.shape[1]
     return replace(context, past=whole[:, :past]), whole[:, past:]
 
@@ -215,13 +216,17 @@ def test_recorded_steps_after_a_break_are_those_without_one() -> None:
         assert torch.equal(tensor, states[1][name])
 
 
-@on_gpu
-def test_batches_of_another_size_are_refused() -> None:
-    net = PowerForgeNetwork(TINY, 5, 36, 12).to(GPU)
-    stepper = Stepper(net, make_optimiser(net, CONFIG, GPU), CONFIG, GPU, graph=True)
-    context, target = on_device(0)
-    stepper(context, target)
-    with pytest.raises(TrainingError, match="give batches of one size"):
+@pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=on_gpu)], ids=str)
+def test_batches_of_another_size_are_refused(device: torch.device) -> None:
+    net = PowerForgeNetwork(TINY, 5, 36, 12).to(device)
+    stepper = Stepper(net, make_optimiser(net, CONFIG, device), CONFIG, device, graph=True)
+    context, target = on_device(0, device)
+    if device == GPU:
+        stepper(context, target)
+    else:  # nothing can be recorded there, but batches are taken as if
+        stepper._take(net.inputs(context, target))
+    sizes = re.escape("a batch of (2, 36, 20), and now (1, 36, 20); give equal ones")
+    with pytest.raises(TrainingError, match=sizes):
         stepper(replace(context, past=context.past[:1], time=context.time[:1]), target[:1])
 
 

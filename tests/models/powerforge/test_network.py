@@ -205,16 +205,21 @@ def test_kernels_of_triton_need_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not network(backend="auto").is_fast
 
 
+@pytest.mark.parametrize("is_interpreted", [True, False])
 @pytest.mark.parametrize("has_triton", [True, False])
-def test_without_a_gpu_pytorch_does_it(monkeypatch: pytest.MonkeyPatch, has_triton: bool) -> None:
+def test_without_a_gpu_pytorch_does_it(
+    monkeypatch: pytest.MonkeyPatch, has_triton: bool, is_interpreted: bool
+) -> None:
     monkeypatch.setattr(network_module, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(network_module, "IS_INTERPRETED", is_interpreted)
     assert not network().is_fast
     assert not network(backend="torch").is_fast
-    if has_triton:
-        assert network(backend="triton").is_fast  # in the interpreter
-    monkeypatch.setattr(network_module, "IS_INTERPRETED", False)
-    assert not network().is_fast
-    if has_triton:
+    if not has_triton:
+        with pytest.raises(TaskError, match="Triton is not installed here"):
+            network(backend="triton")
+    elif is_interpreted:
+        assert network(backend="triton").is_fast
+    else:
         with pytest.raises(TaskError, match="need a GPU of NVIDIA"):
             network(backend="triton").is_fast  # noqa: B018
 
