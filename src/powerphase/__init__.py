@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from powerphase.bench.forecasting import forecast as forecast
     from powerphase.bench.forecasting import load_forecast as load_forecast
     from powerphase.bench.oracle import Oracle as Oracle
+    from powerphase.bench.physical import physical as physical
     from powerphase.dataset.certificate import Certificate as Certificate
     from powerphase.dataset.certificate import verify as verify
     from powerphase.dataset.generation import generate as generate
@@ -63,6 +64,7 @@ _HOMES = {
     "load_signals": "powerphase.synthesis.sources",
     "models": "powerphase.models",
     "open": "powerphase.dataset.store:open_store",
+    "physical": "powerphase.bench.physical",
     "read_results": "powerphase.records.result",
     "score": "powerphase.bench.evaluation",
     "verify": "powerphase.dataset.certificate",
@@ -92,6 +94,7 @@ __all__ = [
     "load_signals",
     "models",
     "open",
+    "physical",
     "read_results",
     "score",
     "verify",

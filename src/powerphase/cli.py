@@ -1,8 +1,9 @@
 """The `powerphase` command: parses, delegates, and shows; what it shows is computed elsewhere."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
@@ -194,11 +195,14 @@ Windows = Annotated[str, typer.Option(help="Test windows: the paper's 10, any nu
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU where there is one.")]
 Data = Annotated[str, typer.Option(help="The data set's directory or URL.")]
 Seed = Annotated[int, typer.Option(help="Fixes what is random; a training has its own.")]
+Physical = Annotated[
+    bool, typer.Option("--physical", help="Solve the power flow of every scenario and step.")
+]
 
 
 @app.command()
 def train(
-    model: Annotated[str, typer.Argument(help="The model to train: powerforge.")],
+    model: Annotated[str, typer.Argument(help="The model to train: factorforge or powerforge.")],
     data: Data,
     out: Annotated[Path | None, typer.Option(help="By default runs/MODEL-GRID-SEED.")] = None,
     seed: Seed = 42,
@@ -215,6 +219,8 @@ def train(
 ) -> None:
     """Train a model; an interrupted training continues, and ends as if it had not been.
 
+    FactorForge is fitted in one go, and has no epochs, batches, blocks, devices or backends.
+
     On several GPUs: `torchrun --nproc-per-node 4 --no-python powerphase train …`
 
     Example: `powerphase train powerforge --data data/activsg500 --out runs/powerforge`
@@ -222,12 +228,18 @@ def train(
     from powerphase.bench.models import trainable
     from powerphase.models.configuration import read_config
     from powerphase.models.run import RunFolder
-    from powerphase.models.trained import with_training
+    from powerphase.models.trained import Trained, with_training
 
     kind, task = trainable(model), _task(data, "10")
     given = kind.config_type() if config is None else read_config(kind.config_type, config)
     changes = {"epochs": epochs, "batch_size": batch_size}
     run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
+    if not issubclass(kind, Trained):
+        network_only = {**changes, "channel_block": channel_block}
+        _refuse(model, [name for name, value in network_only.items() if value is not None])
+        _fit_factorforge(given, task, seed, run)
+        show_run(RunFolder.open(run))
+        return
     with training_progress(model) as report:
         trained = kind(
             with_training(given, changes),
@@ -253,6 +265,7 @@ def forecast(
     windows: Windows = "10",
     seed: Seed = 42,
     device: Device = "auto",
+    physical: Physical = False,
 ) -> None:
     """Fit a model and write its scenarios for the test windows; an interrupted one continues.
 
@@ -260,13 +273,19 @@ def forecast(
     """
     from powerphase.bench.forecasting import forecast as make_forecast
     from powerphase.bench.models import model_for
+    from powerphase.bench.physical import physical as make_physical
     from powerphase.records.forecast_file import open_forecast
 
     task = _task(data, windows)
     with progress(f"{model} windows", MofNCompleteColumn()) as report:
         fitted = model_for(model, task, seed)
-        make_forecast(fitted, task, out=out, device=device, on_progress=report)
+        if physical:
+            live = make_forecast(fitted, task, device=device)
+            made = make_physical(live, task, out=out, on_progress=report)
+        else:
+            made = make_forecast(fitted, task, out=out, device=device, on_progress=report)
     show_forecast(open_forecast(out))
+    _show_balance(made.balance, made.description.variant)
 
 
 @app.command()
@@ -277,13 +296,15 @@ def score(
     windows: Windows = "10",
     seed: Seed = 42,
     device: Device = "auto",
+    physical: Physical = False,
 ) -> None:
     """Score a forecast; or a model by name or training, whose scenarios are scored as they come.
 
     Example: `powerphase score last-7-days --data data/activsg500 --out results`
     """
-    evaluation = _score(forecast, _task(data, windows), seed, device)
+    evaluation = _score(forecast, _task(data, windows), seed, device, physical)
     show_result(evaluation.row)
+    _show_balance(evaluation.balance, evaluation.row.variant)
     if out is not None:
         console.print(f"written to {evaluation.save(out)}", soft_wrap=True)
 
@@ -363,6 +384,36 @@ def quickstart(
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
 
 
+def _refuse(model: str, options: list[str]) -> None:
+    """Options of networks, where the model is none."""
+    from powerphase.errors import TrainingError
+
+    if options:
+        named = ", ".join(f"--{option.replace('_', '-')}" for option in options)
+        raise TrainingError(f"{named}: {model} is no network and has none of it; leave it out")
+
+
+def _fit_factorforge(config: Any, task: "Task", seed: int, run: Path) -> None:
+    """Fit it, and note what its factors follow."""
+    from powerphase.bench.models import drivers
+    from powerphase.models.factorforge.model import FactorForge
+
+    with progress("factorforge steps read", MofNCompleteColumn()) as report:
+        model = FactorForge(config, seed=seed, run=run, on_block=report)
+        model.fit(task.training)
+        model.follow(drivers(task))
+
+
+def _show_balance(balance: Mapping[str, Any] | None, variant: str | None) -> None:
+    """What was found when scenarios were made physical, if they were."""
+    from powerphase.bench.physical import Balance, is_physical
+
+    if balance is not None:
+        console.print(str(Balance(**balance)), soft_wrap=True)
+    elif is_physical(variant):
+        console.print("power balance  not known, as the forecast was interrupted")
+
+
 def _task(data: str, windows: str) -> "Task":
     from powerphase.errors import TaskError
     from powerphase.task.windows import Task
@@ -372,12 +423,15 @@ def _task(data: str, windows: str) -> "Task":
     return Task(data, windows="all" if windows == "all" else int(windows))
 
 
-def _score(forecast: str, task: "Task", seed: int, device: str) -> "Evaluation":
+def _score(
+    forecast: str, task: "Task", seed: int, device: str, physical: bool = False
+) -> "Evaluation":
     """Score the forecast in a directory, or a model by its name as it predicts."""
     from powerphase.bench.evaluation import score as score_forecast
     from powerphase.bench.forecasting import forecast as make_forecast
     from powerphase.bench.forecasting import load_forecast
     from powerphase.bench.models import model_for
+    from powerphase.bench.physical import physical as make_physical
     from powerphase.models.run import is_run
     from powerphase.records.forecast_file import is_forecast
 
@@ -386,4 +440,6 @@ def _score(forecast: str, task: "Task", seed: int, device: str) -> "Evaluation":
             given = load_forecast(forecast)
         else:
             given = make_forecast(model_for(forecast, task, seed), task, device=device)
+        if physical:
+            given = make_physical(given, task)
         return score_forecast(given, task, device=device, on_progress=report)

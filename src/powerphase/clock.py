@@ -14,6 +14,10 @@ _FIXED_HOLIDAYS = ("01-01", "05-01", "10-03", "12-25", "12-26")
 _DAYS_AFTER_EASTER = (-2, 1, 39, 50)  # Good Friday, Easter Monday, Ascension, Whit Monday
 _ONE_OFF_HOLIDAYS = ("2017-10-31",)  # five hundred years of Reformation
 
+# Holidays of some states, with the share of Germans who live in these (2015, rounded).
+_FIXED_REGIONAL = {"01-06": 0.32, "08-15": 0.1, "10-31": 0.15, "11-01": 0.57}
+_REGIONAL_DAYS_AFTER_EASTER = {60: 0.66}  # Corpus Christi
+
 
 def berlin_time(time: Shaped[np.ndarray, "*S"]) -> Shaped[np.ndarray, "*S"]:
     """The date and time on a wall clock in Berlin, as `datetime64[s]` without a zone.
@@ -56,9 +60,31 @@ def is_public_holiday(time: Shaped[np.ndarray, "*S"]) -> Bool[np.ndarray, "*S"]:
     return np.isin(dates, np.array(holidays, dtype="datetime64[D]"))
 
 
+def holiday_share(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
+    """The share of Germans who have a public holiday on the day in Berlin, from 0 to 1.
+
+    Epiphany, Corpus Christi, Assumption, Reformation Day and All Saints' are holidays of some
+    states. The rules are those of 2015 and 2016, for any year.
+    """
+    dates = berlin_time(time).astype("datetime64[D]")
+    share = is_public_holiday(time).astype(np.float64)
+    for year in np.unique(dates.astype("datetime64[Y]")).astype(str):
+        easter = _easter(int(year))
+        regional = {np.datetime64(f"{year}-{day}"): part for day, part in _FIXED_REGIONAL.items()}
+        for days, part in _REGIONAL_DAYS_AFTER_EASTER.items():
+            regional[easter + np.timedelta64(days, "D")] = part
+        for date, part in regional.items():
+            share = np.where(dates == date, np.maximum(share, part), share)
+    return share
+
+
+def _easter(year: int) -> np.datetime64:
+    return np.datetime64((pd.Timestamp(year, 1, 1) + Easter()).date())
+
+
 def _holidays(year: int) -> list[np.datetime64]:
     """The nationwide holidays of one year, and the one-off ones of all years."""
-    easter = np.datetime64((pd.Timestamp(year, 1, 1) + Easter()).date())
+    easter = _easter(year)
     moving = [easter + np.timedelta64(days, "D") for days in _DAYS_AFTER_EASTER]
     fixed = [np.datetime64(f"{year}-{day}") for day in _FIXED_HOLIDAYS]
     return moving + fixed + [np.datetime64(day) for day in _ONE_OFF_HOLIDAYS]

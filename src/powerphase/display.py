@@ -21,7 +21,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from powerphase.dataset.certificate import Certificate
     from powerphase.dataset.store import Store
-    from powerphase.models.run import RunFolder
+    from powerphase.models.run import Header, RunFolder
     from powerphase.models.training import Progress as TrainingProgress
     from powerphase.records.forecast_file import ForecastFile
     from powerphase.records.result import Result
@@ -107,9 +107,7 @@ def show_run(run: "RunFolder") -> None:
     table.add_row("model", _model(h.model, variant, h.seed))
     data = [f"{name} {str(value)[:12]}" for name, value in h.data.items() if name != "grid"]
     table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
-    epochs = h.config["training"]["epochs"]
-    state = f"UNFINISHED, {curve[-1]['epoch'] if curve else 0} of {epochs} epochs"
-    table.add_row("state", state if h.outcome is None else f"finished, {epochs} epochs")
+    table.add_row("state", _state(h, curve))
     if run.weights_file.exists():
         table.add_row("parameters", _parameters(read_tensors(run.weights_file)[0]))
     table.add_row("configuration", ", ".join(_flat(h.config)))
@@ -122,6 +120,41 @@ def show_run(run: "RunFolder") -> None:
     if h.outcome is not None:
         _add_cost(table, h.outcome)
     console.print(table)
+    if h.outcome is not None and "factors" in h.outcome:
+        _show_factors(h.outcome["factors"])
+
+
+def _state(header: "Header", curve: Sequence[Mapping[str, Any]]) -> str:
+    """Whether it is finished, and after how many epochs where there are any."""
+    if "training" not in header.config:
+        return "UNFINISHED" if header.outcome is None else "finished"
+    epochs = header.config["training"]["epochs"]
+    if header.outcome is not None:
+        return f"finished, {epochs} epochs"
+    return f"UNFINISHED, {curve[-1]['epoch'] if curve else 0} of {epochs} epochs"
+
+
+def _show_factors(facts: Mapping[str, Any]) -> None:
+    """What each factor follows, how much it explains, how well it is forecast; whose the error is.
+
+    Correlations are with the national signals over the training record.
+    """
+    signals = list(facts["each"][0].get("follows", {}))
+    table = Table("factor", "of variance", "persistence", "error", *signals, box=None)
+    for number, fact in enumerate(facts["each"], start=1):
+        numbers = (f"{fact['share']:.2%}", f"{fact['persistence']:.3f}", f"{fact['error']:.2f}")
+        follows = (f"{fact['follows'][name]:+.2f}" for name in signals)
+        table.add_row(str(number), *numbers, *follows)
+    console.print(table)
+    shares = [
+        f"{name} {'–' if share is None else format(share, '.0%')}"
+        for name, share in facts["shares"].items()
+    ]
+    console.print(
+        "persistence: correlation with a step earlier; error: that of the forecast, in the factor's"
+        f" standard deviations; {', '.join(signals) or 'signals'}: correlation"
+    )
+    console.print(f"share of the factors in the error, the rest is noise: {', '.join(shares)}")
 
 
 def _parameters(tensors: Mapping[str, Any]) -> str:

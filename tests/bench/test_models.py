@@ -13,6 +13,7 @@ from powerphase.bench.oracle import Oracle
 from powerphase.dataset.generation import generate
 from powerphase.dataset.store import Store
 from powerphase.errors import CheckpointError, TrainingError, UnknownName
+from powerphase.models.factorforge.model import FactorForge
 from powerphase.models.naive import LastWeek
 from powerphase.models.powerforge.model import PowerForge
 from powerphase.scenarios import Training
@@ -128,12 +129,13 @@ def test_a_forecast_can_be_continued_by_the_loaded_model(
         assert torch.equal(one.values, other.values)
 
 
-def test_only_networks_are_trained() -> None:
+def test_only_models_that_can_be_kept_are_trained() -> None:
     assert trainable("powerforge") is PowerForge
+    assert trainable("factorforge") is FactorForge
     with pytest.raises(
         TrainingError,
         match="last-week needs no training, `powerphase forecast last-week` fits it; trained are "
-        "powerforge",
+        "factorforge, powerforge",
     ):
         trainable("last-week")
     with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from powerphase.models.kept import Memory
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.run import Place, RunFolder
-from powerphase.models.trained import Memory, Trained
+from powerphase.models.trained import Trained
 from powerphase.models.training import Losses
 from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows

@@ -29,6 +29,8 @@ class Evaluation:
 
     row: Result
     sidecar: Mapping[str, np.ndarray]
+    balance: Mapping[str, Any] | None = None
+    """Of scenarios that were made physical, what `bench.physical.Balance` tells of them."""
 
     @property
     def scores(self) -> dict[str, float | None]:
@@ -63,7 +65,7 @@ def score(
         on_progress: called with the number of windows scored, and of all.
     """
     given = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
-    _check_same(given, task)
+    check_same(given, task)
     place = choose_device(device)
     scorer = Scorer(task.layout, task.protocol.horizon, len(task.test), place)
     display, watch, reading = Display(task), Stopwatch(), None
@@ -80,10 +82,17 @@ def score(
     if on_progress:
         on_progress(len(task.test), len(task.test))
     cost = {**given.cost, "score_s": watch.seconds}
-    return Evaluation(_row(given, card, cost), sidecar_of(card, display))
+    balance = None if given.balance is None else dict(given.balance)
+    arrays = sidecar_of(card, display) | _balance_arrays(balance or {})
+    return Evaluation(_row(given, card, cost), arrays, balance)
 
 
-def _check_same(forecast: Forecast, task: Task) -> None:
+def _balance_arrays(balance: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The numbers of a balance as they lie beside a row; NaN where one does not exist."""
+    return {f"physical/{name}": np.array(value, dtype=float) for name, value in balance.items()}
+
+
+def check_same(forecast: Forecast, task: Task) -> None:
     """Refuse to score a forecast by another task, or against other data, than it was made for."""
     for name, wanted in facts_of(task).items():
         found = forecast.facts[name]

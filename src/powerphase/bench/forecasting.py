@@ -14,7 +14,7 @@ from powerphase.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_mem
 from powerphase.errors import ForecastError
 from powerphase.models.base import Description, Forecaster, describe
 from powerphase.models.device import choose_device
-from powerphase.models.trained import Trained
+from powerphase.models.kept import Kept
 from powerphase.records.forecast_file import (
     ForecastFile,
     ForecastHeader,
@@ -44,6 +44,8 @@ class Forecast:
     cost: dict[str, Any]
     pieces: Callable[[Collection[int]], Iterator[Piece]]
     """Goes through all windows but the given ones, in order."""
+    balance: dict[str, Any] | None = None
+    """Of scenarios that were made physical, what `bench.physical.Balance` tells of them."""
 
 
 def forecast(
@@ -83,16 +85,13 @@ def forecast(
         cost,
         lambda skip: _predicted(model, task, place, cost, skip),
     )
-    if out is None:
-        return live
-    _write(live, Path(out), len(task.test), on_progress)
-    return load_forecast(out)
+    return live if out is None else write_forecast(live, out, on_progress)
 
 
 def _cost_of_fit(model: Forecaster, seconds: float, device: torch.device) -> dict[str, Any]:
     """What the fit took; of a model that was trained elsewhere, what that took."""
     here = hardware(device)
-    trained = model.outcome if isinstance(model, Trained) else None
+    trained = model.outcome if isinstance(model, Kept) else None
     trained = trained or {"train_s": seconds, "hardware": here}
     there = trained["hardware"]
     return {
@@ -110,7 +109,13 @@ def load_forecast(path: str | Path) -> Forecast:
     h = file.header
     facts = {name: getattr(h, name) for name in FACTS}
     description = Description(h.model, h.variant, h.config, h.parameters, h.seed)
-    return Forecast(facts, description, file.cost, lambda skip: _stored(file, skip))
+    cost = {name: value for name, value in file.cost.items() if name != BALANCE}
+    balance = file.cost.get(BALANCE)
+    return Forecast(facts, description, cost, lambda skip: _stored(file, skip), balance)
+
+
+BALANCE = "balance"
+"""Where the cost in a file holds a forecast's balance."""
 
 
 FACTS = (
@@ -158,7 +163,7 @@ def _predicted(
 def _peak(model: Forecaster, device: torch.device) -> float | None:
     """Largest memory held since the fit began, here or where the model was trained."""
     here = peak_memory_gib(device)
-    if not isinstance(model, Trained) or model.outcome is None:
+    if not isinstance(model, Kept) or model.outcome is None:
         return here
     there = model.outcome["peak_memory_gib"]
     return None if here is None or there is None else max(here, there)
@@ -219,10 +224,16 @@ def _stored(file: ForecastFile, skip: Collection[int]) -> Iterator[Piece]:
             yield window, channels, scenarios
 
 
-def _write(live: Forecast, out: Path, n_windows: int, on_progress: Progress | None) -> None:
-    """Write a forecast to its directory, or what is missing of it."""
-    report = on_progress or (lambda done, total: None)
-    pieces = live.pieces(())
+def write_forecast(
+    live: Forecast, out: str | Path, on_progress: Progress | None = None
+) -> Forecast:
+    """Write a forecast to a directory, or what is missing of it there; returns the written one."""
+    _write(live, Path(out), on_progress or (lambda done, total: None))
+    return load_forecast(out)
+
+
+def _write(live: Forecast, out: Path, report: Progress) -> None:
+    pieces, n_windows = live.pieces(()), len(live.facts["windows"])
     first = next(pieces, None)  # it tells how many scenarios there are
     if first is None:
         raise ForecastError("the model gives no scenarios", window=0)
@@ -243,8 +254,9 @@ def _write(live: Forecast, out: Path, n_windows: int, on_progress: Progress | No
                 report(len(writer.finished), n_windows)
                 n_written = 0
         # Of a forecast made in two goes, nobody knows what one would have taken.
-        unknown = {"predict_s": None, "peak_memory_gib": None} if continued else {}
-        writer.close({**live.cost, **unknown})
+        cost = live.cost if live.balance is None else {**live.cost, BALANCE: live.balance}
+        unknown = {"predict_s", "peak_memory_gib", BALANCE} & cost.keys() if continued else ()
+        writer.close({**cost, **dict.fromkeys(unknown)})
 
 
 def _check_repeated(out: Path, window: int, channels: slice, scenarios: Scenarios) -> None:

@@ -2,13 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Float
+
 from powerphase.bench.oracle import Oracle
 from powerphase.errors import TrainingError, UnknownName
 from powerphase.models.base import Forecaster
+from powerphase.models.kept import Kept
 from powerphase.models.registry import MODELS, make_model, model_class
 from powerphase.models.run import RunFolder, is_run
 from powerphase.models.trained import Trained
 from powerphase.task.windows import Task
+
+SIGNALS = ("load", "solar", "wind")
 
 
 def model_for(given: str, task: Task, seed: int) -> Forecaster:
@@ -27,11 +33,11 @@ def model_for(given: str, task: Task, seed: int) -> Forecaster:
     return make_model(given)
 
 
-def trainable(name: str) -> type[Trained]:
-    """The class of a model that is trained; the others are fitted when they forecast."""
+def trainable(name: str) -> type[Kept]:
+    """The class of a model that can be kept in a folder; others are fitted when they forecast."""
     found = model_class(name)
-    if not issubclass(found, Trained):
-        others = [model for model in MODELS if issubclass(model_class(model), Trained)]
+    if not issubclass(found, Kept):
+        others = [model for model in MODELS if issubclass(model_class(model), Kept)]
         raise TrainingError(
             f"{name} needs no training, `powerphase forecast {name}` fits it; trained are "
             f"{', '.join(others)}"
@@ -39,8 +45,14 @@ def trainable(name: str) -> type[Trained]:
     return found
 
 
-def load_run(run: str | Path, task: Task) -> Trained:
+def load_run(run: str | Path, task: Task) -> Kept:
     """The model that was trained in a folder, if it was trained on this task's data."""
     model = trainable(RunFolder.open(run).header.model).load(run)
     model.fit(task.training)  # it is trained already, and refuses other data
     return model
+
+
+def drivers(task: Task) -> dict[str, Float[np.ndarray, " S"]]:
+    """What drove the steps that a model is fitted on; to explain models with, not to fit them."""
+    fitted = slice(task.splits.first, task.splits.fit_stop)
+    return dict(zip(SIGNALS, task.store.signals_mw[fitted].T, strict=True))

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from powerphase.models.base import Forecaster as Forecaster
+    from powerphase.models.factorforge.config import FactorForgeConfig as FactorForgeConfig
+    from powerphase.models.factorforge.model import FactorForge as FactorForge
     from powerphase.models.naive import Climatology as Climatology
     from powerphase.models.naive import LastSevenDays as LastSevenDays
     from powerphase.models.naive import LastWeek as LastWeek
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Climatology": "powerphase.models.naive",
+    "FactorForge": "powerphase.models.factorforge.model",
+    "FactorForgeConfig": "powerphase.models.factorforge.config",
     "Forecaster": "powerphase.models.base",
     "LastSevenDays": "powerphase.models.naive",
     "LastWeek": "powerphase.models.naive",
@@ -24,6 +28,8 @@ _HOMES = {
 
 __all__ = [
     "Climatology",
+    "FactorForge",
+    "FactorForgeConfig",
     "Forecaster",
     "LastSevenDays",
     "LastWeek",

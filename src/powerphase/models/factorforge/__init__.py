@@ -1,0 +1,1 @@
+"""FactorForge: a few factors forecast well, mapped to every channel, with honest noise."""

@@ -1,0 +1,59 @@
+"""All constants of FactorForge. Their values were chosen on held-out days of training."""
+
+from dataclasses import dataclass
+
+from powerphase.errors import ConfigError
+from powerphase.models.configuration import changed
+
+
+@dataclass(frozen=True)
+class FactorForgeConfig:
+    """How factors are found, forecast and turned into scenarios."""
+
+    # The factors.
+    rank: int = 32
+    """Directions of largest variance among which factors are looked for."""
+    oversampling: int = 16
+    """Random directions beyond the rank, which make the search for it safe."""
+    factors: int = 12
+    """The most factors that are kept."""
+    persistence: float = 0.5
+    """A factor's least correlation with itself a step earlier: below it, it is noise."""
+
+    # The forecast of the factors.
+    calendar_strength: float = 0.1
+    """Of the ridge that fits the calendar, per sample."""
+    lag_days: tuple[int, ...] = (1, 2, 7)
+    """The days back whose same time of day is looked at, as far as the context has them."""
+    smoothed_steps: int = 5
+    """Steps that are averaged there, since single ones are noisy."""
+    recent_steps: tuple[int, ...] = (4, 16, 48)
+    """The last steps are looked at as their means over so many."""
+    recent_favour: float = 10.0
+    """How much less the last steps are penalised than the rest."""
+    strengths: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
+    """Of the ridge per sample, among which each factor's is chosen on days left out."""
+
+    # The error, measured on days left out.
+    fold_days: int = 31
+    """Days that are left out together."""
+    averaged_steps: int = 9
+    """Neighbouring steps that share an error covariance."""
+
+    # The scenarios.
+    scenarios: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "factors", "smoothed_steps", "fold_days", "scenarios"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 or more, found {getattr(self, name)}")
+        if not self.lag_days or min(self.lag_days) < 1 or not self.strengths:
+            raise ConfigError("lag_days and strengths need a number each, days of 1 or more")
+
+    def for_grid(self, grid: str) -> "FactorForgeConfig":
+        """The same: nothing is left to the grid."""
+        return self
+
+    def variant(self, grid: str) -> str | None:
+        """`custom` where anything but the default is asked for."""
+        return "custom" if changed(self, FactorForgeConfig()) else None

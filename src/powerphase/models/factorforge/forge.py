@@ -1,0 +1,122 @@
+"""What a fitted FactorForge consists of, and the scenarios that it makes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Shaped
+from torch import Tensor
+
+from powerphase.axes import KINDS, VARIABLES
+from powerphase.errors import ForecastError
+from powerphase.models.factorforge.config import FactorForgeConfig
+from powerphase.models.factorforge.factors import Factors
+from powerphase.models.factorforge.outlook import Outlook
+from powerphase.scenarios import Context, Scenarios
+
+LEARNED = ("calendar", "weights", "covariance", "strength")
+"""The arrays of an outlook."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forge:
+    """Factors, their outlook, and when windows begin."""
+
+    factors: Factors
+    outlook: Outlook
+    start_s: int
+    """The time of day at which windows begin, in seconds, UTC."""
+
+    def scenarios(self, context: Context, count: int) -> Scenarios:
+        """So many equally likely scenarios: one quantile of every channel and step each.
+
+        In a scenario the whole grid errs together, in the direction that is commonest: a channel
+        that rises when the forecast is too low there takes its upper quantiles where one that falls
+        takes its lower ones.
+        """
+        self._check_start(context.future_time[:, 0])
+        past = self.factors.of(context.past).double().cpu().numpy()
+        future = torch.from_numpy(self.outlook(past, context.time)).to(context.past)
+        levels = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+        quantiles = torch.special.ndtri(levels).to(future)[:, None, None]
+        along = self.sign.to(future) * self.deviation(future)
+        return Scenarios.equal(self.factors.states(future)[:, None] + quantiles * along[:, None])
+
+    def deviation(self, future: Float32[Tensor, "B H K"]) -> Float32[Tensor, "B H C"]:
+        """Every channel's standard deviation: the factors' errors and its own noise together."""
+        noise = self.factors.deviation(future).square()
+        return (self.factor_variance.to(future) + noise).sqrt()
+
+    @property
+    def factor_variance(self) -> Float32[Tensor, "H C"]:
+        """What the factors' errors do to every channel at every step."""
+        roots = _root(torch.from_numpy(self.outlook.covariance)).float()
+        return torch.einsum("hkl,kc->lhc", roots, self.factors.loading).square().sum(0)
+
+    @property
+    def sign(self) -> Float32[Tensor, " C"]:
+        """1 for a channel that rises with the commonest error of the whole grid, else −1."""
+        loading = self.factors.loading.double()
+        root = _root(torch.from_numpy(self.outlook.covariance.mean(0)))
+        _, modes = torch.linalg.eigh(root.T @ (loading @ loading.T) @ root)
+        return torch.where((root @ modes[:, -1]) @ loading < 0, -1.0, 1.0)
+
+    def facts(self) -> dict[str, Any]:
+        """What the factors are, and which share of each variable's error variance is theirs."""
+        at_rest = torch.zeros((1, len(self.factors)))
+        error, noise = self.factor_variance.mean(0), self.factors.deviation(at_rest)[0].square()
+        shares = {}
+        for kind, name in enumerate(VARIABLES):
+            ours, rest = (float(part[kind::KINDS].mean()) for part in (error, noise))
+            shares[name] = ours / (ours + rest) if ours + rest else None
+        wrong = np.sqrt(np.einsum("hkk->hk", self.outlook.covariance).mean(0))
+        columns = {
+            "share": self.factors.share,
+            "persistence": self.factors.persistence,
+            "error": wrong,
+            "strength": self.outlook.strength,
+        }
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return {"each": [dict(zip(columns, row, strict=True)) for row in rows], "shares": shares}
+
+    def packed(self) -> tuple[dict[str, Shaped[Tensor, "..."]], dict[str, Any]]:
+        """All of it as tensors and facts, as a file has them."""
+        learned = {name: np.ascontiguousarray(getattr(self.outlook, name)) for name in LEARNED}
+        tensors = {name: torch.from_numpy(array) for name, array in learned.items()}
+        return {**vars(self.factors), **tensors}, {
+            "start_s": self.start_s,
+            "seasons": self.outlook.seasons,
+        }
+
+    @classmethod
+    def unpacked(
+        cls,
+        config: FactorForgeConfig,
+        tensors: Mapping[str, Shaped[Tensor, "..."]],
+        facts: Mapping[str, Any],
+    ) -> "Forge":
+        """What was packed."""
+        factors = Factors(**{one.name: tensors[one.name] for one in fields(Factors)})
+        learned = {name: tensors[name].numpy() for name in LEARNED}
+        return cls(factors, Outlook(config, **learned, seasons=facts["seasons"]), facts["start_s"])
+
+    def _check_start(self, start: Shaped[np.ndarray, " B"]) -> None:
+        for moment in start:
+            if time_of_day(moment) != self.start_s:
+                raise ForecastError(
+                    f"factorforge was fitted for windows that begin {self.start_s / 3600:g} h "
+                    f"after midnight UTC, and one begins at {moment}; fit it for such windows"
+                )
+
+
+def time_of_day(moment: np.datetime64) -> int:
+    """Seconds since midnight UTC."""
+    return int((moment - moment.astype("datetime64[D]")) / np.timedelta64(1, "s"))
+
+
+def _root(matrix: Float64[Tensor, "*B K K"]) -> Float64[Tensor, "*B K K"]:
+    """R with R Rᵀ = the matrix, also where it is singular."""
+    value, vector = torch.linalg.eigh(matrix)
+    return vector * value.clamp(min=0).sqrt()[..., None, :]

@@ -1,0 +1,107 @@
+"""FactorForge as a forecaster: what ties it to training records, folders and windows."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+
+from powerphase.cost import Stopwatch, commit, hardware, peak_memory_gib, reset_peak_memory
+from powerphase.errors import ForecastError
+from powerphase.models.factorforge.config import FactorForgeConfig
+from powerphase.models.factorforge.factors import OnBlock, find_factors
+from powerphase.models.factorforge.forge import Forge, time_of_day
+from powerphase.models.factorforge.outlook import learn_outlook
+from powerphase.models.kept import Kept
+from powerphase.models.run import RunFolder
+from powerphase.models.training import Keeper
+from powerphase.scenarios import Context, Scenarios, Training
+
+CPU = torch.device("cpu")
+
+
+class FactorForge(Kept):
+    """Forecasts a few factors by regression, and tells what every channel does with them.
+
+    Nothing is iterated: a fit is four readings of the record and some small regressions.
+
+    Args:
+        config: all constants.
+        seed: fixes the random directions in which the search for factors begins.
+        run: a folder for what is fitted.
+        on_block: called as the record is read.
+    """
+
+    name: ClassVar[str] = "factorforge"
+    config_type: ClassVar[type] = FactorForgeConfig
+
+    def __init__(
+        self,
+        config: FactorForgeConfig | None = None,
+        *,
+        seed: int = 42,
+        run: str | Path | None = None,
+        on_block: OnBlock | None = None,
+    ) -> None:
+        super().__init__(config, seed, run)
+        self.on_block = on_block
+        self.forge: Forge | None = None
+        self.series: Float64[np.ndarray, "S K"] | None = None
+        """The factors of the training record; a loaded model does not have them."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there are factors to forecast with."""
+        return self.forge is not None
+
+    @property
+    def n_parameters(self) -> int | None:
+        """Number of fitted numbers."""
+        if self.forge is None:
+            return None
+        return sum(tensor.numel() for tensor in self.forge.packed()[0].values())
+
+    def answer(self, context: Context) -> Scenarios:
+        """The scenarios of these windows."""
+        if self.forge is None:
+            raise ForecastError("factorforge is not fitted; call fit, or load a fitted one")
+        return self.forge.scenarios(context, self.config.scenarios)
+
+    def follow(self, drivers: Mapping[str, Float[np.ndarray, " S"]]) -> None:
+        """Note how each factor correlates with named series of the same steps, for `info`."""
+        if self.series is None or self.outcome is None:
+            return
+        for factor, fact in zip(self.series.T, self.outcome["factors"]["each"], strict=True):
+            pairs = {name: np.corrcoef(factor, driver)[0, 1] for name, driver in drivers.items()}
+            fact["follows"] = {name: float(found) for name, found in pairs.items()}
+        if self.run is not None:
+            RunFolder.open(self.run).finish(self.outcome)
+
+    def _prepare(self, train: Training) -> None:
+        """Nothing to refuse: memory does not grow with the record."""
+
+    def _learn(self, train: Training, keeper: Keeper) -> dict[str, Any]:
+        watch, windows = Stopwatch(), train.validation
+        reset_peak_memory()
+        with watch.running():
+            factors, series = find_factors(train, self.config, self.seed, self.on_block)
+            size = (windows.context_steps, windows.horizon)
+            outlook = learn_outlook(series, train.time, *size, self.config)
+            start_s = time_of_day(train.time[windows.context_steps])
+            self.forge, self.series = Forge(factors, outlook, start_s), series
+            keeper.keep_best(*self.forge.packed())
+        return {
+            "steps": None,
+            "train_s": watch.seconds,
+            "peak_memory_gib": peak_memory_gib(CPU),
+            "hardware": hardware(CPU),
+            "torch": torch.__version__,
+            "commit": commit(),
+            "factors": self.forge.facts(),
+        }
+
+    def _take(self, folder: RunFolder) -> None:
+        self.forge = Forge.unpacked(self.config, *folder.best())
+        self.outcome = folder.header.outcome

@@ -1,0 +1,224 @@
+"""The outlook: what the factors will do, from the calendar and from how they have deviated from it.
+
+First a ridge regression for each quarter-hour of the Berlin day says what the calendar lets one
+expect. Then one for each forecast step says how much of the last days' deviation will be left.
+How wrong both are together is measured on days that they were not fitted on.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int, Shaped
+
+from powerphase.axes import STEPS_PER_DAY
+from powerphase.clock import hour_of_day
+from powerphase.errors import TrainingError
+from powerphase.models.factorforge.calendar import YEAR_DAYS, day_features
+from powerphase.models.factorforge.config import FactorForgeConfig
+from powerphase.models.factorforge.ridge import applied, ridge
+
+LEAST_WINDOWS = 8
+"""Fewer forecast windows in the training record are too few to learn from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """What was learned about the factors' future."""
+
+    config: FactorForgeConfig
+    calendar: Float64[np.ndarray, "slots D K"]
+    """Weights of the day's features by quarter-hour of the Berlin day."""
+    weights: Float64[np.ndarray, "H F K"]
+    """Weights of what `_inputs` gives, by forecast step."""
+    covariance: Float64[np.ndarray, "H K K"]
+    """Of the factors' errors on days that were left out."""
+    strength: Float64[np.ndarray, " K"]
+    """The ridge that did best there."""
+    seasons: bool
+    """Whether the record was long enough to know the season."""
+
+    def expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S K"]:
+        """What the calendar lets one expect."""
+        return _expected(self.calendar, slot_of_day(time), day_features(time, self.seasons))
+
+    def __call__(
+        self, past: Float64[np.ndarray, "B T K"], time: Shaped[np.ndarray, "B steps"]
+    ) -> Float64[np.ndarray, "B H K"]:
+        """The factors to come, from those of the context and the times of both."""
+        expected, n_past = self.expected(time), past.shape[1]
+        features = day_features(time[:, n_past:], self.seasons)
+        inputs = _inputs(past - expected[:, :n_past], features, self.config)
+        left = applied(self.weights, inputs.swapaxes(0, 1)).swapaxes(0, 1)
+        return expected[:, n_past:] + left
+
+
+def learn_outlook(
+    series: Float64[np.ndarray, "S K"],
+    time: Shaped[np.ndarray, " S"],
+    n_past: int,
+    horizon: int,
+    config: FactorForgeConfig,
+) -> Outlook:
+    """Learn from a record of factors; one window starts on each of its days."""
+    lessons = _Lessons(series, time, n_past, horizon, config)
+    strengths = np.asarray(config.strengths, dtype=np.float64)
+    errors = lessons.errors_left_out(strengths)
+    best = (errors**2).mean((1, 2)).argmin(0)
+    chosen = np.arange(series.shape[1])
+    everything = np.arange(len(lessons.origins))
+    calendar, weights = lessons.learned(everything, strengths)
+    return Outlook(
+        config,
+        calendar,
+        weights[best, ..., chosen].transpose(1, 2, 0),
+        _covariance(errors[best, ..., chosen].transpose(1, 2, 0), config.averaged_steps),
+        strengths[best],
+        lessons.seasons,
+    )
+
+
+class _Lessons:
+    """The windows of a record, as often as some of them are learned from."""
+
+    def __init__(
+        self,
+        series: Float64[np.ndarray, "S K"],
+        time: Shaped[np.ndarray, " S"],
+        n_past: int,
+        horizon: int,
+        config: FactorForgeConfig,
+    ) -> None:
+        self.series, self.n_past, self.horizon, self.config = series, n_past, horizon, config
+        self.origins = np.arange(n_past, len(series) - horizon + 1, STEPS_PER_DAY)
+        if len(self.origins) < LEAST_WINDOWS:
+            raise TrainingError(
+                f"factorforge learns from {LEAST_WINDOWS} days or more that can be forecast from "
+                f"{n_past} steps, and {len(series)} training steps have {len(self.origins)}; make "
+                "a longer record or shorten the context"
+            )
+        if n_past < STEPS_PER_DAY:
+            raise TrainingError(
+                f"factorforge looks at the day before, and a context has {n_past} steps; "
+                f"give it {STEPS_PER_DAY} or more"
+            )
+        # The windows begin at the record's first time of day; later ones must do so too.
+        self.seasons = len(series) >= YEAR_DAYS * STEPS_PER_DAY
+        self.slots, self.features = slot_of_day(time), day_features(time, self.seasons)
+
+    def learned(
+        self, windows: Int[np.ndarray, " B"], strengths: Float64[np.ndarray, " A"]
+    ) -> tuple[Float64[np.ndarray, "slots D K"], Float64[np.ndarray, "A H F K"]]:
+        """The calendar, and for each strength the weights of the steps, from these windows."""
+        steps = np.unique(self._steps(windows))
+        calendar = _learned_calendar(
+            self.series[steps], self.slots[steps], self.features[steps], self.config
+        )
+        inputs, target = self._lesson(calendar, windows)
+        by_step = (inputs.swapaxes(0, 1), target.swapaxes(0, 1))
+        return calendar, ridge(*by_step, strengths, self._penalty(inputs.shape[-1]))
+
+    def errors_left_out(
+        self, strengths: Float64[np.ndarray, " A"]
+    ) -> Float64[np.ndarray, "A B H K"]:
+        """The errors of each strength on every window, learned without it and its neighbours."""
+        n_windows = len(self.origins)
+        fold = max(1, min(self.config.fold_days, n_windows // 3))
+        # What is left out must not be learned from as the past of a window either.
+        gap = min(-(-(self.n_past + self.horizon) // STEPS_PER_DAY), n_windows // 8)
+        number, errors = np.arange(n_windows), []
+        for first in range(0, n_windows, fold):
+            here = number[first : first + fold]
+            away = number[(number < here[0] - gap) | (number > here[-1] + gap)]
+            calendar, weights = self.learned(away, strengths)
+            inputs, target = self._lesson(calendar, here)
+            errors.append(target - applied(weights, inputs.swapaxes(0, 1)).swapaxes(1, 2))
+        return np.concatenate(errors, axis=1)
+
+    def _lesson(
+        self, calendar: Float64[np.ndarray, "slots D K"], windows: Int[np.ndarray, " B"]
+    ) -> tuple[Float64[np.ndarray, "B H F"], Float64[np.ndarray, "B H K"]]:
+        """Inputs and targets of windows, both as deviations from the calendar."""
+        # Of the whole record once: each step is in many windows.
+        deviation = self.series - _expected(calendar, self.slots, self.features)
+        steps = self._steps(windows)
+        past, target = np.split(deviation[steps], [self.n_past], axis=1)
+        return _inputs(past, self.features[steps[:, self.n_past :]], self.config), target
+
+    def _steps(self, windows: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B steps"]:
+        """Context and horizon of windows."""
+        return self.origins[windows, None] + np.arange(-self.n_past, self.horizon)
+
+    def _penalty(self, n_inputs: int) -> Float64[np.ndarray, " F"]:
+        """Less for the last steps, which come first among the inputs."""
+        favoured = len(self.config.recent_steps) * self.series.shape[1]
+        return np.where(np.arange(n_inputs) < favoured, 1 / self.config.recent_favour, 1.0)
+
+
+def slot_of_day(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
+    """The quarter-hour of the day in Berlin, from 0 to 95."""
+    return np.floor(hour_of_day(time) * STEPS_PER_DAY / 24).astype(np.int64)
+
+
+def _learned_calendar(
+    series: Float64[np.ndarray, "S K"],
+    slots: Int[np.ndarray, " S"],
+    features: Float64[np.ndarray, "S D"],
+    config: FactorForgeConfig,
+) -> Float64[np.ndarray, "slots D K"]:
+    """The weights of the day's features for each quarter-hour of the day."""
+    strength = np.array([config.calendar_strength])
+    order = np.argsort(slots, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(slots[order])) + 1)
+    return np.stack([ridge(features[part], series[part], strength)[0] for part in parts])
+
+
+def _expected(
+    calendar: Float64[np.ndarray, "slots D K"],
+    slots: Int[np.ndarray, "*S"],
+    features: Float64[np.ndarray, "*S D"],
+) -> Float64[np.ndarray, "*S K"]:
+    """What the calendar lets one expect at moments in these slots, on days with these features."""
+    found = np.empty((slots.size, calendar.shape[-1]))
+    flat, rows = slots.ravel(), features.reshape(slots.size, -1)
+    for slot in np.unique(flat):
+        here = flat == slot
+        found[here] = applied(calendar[slot], rows[here])
+    return found.reshape(*slots.shape, -1)
+
+
+def _inputs(
+    deviation: Float64[np.ndarray, "B T K"],
+    features: Float64[np.ndarray, "B H D"],
+    config: FactorForgeConfig,
+) -> Float64[np.ndarray, "B H F"]:
+    """What a step's forecast looks at: the last steps, the last days, and the day to come."""
+    n_windows, n_past, _ = deviation.shape
+    horizon = features.shape[1]
+    recent = [deviation[:, -steps:].mean(1) for steps in config.recent_steps]
+    turn = deviation[:, -4:].mean(1) - deviation[:, -12:-4].mean(1)
+    days = [day for day in config.lag_days if day * STEPS_PER_DAY <= n_past] or [1]
+    smooth = _smoothed(deviation, config.smoothed_steps)
+    lags, means = [], []
+    for day in days:
+        first = n_past - day * STEPS_PER_DAY
+        # A horizon of more than a day looks at the same days again.
+        lags.append(smooth[:, first + np.arange(horizon) % STEPS_PER_DAY])
+        means.append(deviation[:, first : first + STEPS_PER_DAY].mean(1))
+    constant = np.concatenate([*recent, turn, *means], axis=1)
+    spread = np.broadcast_to(constant[:, None], (n_windows, horizon, constant.shape[1]))
+    return np.concatenate([spread, *lags, features], axis=2)
+
+
+def _smoothed(series: Float64[np.ndarray, "B T K"], steps: int) -> Float64[np.ndarray, "B T K"]:
+    """Means over so many steps around each; at the ends, over as many as there are."""
+    total = np.cumsum(np.pad(series, ((0, 0), (1, 0), (0, 0))), axis=1)
+    here, last = np.arange(series.shape[1]), series.shape[1]
+    first = np.maximum(here - steps // 2, 0)
+    stop = np.minimum(here + steps // 2 + 1, last)
+    return (total[:, stop] - total[:, first]) / (stop - first)[:, None]
+
+
+def _covariance(errors: Float64[np.ndarray, "B H K"], steps: int) -> Float64[np.ndarray, "H K K"]:
+    """The errors' second moments at each step, averaged over its neighbours."""
+    single = np.einsum("bhk,bhl->hkl", errors, errors) / len(errors)
+    return _smoothed(single.reshape(1, len(single), -1), steps).reshape(single.shape)
