@@ -16,7 +16,7 @@ _ONE_OFF_HOLIDAYS = ("2017-10-31",)  # five hundred years of Reformation
 
 # Holidays of some states, with the share of Germans who live in these (2015, rounded).
 _FIXED_REGIONAL = {"01-06": 0.32, "08-15": 0.1, "10-31": 0.15, "11-01": 0.57}
-_REGIONAL_DAYS_AFTER_EASTER = {60: 0.66}  # Corpus Christi
+_REGIONAL_DAYS_AFTER_EASTER = {0: 1.0, 49: 1.0, 60: 0.66}  # Easter, Whit Sunday, Corpus Christi
 
 
 def berlin_time(time: Shaped[np.ndarray, "*S"]) -> Shaped[np.ndarray, "*S"]:
@@ -64,7 +64,7 @@ def holiday_share(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
     """The share of Germans who have a public holiday on the day in Berlin, from 0 to 1.
 
     Epiphany, Corpus Christi, Assumption, Reformation Day and All Saints' are holidays of some
-    states. The rules are those of 2015 and 2016, for any year.
+    states; Easter and Whit Sunday count for all. The rules are those of 2015, for any year.
     """
     dates = berlin_time(time).astype("datetime64[D]")
     share = is_public_holiday(time).astype(np.float64)

@@ -28,7 +28,7 @@ def day_features(time: Shaped[np.ndarray, "*S"], seasons: bool = True) -> Float[
     works = weekday < 5
     kinds = (1 - holiday)[:, None] * np.eye(7)[weekday]
     kinds[:, SUNDAY] += holiday
-    bridge = ((weekday == 4) & (before > 0.5)) | ((weekday == 0) & (after > 0.5))
+    bridge = ((weekday == 4) * before + (weekday == 0) * after) * (1 - holiday)
     columns = [
         kinds,
         holiday * (weekday != SUNDAY),

@@ -1,6 +1,7 @@
 """All constants of FactorForge. Their values were chosen on held-out days of training."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from powerphase.errors import ConfigError
 from powerphase.models.configuration import changed
@@ -23,15 +24,13 @@ class FactorForgeConfig:
     # The forecast of the factors.
     calendar_strength: float = 0.1
     """Of the ridge that fits the calendar, per sample."""
-    lag_days: tuple[int, ...] = (1, 2, 7)
+    lag_days: tuple[int, ...] = (1, 7)
     """The days back whose same time of day is looked at, as far as the context has them."""
-    smoothed_steps: int = 5
-    """Steps that are averaged there, since single ones are noisy."""
     recent_steps: tuple[int, ...] = (4, 16, 48)
     """The last steps are looked at as their means over so many."""
     recent_favour: float = 10.0
     """How much less the last steps are penalised than the rest."""
-    strengths: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
+    strengths: tuple[float, ...] = (0.05, 0.15, 0.5, 1.5)
     """Of the ridge per sample, among which each factor's is chosen on days left out."""
 
     # The error, measured on days left out.
@@ -42,9 +41,11 @@ class FactorForgeConfig:
 
     # The scenarios.
     scenarios: int = 16
+    coupling: Literal["fan", "draws"] = "fan"
+    """Whether scenarios are quantiles that all channels take together, or draws of everything."""
 
     def __post_init__(self) -> None:
-        for name in ("rank", "factors", "smoothed_steps", "fold_days", "scenarios"):
+        for name in ("rank", "factors", "fold_days", "scenarios"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be 1 or more, found {getattr(self, name)}")
         if not self.lag_days or min(self.lag_days) < 1 or not self.strengths:
@@ -55,5 +56,7 @@ class FactorForgeConfig:
         return self
 
     def variant(self, grid: str) -> str | None:
-        """`custom` where anything but the default is asked for."""
-        return "custom" if changed(self, FactorForgeConfig()) else None
+        """`draws` where scenarios are such, `custom` where anything else is not the default."""
+        names = changed(self, FactorForgeConfig())
+        words = ["draws"] * ("coupling" in names) + ["custom"] * bool(set(names) - {"coupling"})
+        return "-".join(words) or None

@@ -48,6 +48,8 @@ class Factors:
     """What a factor of 1 does to each channel."""
     noise: Float32[Tensor, "K+1 C"]
     """Each channel's mean absolute noise, as a line in the factors: level first, then slopes."""
+    restless: Float32[Tensor, "R C"]
+    """What the directions that forget themselves within a step do to each channel: shared noise."""
     persistence: Float64[Tensor, " K"]
     """Each factor's correlation with itself a step earlier."""
     share: Float64[Tensor, " K"]
@@ -79,20 +81,20 @@ def find_factors(
     mean, scale, variance = _moments(record)
     basis = scale[:, None] * _directions(record, mean, scale, config, seed)
     directions, cross = _projected(record, mean, basis)
-    turn, persistence = _slowest(directions, config)
-    # Factors have mean 0, variance 1 and no correlation, so a regression is a mean of products.
-    loading = (cross @ turn).T / len(directions)
-    share = ((loading * scale.numpy()) ** 2).sum(1) / max(variance, np.finfo(float).tiny)
-    order = np.argsort(-share, kind="stable")[: config.factors]
-    turn, loading = turn[:, order], loading[order]
+    slow, restless = _by_persistence(directions, config)
+    # Both have mean 0, variance 1 and no correlation: a regression on them is a mean of products.
+    turn, share = _by_weight(slow, scale[:, None].numpy() * cross / len(directions))
+    turn, share = turn[:, : config.factors], share[: config.factors]
+    loading, shared = ((cross @ part).T / len(directions) for part in (turn, restless))
     series = (directions - directions.mean(0)) @ turn
     found = Factors(
         mean,
         basis @ torch.from_numpy(turn).float(),
         torch.from_numpy(loading).float(),
         _noise(record, mean, loading, series),
-        torch.from_numpy(persistence[order]),
-        torch.from_numpy(share[order]),
+        torch.from_numpy(shared).float(),
+        torch.from_numpy((series[1:] * series[:-1]).mean(0)),
+        torch.from_numpy(share / max(variance, np.finfo(float).tiny)),
     )
     return found, series
 
@@ -170,10 +172,10 @@ def _projected(
     return series.numpy(), cross.numpy()
 
 
-def _slowest(
+def _by_persistence(
     series: Float64[np.ndarray, "S R"], config: FactorForgeConfig
-) -> tuple[Float64[np.ndarray, "R K"], Float64[np.ndarray, " K"]]:
-    """What turns the directions of largest variance into slow factors, and how slow these are.
+) -> tuple[Float64[np.ndarray, "R K"], Float64[np.ndarray, "R rest"]]:
+    """What turns the directions of largest variance into slow ones, and into all the others.
 
     With unit variance in all directions, the correlation of a series with itself a step earlier is
     1 less half the variance of its steps: its extremes are eigenvectors of the steps' covariance.
@@ -184,12 +186,25 @@ def _slowest(
     large = large[variance[large] > NEGLIGIBLE * variance.max()]
     white = directions[:, large] / np.sqrt(variance[large])
     moves = np.diff(centred @ white, axis=0)
-    restless, turn = np.linalg.eigh(moves.T @ moves / (2 * max(len(moves), 1)))
-    kept = max(int((1 - restless > config.persistence).sum()), min(1, len(restless)))
-    turn = white @ turn[:, :kept]
+    haste, turn = np.linalg.eigh(moves.T @ moves / (2 * max(len(moves), 1)))
+    n_slow = max(1, int((1 - haste > config.persistence).sum()))
+    slow, restless = np.split(white @ turn, [n_slow], axis=1)
+    return slow, restless
+
+
+def _by_weight(
+    slow: Float64[np.ndarray, "R K"], products: Float64[np.ndarray, "C R"]
+) -> tuple[Float64[np.ndarray, "R K"], Float64[np.ndarray, " K"]]:
+    """The slow directions turned so that the first moves the channels most, and so on; how much.
+
+    Directions that are equally slow could be turned at will; this fixes them.
+    """
+    loading = products @ slow
+    weight, turn = np.linalg.eigh(loading.T @ loading)
+    slow = slow @ turn[:, ::-1]
     # The sign of an eigenvector is nobody's choice; with this one equal records agree on it.
-    turn *= np.where(turn[np.abs(turn).argmax(0), np.arange(kept)] < 0, -1.0, 1.0)
-    return turn, 1 - restless[:kept]
+    total = (products @ slow).sum(0)
+    return slow * np.where(total < 0, -1.0, 1.0), weight[::-1].clip(min=0)
 
 
 def _noise(

@@ -15,9 +15,12 @@ from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import Factors
 from powerphase.models.factorforge.outlook import Outlook
 from powerphase.scenarios import Context, Scenarios
+from powerphase.seeds import stream
 
-LEARNED = ("calendar", "weights", "covariance", "strength")
+LEARNED = ("calendar", "weights", "errors", "strength")
 """The arrays of an outlook."""
+
+TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +32,59 @@ class Forge:
     start_s: int
     """The time of day at which windows begin, in seconds, UTC."""
 
-    def scenarios(self, context: Context, count: int) -> Scenarios:
+    def fan(self, future: Float32[Tensor, "B H K"], count: int) -> Scenarios:
         """So many equally likely scenarios: one quantile of every channel and step each.
 
         In a scenario the whole grid errs together, in the direction that is commonest: a channel
         that rises when the forecast is too low there takes its upper quantiles where one that falls
         takes its lower ones.
         """
-        self._check_start(context.future_time[:, 0])
-        past = self.factors.of(context.past).double().cpu().numpy()
-        future = torch.from_numpy(self.outlook(past, context.time)).to(context.past)
         levels = (torch.arange(count, dtype=torch.float64) + 0.5) / count
         quantiles = torch.special.ndtri(levels).to(future)[:, None, None]
         along = self.sign.to(future) * self.deviation(future)
         return Scenarios.equal(self.factors.states(future)[:, None] + quantiles * along[:, None])
+
+    def draws(
+        self,
+        future: Float32[Tensor, "B H K"],
+        start: Shaped[np.ndarray, " B"],
+        count: int,
+        seed: int,
+    ) -> Scenarios:
+        """So many samples: errors as they were on days left out, and fresh noise.
+
+        Noise that channels share is drawn for all of them at once, so that what a sample says of
+        one bus fits what it says of the next.
+        """
+        made = []
+        for window, moment in zip(future, start, strict=True):
+            random = stream(seed, "draws", str(moment))
+            days = random.integers(len(self.outlook.errors), size=count)
+            erring = window + torch.from_numpy(self.outlook.errors[days]).to(window)
+            made.append(self.factors.states(erring) + self._noise(erring, random))
+        return Scenarios.equal(torch.stack(made))
+
+    def future(self, context: Context) -> Float32[Tensor, "B H K"]:
+        """The factors that are expected."""
+        self._check_start(context.future_time[:, 0])
+        past = self.factors.of(context.past).double().cpu().numpy()
+        return torch.from_numpy(self.outlook(past, context.time)).to(context.past)
+
+    def _noise(
+        self, factors: Float32[Tensor, "M H K"], random: np.random.Generator
+    ) -> Float32[Tensor, "M H C"]:
+        """Noise as large as it is at these factors: what channels share, and what each has."""
+        size = self.factors.deviation(factors)
+        shared = self.factors.restless.to(size)
+        at_rest = self.factors.deviation(torch.zeros_like(factors[:1, :1]))
+        own = (at_rest.square() - shared.square().sum(0)).clamp(min=0).sqrt()
+        whole = (own.square() + shared.square().sum(0)).sqrt().clamp(min=TINY)
+        drawn = [
+            torch.from_numpy(random.standard_normal((*factors.shape[:2], n), dtype=np.float32))
+            for n in (len(shared), size.shape[-1])
+        ]
+        common, private = (part.to(size) for part in drawn)
+        return size * (common @ shared + private * own) / whole
 
     def deviation(self, future: Float32[Tensor, "B H K"]) -> Float32[Tensor, "B H C"]:
         """Every channel's standard deviation: the factors' errors and its own noise together."""
@@ -61,7 +103,8 @@ class Forge:
         loading = self.factors.loading.double()
         root = _root(torch.from_numpy(self.outlook.covariance.mean(0)))
         _, modes = torch.linalg.eigh(root.T @ (loading @ loading.T) @ root)
-        return torch.where((root @ modes[:, -1]) @ loading < 0, -1.0, 1.0)
+        largest = modes[:, -1:].sum(1)  # none where nothing moves
+        return torch.where((root @ largest) @ loading < 0, -1.0, 1.0)
 
     def facts(self) -> dict[str, Any]:
         """What the factors are, and which share of each variable's error variance is theirs."""
@@ -83,12 +126,10 @@ class Forge:
 
     def packed(self) -> tuple[dict[str, Shaped[Tensor, "..."]], dict[str, Any]]:
         """All of it as tensors and facts, as a file has them."""
-        learned = {name: np.ascontiguousarray(getattr(self.outlook, name)) for name in LEARNED}
-        tensors = {name: torch.from_numpy(array) for name, array in learned.items()}
-        return {**vars(self.factors), **tensors}, {
-            "start_s": self.start_s,
-            "seasons": self.outlook.seasons,
-        }
+        learned = {name: torch.from_numpy(getattr(self.outlook, name)) for name in LEARNED}
+        tensors = {**vars(self.factors), **learned}
+        facts = {"start_s": self.start_s, "seasons": self.outlook.seasons}
+        return {name: tensor.contiguous() for name, tensor in tensors.items()}, facts
 
     @classmethod
     def unpacked(

@@ -67,14 +67,18 @@ class FactorForge(Kept):
         """The scenarios of these windows."""
         if self.forge is None:
             raise ForecastError("factorforge is not fitted; call fit, or load a fitted one")
-        return self.forge.scenarios(context, self.config.scenarios)
+        future, count = self.forge.future(context), self.config.scenarios
+        if self.config.coupling == "draws":
+            return self.forge.draws(future, context.future_time[:, 0], count, self.seed)
+        return self.forge.fan(future, count)
 
     def follow(self, drivers: Mapping[str, Float[np.ndarray, " S"]]) -> None:
         """Note how each factor correlates with named series of the same steps, for `info`."""
         if self.series is None or self.outcome is None:
             return
+        moving = {name: driver for name, driver in drivers.items() if np.ptp(driver) > 0}
         for factor, fact in zip(self.series.T, self.outcome["factors"]["each"], strict=True):
-            pairs = {name: np.corrcoef(factor, driver)[0, 1] for name, driver in drivers.items()}
+            pairs = {name: np.corrcoef(factor, driver)[0, 1] for name, driver in moving.items()}
             fact["follows"] = {name: float(found) for name, found in pairs.items()}
         if self.run is not None:
             RunFolder.open(self.run).finish(self.outcome)
@@ -89,9 +93,11 @@ class FactorForge(Kept):
             factors, series = find_factors(train, self.config, self.seed, self.on_block)
             size = (windows.context_steps, windows.horizon)
             outlook = learn_outlook(series, train.time, *size, self.config)
-            start_s = time_of_day(train.time[windows.context_steps])
-            self.forge, self.series = Forge(factors, outlook, start_s), series
-            keeper.keep_best(*self.forge.packed())
+            start_s = time_of_day(train.time[0])  # as `learn_outlook` has them
+            packed = Forge(factors, outlook, start_s).packed()
+            keeper.keep_best(*packed)
+            # As it is loaded: what lies otherwise in memory is summed, and rounded, otherwise.
+            self.forge, self.series = Forge.unpacked(self.config, *packed), series
         return {
             "steps": None,
             "train_s": watch.seconds,

@@ -15,6 +15,7 @@ from powerphase.clock import hour_of_day
 from powerphase.errors import TrainingError
 from powerphase.models.factorforge.calendar import YEAR_DAYS, day_features
 from powerphase.models.factorforge.config import FactorForgeConfig
+from powerphase.models.factorforge.factors import DEVIATION
 from powerphase.models.factorforge.ridge import applied, ridge
 
 LEAST_WINDOWS = 8
@@ -26,16 +27,31 @@ class Outlook:
     """What was learned about the factors' future."""
 
     config: FactorForgeConfig
-    calendar: Float64[np.ndarray, "slots D K"]
+    calendar: Float64[np.ndarray, "slots W K"]
     """Weights of the day's features by quarter-hour of the Berlin day."""
     weights: Float64[np.ndarray, "H F K"]
     """Weights of what `_inputs` gives, by forecast step."""
-    covariance: Float64[np.ndarray, "H K K"]
-    """Of the factors' errors on days that were left out."""
+    errors: Float64[np.ndarray, "B H K"]
+    """What was wrong about the factors of each window that was left out."""
     strength: Float64[np.ndarray, " K"]
     """The ridge that did best there."""
     seasons: bool
     """Whether the record was long enough to know the season."""
+
+    @property
+    def covariance(self) -> Float64[np.ndarray, "H K K"]:
+        """The errors' covariance at each step, with its neighbours.
+
+        Correlations are of their products, sizes of their mean absolute values, as a Gaussian has
+        them: a few days that went wholly wrong must not widen all others.
+        """
+        steps, errors = self.config.averaged_steps, self.errors
+        single = np.einsum("bhk,bhl->hkl", errors, errors) / len(errors)
+        product = _smoothed(single.reshape(1, len(single), -1), steps).reshape(single.shape)
+        size = DEVIATION * _smoothed(np.abs(errors).mean(0)[None], steps)[0]
+        usual = np.sqrt(np.einsum("hkk->hk", product))
+        ratio = np.divide(size, usual, out=np.zeros_like(size), where=usual > 0)
+        return product * ratio[:, :, None] * ratio[:, None, :]
 
     def expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S K"]:
         """What the calendar lets one expect."""
@@ -71,7 +87,7 @@ def learn_outlook(
         config,
         calendar,
         weights[best, ..., chosen].transpose(1, 2, 0),
-        _covariance(errors[best, ..., chosen].transpose(1, 2, 0), config.averaged_steps),
+        errors[best, ..., chosen].transpose(1, 2, 0),
         strengths[best],
         lessons.seasons,
     )
@@ -89,7 +105,9 @@ class _Lessons:
         config: FactorForgeConfig,
     ) -> None:
         self.series, self.n_past, self.horizon, self.config = series, n_past, horizon, config
-        self.origins = np.arange(n_past, len(series) - horizon + 1, STEPS_PER_DAY)
+        # Windows begin at the record's first time of day, however long the context is.
+        first = -(-n_past // STEPS_PER_DAY) * STEPS_PER_DAY
+        self.origins = np.arange(first, len(series) - horizon + 1, STEPS_PER_DAY)
         if len(self.origins) < LEAST_WINDOWS:
             raise TrainingError(
                 f"factorforge learns from {LEAST_WINDOWS} days or more that can be forecast from "
@@ -101,13 +119,12 @@ class _Lessons:
                 f"factorforge looks at the day before, and a context has {n_past} steps; "
                 f"give it {STEPS_PER_DAY} or more"
             )
-        # The windows begin at the record's first time of day; later ones must do so too.
         self.seasons = len(series) >= YEAR_DAYS * STEPS_PER_DAY
         self.slots, self.features = slot_of_day(time), day_features(time, self.seasons)
 
     def learned(
         self, windows: Int[np.ndarray, " B"], strengths: Float64[np.ndarray, " A"]
-    ) -> tuple[Float64[np.ndarray, "slots D K"], Float64[np.ndarray, "A H F K"]]:
+    ) -> tuple[Float64[np.ndarray, "slots W K"], Float64[np.ndarray, "A H F K"]]:
         """The calendar, and for each strength the weights of the steps, from these windows."""
         steps = np.unique(self._steps(windows))
         calendar = _learned_calendar(
@@ -135,7 +152,7 @@ class _Lessons:
         return np.concatenate(errors, axis=1)
 
     def _lesson(
-        self, calendar: Float64[np.ndarray, "slots D K"], windows: Int[np.ndarray, " B"]
+        self, calendar: Float64[np.ndarray, "slots W K"], windows: Int[np.ndarray, " B"]
     ) -> tuple[Float64[np.ndarray, "B H F"], Float64[np.ndarray, "B H K"]]:
         """Inputs and targets of windows, both as deviations from the calendar."""
         # Of the whole record once: each step is in many windows.
@@ -164,7 +181,7 @@ def _learned_calendar(
     slots: Int[np.ndarray, " S"],
     features: Float64[np.ndarray, "S D"],
     config: FactorForgeConfig,
-) -> Float64[np.ndarray, "slots D K"]:
+) -> Float64[np.ndarray, "slots W K"]:
     """The weights of the day's features for each quarter-hour of the day."""
     strength = np.array([config.calendar_strength])
     order = np.argsort(slots, kind="stable")
@@ -173,7 +190,7 @@ def _learned_calendar(
 
 
 def _expected(
-    calendar: Float64[np.ndarray, "slots D K"],
+    calendar: Float64[np.ndarray, "slots W K"],
     slots: Int[np.ndarray, "*S"],
     features: Float64[np.ndarray, "*S D"],
 ) -> Float64[np.ndarray, "*S K"]:
@@ -197,12 +214,11 @@ def _inputs(
     recent = [deviation[:, -steps:].mean(1) for steps in config.recent_steps]
     turn = deviation[:, -4:].mean(1) - deviation[:, -12:-4].mean(1)
     days = [day for day in config.lag_days if day * STEPS_PER_DAY <= n_past] or [1]
-    smooth = _smoothed(deviation, config.smoothed_steps)
     lags, means = [], []
     for day in days:
         first = n_past - day * STEPS_PER_DAY
         # A horizon of more than a day looks at the same days again.
-        lags.append(smooth[:, first + np.arange(horizon) % STEPS_PER_DAY])
+        lags.append(deviation[:, first + np.arange(horizon) % STEPS_PER_DAY])
         means.append(deviation[:, first : first + STEPS_PER_DAY].mean(1))
     constant = np.concatenate([*recent, turn, *means], axis=1)
     spread = np.broadcast_to(constant[:, None], (n_windows, horizon, constant.shape[1]))
@@ -216,9 +232,3 @@ def _smoothed(series: Float64[np.ndarray, "B T K"], steps: int) -> Float64[np.nd
     first = np.maximum(here - steps // 2, 0)
     stop = np.minimum(here + steps // 2 + 1, last)
     return (total[:, stop] - total[:, first]) / (stop - first)[:, None]
-
-
-def _covariance(errors: Float64[np.ndarray, "B H K"], steps: int) -> Float64[np.ndarray, "H K K"]:
-    """The errors' second moments at each step, averaged over its neighbours."""
-    single = np.einsum("bhk,bhl->hkl", errors, errors) / len(errors)
-    return _smoothed(single.reshape(1, len(single), -1), steps).reshape(single.shape)

@@ -65,7 +65,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def applied(
-    weights: Float64[np.ndarray, "*B F+1 K"], x: Float64[np.ndarray, "*B n F"]
-) -> Float64[np.ndarray, "*B n K"]:
+    weights: Float64[np.ndarray, "... inputs K"], x: Float64[np.ndarray, "... n F"]
+) -> Float64[np.ndarray, "... n K"]:
     """What the weights make of the inputs."""
     return weights[..., :1, :] + x @ weights[..., 1:, :]
