@@ -2,12 +2,15 @@
 
     python benchmarks/factorforge.py outlook data/activsg500 data/polish2383
     python benchmarks/factorforge.py scenarios data/activsg500 --every 11
+    python benchmarks/factorforge.py christmas data/activsg500
 
 `outlook` changes one choice at a time in how factors are forecast. It prints the root mean square
 error of the factors on windows that were left out, each factor weighed by the variance that follows
 it, as a share of these factors' standard deviation. `scenarios` scores, with the benchmark's own
-scores, what different scenarios make of the same forecasts of left-out windows. No test window is
-read, and the loadings alone were fitted on what is scored.
+scores, what different scenarios make of the same forecasts of left-out windows. `christmas` leaves
+out single days from 20 December 2015 to 7 January 2016 and forecasts the first factor, with what is
+special about these weeks counted on days of work alone, as it is, and on every day. No test window
+is read, and the loadings alone were fitted on what is scored.
 """
 
 import argparse
@@ -24,7 +27,7 @@ from powerphase.metrics.streaming import Scorer
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import Factors, find_factors
 from powerphase.models.factorforge.forge import Forge, time_of_day
-from powerphase.models.factorforge.outlook import Outlook, learn_outlook
+from powerphase.models.factorforge.outlook import Lessons, Outlook, learn_outlook
 from powerphase.scenarios import Scenarios
 from powerphase.task.windows import Task
 
@@ -43,6 +46,8 @@ CHOICES: dict[str, dict[str, Any]] = {
     "one strength, 1.5": {"strengths": (1.5,)},
 }
 
+CHRISTMAS = np.datetime64("2015-12-20"), np.datetime64("2016-01-07")
+
 SHOWN = (
     *("crps", "distortion", "brier", "twcrps", "safety_mbrier", "cvar_0.1", "energy"),
     *("coverage_80", "mse"),
@@ -58,8 +63,10 @@ def main() -> None:
         print(f"\n{task.layout.grid}: {len(factors)} factors", flush=True)
         if options.mode == "outlook":
             outlooks(task, factors, series)
-        else:
+        elif options.mode == "scenarios":
             scenarios(task, factors, series, options.every)
+        else:
+            christmas(task, series)
 
 
 def outlooks(task: Task, factors: Factors, series: Float64[np.ndarray, "S K"]) -> None:
@@ -119,10 +126,26 @@ def unsigned(forge: Forge, future: Tensor, count: int) -> Scenarios:
     return Scenarios.equal(turned)
 
 
+def christmas(task: Task, series: Float64[np.ndarray, "S K"]) -> None:
+    """The first factor's error on the days around Christmas, each of which is left out alone."""
+    windows, time = task.training.validation, task.training.time
+    size = (windows.context_steps, windows.horizon)
+    for weekends in (False, True):
+        config = replace(DEFAULT, festive_weekends=weekends)
+        lessons = Lessons(series, time, *size, config)
+        days = time[lessons.origins].astype("datetime64[D]")
+        chosen = np.flatnonzero((days >= CHRISTMAS[0]) & (days <= CHRISTMAS[1]))
+        strength = np.array(config.strengths[1:2])
+        errors = [lessons.errors(chosen[[k]], 0, strength)[0, 0] for k in range(len(chosen))]
+        error = np.sqrt(np.square([error[:, 0] for error in errors]).mean())
+        name = "on every day" if weekends else "on days of work"
+        print(f"| {name} | {error:.3f} |", flush=True)
+
+
 def arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("mode", choices=("outlook", "scenarios"))
+    parser.add_argument("mode", choices=("outlook", "scenarios", "christmas"))
     parser.add_argument("data", nargs="+", help="data sets")
     parser.add_argument("--every", type=int, default=11, help="score every so many days")
     return parser.parse_args()

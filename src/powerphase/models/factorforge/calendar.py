@@ -10,32 +10,36 @@ SUNDAY = 6
 DAY = np.timedelta64(1, "D")
 
 
-def day_features(time: Shaped[np.ndarray, "*S"], seasons: bool = True) -> Float[np.ndarray, "*S F"]:
+def day_features(
+    time: Shaped[np.ndarray, "*S"], seasons: bool = True, festive_weekends: bool = False
+) -> Float[np.ndarray, "*S F"]:
     """The features of each moment's day in Berlin.
 
-    The weekday, where a holiday is a Sunday as far as people have it; whether it is a holiday on a
-    weekday, the day before or after one, or a bridge between one and a weekend; the days from
-    Christmas Eve to New Year, both Eves, the weeks around them; the season, and that of weekends.
+    The weekday, where a holiday is a Sunday as far as people have it; whether it is a holiday that
+    is no Sunday; then, as far as it is a day of work, the day before or after one, a bridge between
+    one and a weekend, the days from Christmas Eve to New Year, both Eves, and the weeks around
+    them; the season, and that of weekends.
 
     Args:
         time: moments, UTC.
         seasons: whether to tell the season; a record of less than a year cannot teach it.
+        festive_weekends: whether the days around Christmas are special on days off too.
     """
     dates, place = np.unique(berlin_time(time).astype("datetime64[D]"), return_inverse=True)
     noon = dates.astype("datetime64[s]") + np.timedelta64(12, "h")  # the same day in Berlin
     weekday, holiday = day_of_week(noon), holiday_share(noon)
     before, after = holiday_share(noon - DAY), holiday_share(noon + DAY)
-    works = weekday < 5
+    works = (weekday < 5) * (1 - holiday)
     kinds = (1 - holiday)[:, None] * np.eye(7)[weekday]
     kinds[:, SUNDAY] += holiday
-    bridge = ((weekday == 4) * before + (weekday == 0) * after) * (1 - holiday)
+    bridge = ((weekday == 4) * before + (weekday == 0) * after) * works
     columns = [
         kinds,
         holiday * (weekday != SUNDAY),
         before * works,
         after * works,
         bridge,
-        *_year_end(dates),
+        *(period * (1 if festive_weekends else works) for period in _year_end(dates)),
     ]
     if seasons:
         season = _season(noon)

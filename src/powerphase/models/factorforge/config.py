@@ -22,6 +22,8 @@ class FactorForgeConfig:
     """A factor's least correlation with itself a step earlier: below it, it is noise."""
 
     # The forecast of the factors.
+    festive_weekends: bool = False
+    """Whether the days around Christmas are special also where they are days off anyway."""
     calendar_strength: float = 0.1
     """Of the ridge that fits the calendar, per sample."""
     lag_days: tuple[int, ...] = (1, 7)

@@ -55,14 +55,17 @@ class Outlook:
 
     def expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S K"]:
         """What the calendar lets one expect."""
-        return _expected(self.calendar, slot_of_day(time), day_features(time, self.seasons))
+        return _expected(self.calendar, slot_of_day(time), self._features(time))
+
+    def _features(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S D"]:
+        return day_features(time, self.seasons, self.config.festive_weekends)
 
     def __call__(
         self, past: Float64[np.ndarray, "B T K"], time: Shaped[np.ndarray, "B steps"]
     ) -> Float64[np.ndarray, "B H K"]:
         """The factors to come, from those of the context and the times of both."""
         expected, n_past = self.expected(time), past.shape[1]
-        features = day_features(time[:, n_past:], self.seasons)
+        features = self._features(time[:, n_past:])
         inputs = _inputs(past - expected[:, :n_past], features, self.config)
         left = applied(self.weights, inputs.swapaxes(0, 1)).swapaxes(0, 1)
         return expected[:, n_past:] + left
@@ -76,7 +79,7 @@ def learn_outlook(
     config: FactorForgeConfig,
 ) -> Outlook:
     """Learn from a record of factors; one window starts on each of its days."""
-    lessons = _Lessons(series, time, n_past, horizon, config)
+    lessons = Lessons(series, time, n_past, horizon, config)
     strengths = np.asarray(config.strengths, dtype=np.float64)
     errors = lessons.errors_left_out(strengths)
     best = (errors**2).mean((1, 2)).argmin(0)
@@ -93,7 +96,7 @@ def learn_outlook(
     )
 
 
-class _Lessons:
+class Lessons:
     """The windows of a record, as often as some of them are learned from."""
 
     def __init__(
@@ -120,7 +123,8 @@ class _Lessons:
                 f"give it {STEPS_PER_DAY} or more"
             )
         self.seasons = len(series) >= YEAR_DAYS * STEPS_PER_DAY
-        self.slots, self.features = slot_of_day(time), day_features(time, self.seasons)
+        self.slots = slot_of_day(time)
+        self.features = day_features(time, self.seasons, config.festive_weekends)
 
     def learned(
         self, windows: Int[np.ndarray, " B"], strengths: Float64[np.ndarray, " A"]
@@ -142,14 +146,18 @@ class _Lessons:
         fold = max(1, min(self.config.fold_days, n_windows // 3))
         # What is left out must not be learned from as the past of a window either.
         gap = min(-(-(self.n_past + self.horizon) // STEPS_PER_DAY), n_windows // 8)
-        number, errors = np.arange(n_windows), []
-        for first in range(0, n_windows, fold):
-            here = number[first : first + fold]
-            away = number[(number < here[0] - gap) | (number > here[-1] + gap)]
-            calendar, weights = self.learned(away, strengths)
-            inputs, target = self._lesson(calendar, here)
-            errors.append(target - applied(weights, inputs.swapaxes(0, 1)).swapaxes(1, 2))
-        return np.concatenate(errors, axis=1)
+        folds = [np.arange(k, min(k + fold, n_windows)) for k in range(0, n_windows, fold)]
+        return np.concatenate([self.errors(here, gap, strengths) for here in folds], axis=1)
+
+    def errors(
+        self, here: Int[np.ndarray, " B"], gap: int, strengths: Float64[np.ndarray, " A"]
+    ) -> Float64[np.ndarray, "A B H K"]:
+        """The errors on these windows, when neither they nor so many around them are learned."""
+        number = np.arange(len(self.origins))
+        away = number[(number < here[0] - gap) | (number > here[-1] + gap)]
+        calendar, weights = self.learned(away, strengths)
+        inputs, target = self._lesson(calendar, here)
+        return target - applied(weights, inputs.swapaxes(0, 1)).swapaxes(1, 2)
 
     def _lesson(
         self, calendar: Float64[np.ndarray, "slots W K"], windows: Int[np.ndarray, " B"]
