@@ -12,6 +12,7 @@ from powerphase.clock import (
     berlin_time,
     day_of_week,
     day_of_year,
+    holiday_share,
     hour_of_day,
     is_public_holiday,
 )
@@ -60,8 +61,68 @@ def test_reformation_day_was_a_nationwide_holiday_once() -> None:
     assert is_public_holiday(days).tolist() == [False, True, False]
 
 
+POPULATION = {
+    **{"BW": 10.88, "BY": 12.84, "BE": 3.52, "BB": 2.48, "HB": 0.67, "HH": 1.79, "HE": 6.18},
+    **{"MV": 1.61, "NI": 7.93, "NW": 17.87, "RP": 4.05, "SL": 1.00, "SN": 4.08, "ST": 2.25},
+    **{"SH": 2.86, "TH": 2.17},
+}
+"""Millions of people in each German state at the end of 2015."""
+
+
+def test_a_holiday_s_share_is_that_of_the_states_who_have_it() -> None:
+    """To a twentieth, which Saxony's day of repentance and Brandenburg's Sundays stay below.
+
+    Two are told otherwise: Easter and Whit Sunday are everybody's, and Assumption is a matter of
+    Bavaria's Catholic places and the Saarland.
+    """
+    days = np.arange("2015-01-01", "2017-01-01", dtype="datetime64[D]")
+    wanted = np.zeros(len(days))
+    for state, people in POPULATION.items():
+        free = holidays.country_holidays("DE", subdiv=state, years=(2015, 2016))
+        wanted += people * np.isin(days, np.array(sorted(free), dtype="datetime64[D]"))
+    wanted /= sum(POPULATION.values())
+    found = holiday_share(days.astype("datetime64[s]") + np.timedelta64(11, "h"))
+    sundays = np.isin(days.astype(str), ["2015-04-05", "2015-05-24", "2016-03-27", "2016-05-15"])
+    assumption = np.isin(days.astype(str), ["2015-08-15", "2016-08-15"])
+    assert (found[sundays] == 1).all()
+    saarland, bavaria = (POPULATION[state] / sum(POPULATION.values()) for state in ("SL", "BY"))
+    assert (saarland < found[assumption]).all()
+    assert (found[assumption] < saarland + bavaria).all()
+    usual = ~(sundays | assumption)
+    np.testing.assert_allclose(found[usual], wanted[usual], atol=0.05)
+    np.testing.assert_array_equal(found[usual] == 1, wanted[usual] > 0.99)
+
+
+def test_everybody_has_a_public_holiday_in_any_year() -> None:
+    days = np.arange("1995-01-01", "2051-01-01", dtype="datetime64[D]")
+    noon = days.astype("datetime64[s]") + np.timedelta64(11, "h")
+    share = holiday_share(noon)
+    assert (share[is_public_holiday(noon)] == 1).all()
+    assert share.min() == 0
+    assert share.max() == 1
+    others = share[~is_public_holiday(noon)]
+    assert len(np.unique(others)) == 7  # nobody, five groups of states, and all on two Sundays
+
+
 @pytest.mark.parametrize(
-    "reading", [berlin_time, hour_of_day, day_of_week, day_of_year, is_public_holiday]
+    ("date", "corpus_christi"),
+    [("2015-06-04", True), ("2016-05-26", True), ("2024-05-30", True), ("2024-05-23", False)],
+)
+def test_corpus_christi_moves_with_easter(date: str, corpus_christi: bool) -> None:
+    (share,) = holiday_share(utc(f"{date}T12:00"))
+    assert (0.6 < share < 0.7) == corpus_christi
+
+
+def test_shares_change_at_midnight_in_berlin() -> None:
+    around_epiphany = utc("2016-01-05T22:45", "2016-01-05T23:00", "2016-01-06T22:45")
+    before, first, last = holiday_share(around_epiphany)
+    assert before == 0
+    assert first == last > 0
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [berlin_time, hour_of_day, day_of_week, day_of_year, is_public_holiday, holiday_share],
 )
 @pytest.mark.parametrize("shape", [(0,), (12,), (3, 4)])
 def test_readings_keep_the_shape_of_what_they_are_given(

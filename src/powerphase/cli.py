@@ -367,19 +367,20 @@ def quickstart(
 ) -> None:
     """From nothing to a leaderboard: make two years of ACTIVSg 500, verify, forecast and score.
 
-    The references are fitted here; PowerForge was trained on the same data set before.
+    The references and FactorForge are fitted here; PowerForge was trained on the same data before.
 
     Example: `powerphase quickstart`
     """
     data, results = out / "activsg500", out / "results"
     generate("activsg500", out=data)
     verify(str(data))
-    for model in ("last-week", "last-7-days", "climatology", "oracle", str(PRETRAINED)):
+    references = ("last-week", "last-7-days", "climatology", "oracle")
+    for model in (*references, "factorforge", str(PRETRAINED)):
         _score(model, _task(str(data), "10"), seed=42, device="auto").save(results)
     leaderboard([results])
     console.print(
-        "PowerForge comes trained with the package, with the paper's budget. The oracle is not "
-        "ranked."
+        "FactorForge was fitted just now; PowerForge comes trained with the package, with the "
+        "paper's budget. The oracle is not ranked."
     )
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
 

@@ -139,6 +139,9 @@ def _show_factors(facts: Mapping[str, Any]) -> None:
 
     Correlations are with the national signals over the training record.
     """
+    if not facts["each"]:
+        console.print("no factors: nothing in the record moves")
+        return
     signals = list(facts["each"][0].get("follows", {}))
     table = Table("factor", "of variance", "persistence", "error", *signals, box=None)
     for number, fact in enumerate(facts["each"], start=1):

@@ -39,6 +39,7 @@ def fitted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> PowerForge:
 
 def test_models_are_found_by_name(task: Task) -> None:
     assert isinstance(model_for("last-week", task, 7), LastWeek)
+    assert model_for("factorforge", task, 7).seed == 7
     oracle = model_for("oracle", task, 7)
     assert isinstance(oracle, Oracle)
     assert oracle.seed == 7

@@ -30,7 +30,9 @@ def model_for(given: str, task: Task, seed: int) -> Forecaster:
             f"{given} is trained before it forecasts: `powerphase train {given} --data "
             f"{task.store.path} --out RUN`, then give RUN instead of its name"
         )
-    return make_model(given)
+    kind = model_class(given)
+    made: Forecaster = kind(seed=seed) if issubclass(kind, Kept) else make_model(given)
+    return made
 
 
 def trainable(name: str) -> type[Kept]:

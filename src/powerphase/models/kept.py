@@ -38,7 +38,7 @@ class Kept(ABC):
     name: ClassVar[str]
     config_type: ClassVar[type]
 
-    def __init__(self, config: Any, seed: int, run: str | Path | None) -> None:
+    def __init__(self, config: Any = None, seed: int = 42, run: str | Path | None = None) -> None:
         self.config: Any = self.config_type() if config is None else config
         self.seed = seed
         self.run = None if run is None else Path(run)

@@ -70,7 +70,7 @@ class Place:
                 for place in (self, asked)
             )
             raise CheckpointError(
-                f"{source} was trained for {own} and is asked for {other}; a network belongs to "
+                f"{source} was trained for {own} and is asked for {other}; a model belongs to "
                 "the data set it was trained on, so train one for this"
             )
 

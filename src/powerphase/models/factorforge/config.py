@@ -52,6 +52,11 @@ class FactorForgeConfig:
                 raise ConfigError(f"{name} must be 1 or more, found {getattr(self, name)}")
         if not self.lag_days or min(self.lag_days) < 1 or not self.strengths:
             raise ConfigError("lag_days and strengths need a number each, days of 1 or more")
+        for name in ("calendar_strength", "recent_favour", "oversampling", "averaged_steps"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, found {getattr(self, name)}")
+        if min(self.strengths) <= 0 or min(self.recent_steps, default=1) < 1:
+            raise ConfigError("strengths must be above 0 and recent_steps 1 or more")
 
     def for_grid(self, grid: str) -> "FactorForgeConfig":
         """The same: nothing is left to the grid."""

@@ -1,0 +1,112 @@
+"""Records whose factors are known, on grids of a few buses: what FactorForge's tests share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY
+from powerphase.clock import day_of_week, holiday_share, hour_of_day
+from powerphase.scenarios import Context, Layout, Record, Training, Windows
+
+START = "2015-01-01"
+
+
+def moments(n_steps: int, start: str = START) -> np.ndarray:
+    """Steps of a quarter of an hour, UTC."""
+    return np.datetime64(start, "s") + np.arange(n_steps) * np.timedelta64(STEP_S, "s")
+
+
+def layout(n_buses: int) -> Layout:
+    """Buses in a row."""
+    buses = np.arange(n_buses)
+    branch = np.stack([buses[:-1], buses[1:]], axis=1)
+    return Layout("row", buses + 1, np.full(n_buses, 3), np.full(n_buses, 110.0), branch, 1.0, 1.0)
+
+
+def training_of(
+    values: np.ndarray,
+    context: int = STEPS_PER_DAY,
+    horizon: int = STEPS_PER_DAY,
+    start: str = START,
+    on_read: Callable[[slice], None] = lambda steps: None,
+) -> Training:
+    """A training on these states, to forecast such windows; the last midnight validates."""
+    states = values.astype(np.float32)
+
+    def read(steps: slice, channels: slice) -> np.ndarray:
+        on_read(steps)
+        return states[steps, channels]
+
+    record = Record(layout(states.shape[1] // KINDS), moments(len(states), start), read)
+    last = (len(states) - horizon) // STEPS_PER_DAY * STEPS_PER_DAY
+    return Training(record, Windows(record, np.array([last]), context, horizon))
+
+
+def wandering(
+    n_steps: int, correlations: tuple[float, ...], rng: np.random.Generator
+) -> np.ndarray:
+    """Series of unit variance, each with its correlation from step to step."""
+    keeps = np.array(correlations)
+    shocks = rng.normal(size=(n_steps, len(keeps)))
+    shocks[1:] *= np.sqrt(1 - keeps**2)
+    for step in range(1, n_steps):
+        shocks[step] += keeps * shocks[step - 1]
+    return shocks
+
+
+def profile(time: np.ndarray) -> np.ndarray:
+    """What the Berlin clock and calendar alone say: a daily wave, lower and flatter on days off."""
+    wave = np.sin(2 * np.pi * hour_of_day(time) / 24)
+    off = np.where(day_of_week(time) >= 5, 1.0, holiday_share(time))
+    return wave - off * (1 + 0.4 * wave)
+
+
+@dataclass(frozen=True)
+class World:
+    """A grid that follows two hidden signals, with noise that channels share or have alone."""
+
+    n_buses: int = 6
+    still: tuple[int, ...] = ()
+    """Channels that never move."""
+    seed: int = 3
+
+    @property
+    def loads(self) -> np.ndarray:
+        """What each signal does to each channel, and after them each noise that they share."""
+        loads = np.random.default_rng(self.seed).normal(size=(4, KINDS * self.n_buses))
+        loads[2:] *= 0.15
+        loads[:, list(self.still)] = 0
+        return loads
+
+    @property
+    def own(self) -> np.ndarray:
+        """The standard deviation of the noise that each channel has alone."""
+        size = np.linspace(0.05, 0.15, KINDS * self.n_buses)
+        size[list(self.still)] = 0
+        return size
+
+    def states(self, n_days: int, seed: int, start: str = START) -> np.ndarray:
+        """One history of this world."""
+        rng = np.random.default_rng(seed)
+        n_steps = n_days * STEPS_PER_DAY
+        calendar = profile(moments(n_steps, start))[:, None] * [1.0, 0.4]
+        signals = calendar + 0.5 * wandering(n_steps, (0.985, 0.97), rng)
+        shared = rng.normal(size=(n_steps, 2))
+        noise = self.own * rng.normal(size=(n_steps, KINDS * self.n_buses))
+        return (1.02 + np.hstack([signals, shared]) @ self.loads + noise).astype(np.float32)
+
+
+def windows_of(
+    states: np.ndarray, context: int, horizon: int, start: str = START
+) -> tuple[Context, Tensor]:
+    """All windows of these states that begin at midnight, and what happened in them."""
+    first = -(-context // STEPS_PER_DAY) * STEPS_PER_DAY
+    origins = np.arange(first, len(states) - horizon + 1, STEPS_PER_DAY)
+    steps = origins[:, None] + np.arange(-context, horizon)
+    values = torch.from_numpy(states.astype(np.float32))[torch.from_numpy(steps)]
+    time = moments(len(states), start)[steps]
+    past, target = values.split([context, horizon], dim=1)
+    return Context(past, time, layout(states.shape[1] // KINDS)), target
