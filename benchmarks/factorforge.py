@@ -35,6 +35,7 @@ DEFAULT = FactorForgeConfig()
 
 CHOICES: dict[str, dict[str, Any]] = {
     "the default": {},
+    "Christmas special on days off too": {"festive_weekends": True},
     "calendar hardly held back": {"calendar_strength": 0.001},
     "calendar held back strongly": {"calendar_strength": 1.0},
     "yesterday alone": {"lag_days": (1,)},

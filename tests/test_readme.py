@@ -76,9 +76,9 @@ def test_the_table_of_scores_is_that_of_the_package() -> None:
 
 
 def test_the_bar_is_that_of_the_rows() -> None:
-    """CRPS of the references and of the paper's model, grid by grid."""
+    """CRPS of the references, of our forecaster and of the paper's, grid by grid."""
     root = Path(__file__).parents[1] / "results"
-    models = ("last-week", "last-7-days", "climatology", "oracle", "powerforge")
+    models = ("last-week", "last-7-days", "climatology", "oracle", "factorforge", "powerforge")
     for board in leaderboard(read_results([root])):
         if board.edition == "opsd-r":
             ours = {entry.name: entry.mean["crps"] for entry in board.entries}

@@ -230,12 +230,17 @@ def train(
     from powerphase.models.run import RunFolder
     from powerphase.models.trained import Trained, with_training
 
-    kind, task = trainable(model), _task(data, "10")
+    kind, task = trainable(model), _task(data, "1")  # a training is the same for any test windows
     given = kind.config_type() if config is None else read_config(kind.config_type, config)
     changes = {"epochs": epochs, "batch_size": batch_size}
     run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
     if not issubclass(kind, Trained):
-        network_only = {**changes, "channel_block": channel_block}
+        network_only = {
+            **changes,
+            "channel_block": channel_block,
+            "device": None if device in ("auto", "cpu") else device,
+            "backend": None if backend == "auto" else backend,
+        }
         _refuse(model, [name for name, value in network_only.items() if value is not None])
         _fit_factorforge(given, task, seed, run)
         show_run(RunFolder.open(run))

@@ -16,7 +16,7 @@ _ONE_OFF_HOLIDAYS = ("2017-10-31",)  # five hundred years of Reformation
 
 # Holidays of some states, with the share of Germans who live in these (2015, rounded).
 _FIXED_REGIONAL = {"01-06": 0.32, "08-15": 0.1, "10-31": 0.15, "11-01": 0.57}
-_REGIONAL_DAYS_AFTER_EASTER = {0: 1.0, 49: 1.0, 60: 0.66}  # Easter, Whit Sunday, Corpus Christi
+_REGIONAL_DAYS_AFTER_EASTER = {0: 1.0, 49: 1.0, 60: 0.64}  # Easter, Whit Sunday, Corpus Christi
 
 
 def berlin_time(time: Shaped[np.ndarray, "*S"]) -> Shaped[np.ndarray, "*S"]:

@@ -164,10 +164,10 @@ def _parameters(tensors: Mapping[str, Any]) -> str:
     """Their number in all and in each part, the largest first."""
     sizes: dict[str, int] = {}
     for name, tensor in tensors.items():
-        *parts, _ = name.split(".")
-        part = ".".join(parts[: 2 if "bridge" in parts else 1])
+        *parts, last = name.split(".")
+        part = ".".join(parts[: 2 if "bridge" in parts else 1]) or last
         sizes[part] = sizes.get(part, 0) + tensor.numel()
-    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    ordered = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{part} {size:,}" for part, size in ordered)
     return f"{sum(sizes.values()):,}: {shown}"
 

@@ -130,7 +130,7 @@ def test_another_grid_or_scale_is_refused_by_name(task: Task, fitted: PowerForge
         "buses [0-9a-f]{16} and is asked for buses": {"bus_id": own.bus_id[::-1].copy()},
     }
     for words, changes in cases.items():
-        with pytest.raises(CheckpointError, match=f"{run} was trained for {words}.*; a network"):
+        with pytest.raises(CheckpointError, match=f"{run} was trained for {words}.*; a model"):
             fitted.predict(changed_layout(context, **changes))
 
 

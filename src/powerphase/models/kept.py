@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,21 +16,12 @@ from powerphase.models.training import Keeper
 from powerphase.scenarios import Context, Scenarios, Training
 
 
-class Config(Protocol):
-    """What the configuration of a kept model has: a frozen dataclass with these."""
-
-    def for_grid(self, grid: str) -> Any:
-        """The same, with what is left to the grid filled in."""
-
-    def variant(self, grid: str) -> str | None:
-        """What is not the default about it, in one word."""
-
-
 class Kept(ABC):
     """What all forecasters with a folder share; a model says how it learns and how it answers.
 
     Args:
-        config: all constants; the model's own defaults without one.
+        config: all constants, a frozen dataclass with `for_grid` and `variant`; the model's own
+            defaults without one.
         seed: fixes whatever is random in the model.
         run: a folder for what is learned; one that was interrupted there is continued.
     """

@@ -172,7 +172,7 @@ def test_too_few_windows_are_refused_in_a_sentence() -> None:
 
 def test_a_context_of_less_than_a_day_is_refused_in_a_sentence() -> None:
     series = history(30, seed=0)
-    sentence = f"looks at the day before, and a context has {DAY - 1} steps; give it {DAY} or more"
+    sentence = f"looks 1 days back or more, and a context has {DAY - 1} steps; give it {DAY}"
     with pytest.raises(TrainingError, match=re.escape(sentence)):
         learn_outlook(series, moments(len(series)), DAY - 1, DAY, CONFIG)
 

@@ -28,16 +28,16 @@ def day_features(
     dates, place = np.unique(berlin_time(time).astype("datetime64[D]"), return_inverse=True)
     noon = dates.astype("datetime64[s]") + np.timedelta64(12, "h")  # the same day in Berlin
     weekday, holiday = day_of_week(noon), holiday_share(noon)
-    before, after = holiday_share(noon - DAY), holiday_share(noon + DAY)
+    yesterday, tomorrow = holiday_share(noon - DAY), holiday_share(noon + DAY)
     works = (weekday < 5) * (1 - holiday)
     kinds = (1 - holiday)[:, None] * np.eye(7)[weekday]
     kinds[:, SUNDAY] += holiday
-    bridge = ((weekday == 4) * before + (weekday == 0) * after) * works
+    bridge = ((weekday == 4) * yesterday + (weekday == 0) * tomorrow) * works
     columns = [
         kinds,
         holiday * (weekday != SUNDAY),
-        before * works,
-        after * works,
+        yesterday * works,
+        tomorrow * works,
         bridge,
         *(period * (1 if festive_weekends else works) for period in _year_end(dates)),
     ]

@@ -1,10 +1,12 @@
-"""All constants of FactorForge. Their values were chosen on held-out days of training."""
+"""What can be chosen about FactorForge. The values were chosen on left-out days of training."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from powerphase.errors import ConfigError
 from powerphase.models.configuration import changed
+
+COUPLINGS = ("fan", "draws")
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,13 @@ class FactorForgeConfig:
                 raise ConfigError(f"{name} must be 1 or more, found {getattr(self, name)}")
         if not self.lag_days or min(self.lag_days) < 1 or not self.strengths:
             raise ConfigError("lag_days and strengths need a number each, days of 1 or more")
-        for name in ("calendar_strength", "recent_favour", "oversampling", "averaged_steps"):
+        for name in ("calendar_strength", "recent_favour", "averaged_steps"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, found {getattr(self, name)}")
+        if not 0 <= self.persistence < 1 or self.oversampling < 0:
+            raise ConfigError("persistence must be 0 or more and below 1, oversampling 0 or more")
+        if self.coupling not in COUPLINGS:
+            raise ConfigError(f"coupling must be one of {COUPLINGS}, found {self.coupling!r}")
         if min(self.strengths) <= 0 or min(self.recent_steps, default=1) < 1:
             raise ConfigError("strengths must be above 0 and recent_steps 1 or more")
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Float32, Float64
 from torch import Tensor
 
-from powerphase.axes import KINDS
+from powerphase.axes import KINDS, P
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.scenarios import READ_STEPS, Training
 from powerphase.seeds import stream
@@ -49,7 +49,7 @@ class Factors:
     noise: Float32[Tensor, "K+1 C"]
     """Each channel's mean absolute noise, as a line in the factors: level first, then slopes."""
     restless: Float32[Tensor, "R C"]
-    """What the directions that forget themselves within a step do to each channel: shared noise."""
+    """What all other directions of large variance do to each channel: noise that is shared."""
     persistence: Float64[Tensor, " K"]
     """Each factor's correlation with itself a step earlier."""
     share: Float64[Tensor, " K"]
@@ -83,9 +83,11 @@ def find_factors(
     directions, cross = _projected(record, mean, basis)
     slow, restless = _by_persistence(directions, config)
     # Both have mean 0, variance 1 and no correlation: a regression on them is a mean of products.
-    turn, share = _by_weight(slow, scale[:, None].numpy() * cross / len(directions))
-    turn, share = turn[:, : config.factors], share[: config.factors]
-    loading, shared = ((cross @ part).T / len(directions) for part in (turn, restless))
+    products = scale[:, None].numpy() * cross / len(directions)
+    slow, share = _by_weight(slow, products, _consumption(mean))
+    turn, left = np.split(slow, [config.factors], axis=1)
+    others = np.concatenate([left, restless], axis=1)
+    loading, shared = ((cross @ part).T / len(directions) for part in (turn, others))
     series = (directions - directions.mean(0)) @ turn
     found = Factors(
         mean,
@@ -94,7 +96,7 @@ def find_factors(
         _noise(record, mean, loading, series),
         torch.from_numpy(shared).float(),
         torch.from_numpy((series[1:] * series[:-1]).mean(0)),
-        torch.from_numpy(share / max(variance, np.finfo(float).tiny)),
+        torch.from_numpy(share[: config.factors] / max(variance, np.finfo(float).tiny)),
     )
     return found, series
 
@@ -193,7 +195,9 @@ def _by_persistence(
 
 
 def _by_weight(
-    slow: Float64[np.ndarray, "R K"], products: Float64[np.ndarray, "C R"]
+    slow: Float64[np.ndarray, "R K"],
+    products: Float64[np.ndarray, "C R"],
+    upward: Float64[np.ndarray, " C"],
 ) -> tuple[Float64[np.ndarray, "R K"], Float64[np.ndarray, " K"]]:
     """The slow directions turned so that the first moves the channels most, and so on; how much.
 
@@ -202,9 +206,16 @@ def _by_weight(
     loading = products @ slow
     weight, turn = np.linalg.eigh(loading.T @ loading)
     slow = slow @ turn[:, ::-1]
-    # The sign of an eigenvector is nobody's choice; with this one equal records agree on it.
-    total = (products @ slow).sum(0)
+    # The sign of an eigenvector is nobody's choice; so, a factor rises as power does.
+    total = upward @ (products @ slow)
     return slow * np.where(total < 0, -1.0, 1.0), weight[::-1].clip(min=0)
+
+
+def _consumption(mean: Float32[Tensor, " C"]) -> Float64[np.ndarray, " C"]:
+    """The mean P of every bus, in its channel: loads positive, generation negative; else 0."""
+    found = np.zeros(len(mean))
+    found[P::KINDS] = mean[P::KINDS].double().numpy()
+    return found
 
 
 def _noise(

@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float, Float64
 
 from powerphase.cost import Stopwatch, commit, hardware, peak_memory_gib, reset_peak_memory
-from powerphase.errors import ForecastError
+from powerphase.errors import CheckpointError, TrainingError
+from powerphase.models.device import team_size
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import OnBlock, find_factors
 from powerphase.models.factorforge.forge import Forge, time_of_day
-from powerphase.models.factorforge.outlook import learn_outlook
+from powerphase.models.factorforge.outlook import checked_origins, learn_outlook
 from powerphase.models.kept import Kept
 from powerphase.models.run import RunFolder
 from powerphase.models.training import Keeper
@@ -29,7 +30,7 @@ class FactorForge(Kept):
 
     Args:
         config: all constants.
-        seed: fixes the random directions in which the search for factors begins.
+        seed: fixes the random directions in which the search for factors begins, and draws.
         run: a folder for what is fitted.
         on_block: called as the record is read.
     """
@@ -65,8 +66,7 @@ class FactorForge(Kept):
 
     def answer(self, context: Context) -> Scenarios:
         """The scenarios of these windows."""
-        if self.forge is None:
-            raise ForecastError("factorforge is not fitted; call fit, or load a fitted one")
+        assert self.forge is not None, "`predict` asks only what is fitted"
         future, count = self.forge.future(context), self.config.scenarios
         if self.config.coupling == "draws":
             return self.forge.draws(future, context.future_time[:, 0], count, self.seed)
@@ -84,7 +84,13 @@ class FactorForge(Kept):
             RunFolder.open(self.run).finish(self.outcome)
 
     def _prepare(self, train: Training) -> None:
-        """Nothing to refuse: memory does not grow with the record."""
+        """Refuse what is too short to learn from, before the record is read; forget older fits."""
+        self.forge = self.series = self.outcome = None
+        windows = train.validation
+        size = (len(train.time), windows.context_steps, windows.horizon)
+        checked_origins(*size, self.config)
+        if team_size() > 1:
+            raise TrainingError("factorforge is fitted by one process; start it without torchrun")
 
     def _learn(self, train: Training, keeper: Keeper) -> dict[str, Any]:
         watch, windows = Stopwatch(), train.validation
@@ -109,5 +115,7 @@ class FactorForge(Kept):
         }
 
     def _take(self, folder: RunFolder) -> None:
+        if folder.header.outcome is None:
+            raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
         self.forge = Forge.unpacked(self.config, *folder.best())
         self.outcome = folder.header.outcome

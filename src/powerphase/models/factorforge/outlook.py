@@ -6,6 +6,7 @@ How wrong both are together is measured on days that they were not fitted on.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float64, Int, Shaped
@@ -38,7 +39,7 @@ class Outlook:
     seasons: bool
     """Whether the record was long enough to know the season."""
 
-    @property
+    @cached_property
     def covariance(self) -> Float64[np.ndarray, "H K K"]:
         """The errors' covariance at each step, with its neighbours.
 
@@ -108,29 +109,22 @@ class Lessons:
         config: FactorForgeConfig,
     ) -> None:
         self.series, self.n_past, self.horizon, self.config = series, n_past, horizon, config
-        # Windows begin at the record's first time of day, however long the context is.
-        first = -(-n_past // STEPS_PER_DAY) * STEPS_PER_DAY
-        self.origins = np.arange(first, len(series) - horizon + 1, STEPS_PER_DAY)
-        if len(self.origins) < LEAST_WINDOWS:
-            raise TrainingError(
-                f"factorforge learns from {LEAST_WINDOWS} days or more that can be forecast from "
-                f"{n_past} steps, and {len(series)} training steps have {len(self.origins)}; make "
-                "a longer record or shorten the context"
-            )
-        if n_past < STEPS_PER_DAY:
-            raise TrainingError(
-                f"factorforge looks at the day before, and a context has {n_past} steps; "
-                f"give it {STEPS_PER_DAY} or more"
-            )
+        self.origins = checked_origins(len(series), n_past, horizon, config)
         self.seasons = len(series) >= YEAR_DAYS * STEPS_PER_DAY
         self.slots = slot_of_day(time)
         self.features = day_features(time, self.seasons, config.festive_weekends)
 
     def learned(
-        self, windows: Int[np.ndarray, " B"], strengths: Float64[np.ndarray, " A"]
+        self,
+        windows: Int[np.ndarray, " B"],
+        strengths: Float64[np.ndarray, " A"],
+        hidden: Int[np.ndarray, "left_out H"] | None = None,
     ) -> tuple[Float64[np.ndarray, "slots W K"], Float64[np.ndarray, "A H F K"]]:
-        """The calendar, and for each strength the weights of the steps, from these windows."""
-        steps = np.unique(self._steps(windows))
+        """The calendar, and for each strength the weights of the steps, from these windows.
+
+        From hidden steps the calendar learns nothing, even if they are the past of a window.
+        """
+        steps = np.setdiff1d(self._steps(windows), [] if hidden is None else hidden)
         calendar = _learned_calendar(
             self.series[steps], self.slots[steps], self.features[steps], self.config
         )
@@ -144,7 +138,7 @@ class Lessons:
         """The errors of each strength on every window, learned without it and its neighbours."""
         n_windows = len(self.origins)
         fold = max(1, min(self.config.fold_days, n_windows // 3))
-        # What is left out must not be learned from as the past of a window either.
+        # What is left out should not be the past of what is learned from; short records allow less.
         gap = min(-(-(self.n_past + self.horizon) // STEPS_PER_DAY), n_windows // 8)
         folds = [np.arange(k, min(k + fold, n_windows)) for k in range(0, n_windows, fold)]
         return np.concatenate([self.errors(here, gap, strengths) for here in folds], axis=1)
@@ -155,7 +149,8 @@ class Lessons:
         """The errors on these windows, when neither they nor so many around them are learned."""
         number = np.arange(len(self.origins))
         away = number[(number < here[0] - gap) | (number > here[-1] + gap)]
-        calendar, weights = self.learned(away, strengths)
+        targets = self._steps(here)[:, self.n_past :]
+        calendar, weights = self.learned(away, strengths, targets)
         inputs, target = self._lesson(calendar, here)
         return target - applied(weights, inputs.swapaxes(0, 1)).swapaxes(1, 2)
 
@@ -177,6 +172,27 @@ class Lessons:
         """Less for the last steps, which come first among the inputs."""
         favoured = len(self.config.recent_steps) * self.series.shape[1]
         return np.where(np.arange(n_inputs) < favoured, 1 / self.config.recent_favour, 1.0)
+
+
+def checked_origins(
+    n_steps: int, n_past: int, horizon: int, config: FactorForgeConfig
+) -> Int[np.ndarray, " B"]:
+    """First steps of the windows that a record is learned from: one a day, if there are enough."""
+    # Windows begin at the record's first time of day, however long the context is.
+    first = -(-n_past // STEPS_PER_DAY) * STEPS_PER_DAY
+    origins = np.arange(first, n_steps - horizon + 1, STEPS_PER_DAY)
+    if min(config.lag_days) * STEPS_PER_DAY > n_past:
+        raise TrainingError(
+            f"factorforge looks {min(config.lag_days)} days back or more, and a context has "
+            f"{n_past} steps; give it {min(config.lag_days) * STEPS_PER_DAY} or more"
+        )
+    if len(origins) < LEAST_WINDOWS:
+        raise TrainingError(
+            f"factorforge learns from {LEAST_WINDOWS} days or more that can be forecast from "
+            f"{n_past} steps, and {n_steps} training steps have {len(origins)}; make a longer "
+            "record or shorten the context"
+        )
+    return origins
 
 
 def slot_of_day(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
@@ -221,7 +237,7 @@ def _inputs(
     horizon = features.shape[1]
     recent = [deviation[:, -steps:].mean(1) for steps in config.recent_steps]
     turn = deviation[:, -4:].mean(1) - deviation[:, -12:-4].mean(1)
-    days = [day for day in config.lag_days if day * STEPS_PER_DAY <= n_past] or [1]
+    days = [day for day in config.lag_days if day * STEPS_PER_DAY <= n_past]
     lags, means = [], []
     for day in days:
         first = n_past - day * STEPS_PER_DAY

@@ -1,0 +1,98 @@
+"""What is said of FactorForge's results is what the rows say."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from powerphase.grid.catalog import CATALOG
+from powerphase.records.result import read_results
+from powerphase.report.leaderboard import Board, leaderboard
+
+ROOT = Path(__file__).parents[1]
+PAGE = " ".join((ROOT / "docs" / "factorforge.md").read_text(encoding="utf-8").split())
+TARGETS = {
+    "crps": 0.6,
+    "distortion": 0.75,
+    "brier": 0.6,
+    "twcrps": 0.6,
+    "safety_mbrier": 1.0,
+    "cvar_0.1": 1.3,
+}
+GRIDS = ("activsg500", "pegase1354", "polish2383", "pegase2869", "polish3120", "pegase9241")
+
+
+@cache
+def board_of(grid: str) -> Board:
+    boards = leaderboard(read_results([ROOT / "results"]))
+    return next(b for b in boards if b.edition == "opsd-r" and b.grid == grid)
+
+
+def scores(grid: str, model: str) -> dict[str, float | None]:
+    return next(entry.mean for entry in board_of(grid).entries if entry.name == model)
+
+
+def ratio(grid: str, score: str, other: str) -> float | None:
+    ours, theirs = (scores(grid, model)[score] for model in ("factorforge", other))
+    return ours / theirs if theirs and ours is not None else None
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_table_of_ratios_is_that_of_the_rows(grid: str) -> None:
+    found = [ratio(grid, score, "powerforge") for score in TARGETS]
+    cells = []
+    for value, target in zip(found, TARGETS.values(), strict=True):
+        text = "–" if value is None else f"{value:.2f}"
+        cells.append(text if value is None or value <= target else f"*{text}*")
+    above = ratio(grid, "crps", "oracle")
+    assert above is not None
+    line = f"| {CATALOG[grid].title} | {' | '.join(cells)} | {above:.2f} |"
+    assert line in PAGE
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_its_rank_is_the_best_on_every_grid(grid: str) -> None:
+    ranked = [entry for entry in board_of(grid).entries if entry.rank is not None]
+    assert min(ranked, key=lambda entry: entry.rank or 0).name == "factorforge"
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_table_of_costs_is_that_of_the_rows(grid: str) -> None:
+    rows = read_results([ROOT / "results"])
+    (row,) = [
+        r
+        for r in rows
+        if (r.grid, r.edition, r.model, r.variant) == (grid, "opsd-r", "factorforge", None)
+    ]
+    cost = row.cost
+    seconds = f"{cost['train_s']:.0f} s | {cost['predict_s'] / len(row.windows):.2f} s"
+    assert f"| {CATALOG[grid].title} | {seconds} | {cost['peak_memory_gib']:.1f} GiB |" in PAGE
+
+
+def test_what_the_readme_and_the_results_say_of_it_is_so() -> None:
+    words = [
+        " ".join((ROOT / page).read_text().split()) for page in ("README.md", "docs/results.md")
+    ]
+    below = [round(100 * (1 - (ratio(grid, "crps", "powerforge") or 0))) for grid in GRIDS]
+    above = [ratio(grid, "crps", "oracle") or 0 for grid in GRIDS]
+    assert f"its CRPS is {min(below)} to {max(below)} % below PowerForge's on all six" in words[0]
+    low, high = (round(100 * (part(above) - 1)) for part in (min, max))
+    assert f"{low} to {high} % above that of the generator itself" in words[0]
+    assert f"a CRPS of {min(above):.2f} to {max(above):.2f} times the oracle's" in words[1]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("score", ["crps", "distortion", "brier", "twcrps"])
+def test_no_ranked_model_is_ahead_of_it(grid: str, score: str) -> None:
+    ranked = [entry for entry in board_of(grid).entries if entry.rank is not None]
+    found = [entry.mean[score] for entry in ranked]
+    assert scores(grid, "factorforge")[score] == min(value for value in found if value is not None)
+
+
+def test_what_the_oracle_would_miss_is_so() -> None:
+    powerforge, oracle = (scores("pegase2869", model) for model in ("powerforge", "oracle"))
+    assert f"{(oracle['crps'] or 0) / (powerforge['crps'] or 1):.2f} of PowerForge's" in PAGE
+    for grid, said in (("pegase2869", "1.44"), ("pegase1354", "1.34")):
+        values = [scores(grid, model)["cvar_0.1"] or 0 for model in ("oracle", "powerforge")]
+        assert f"{values[0] / values[1]:.2f}" == said
+        assert f"with {said}" in PAGE
