@@ -36,6 +36,11 @@ def hour_of_day(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
     return since_midnight.astype(np.float64) / 3600
 
 
+def quarter_of_day(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
+    """The quarter-hour of the day in Berlin, from 0 at midnight to 95."""
+    return np.floor(hour_of_day(time) * 4).astype(np.int64)
+
+
 def day_of_week(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
     """The weekday in Berlin: Monday is 0, Sunday 6."""
     days = berlin_time(time).astype("datetime64[D]").astype(np.int64)

@@ -12,9 +12,8 @@ from powerphase.models.kept import Kept
 from powerphase.models.registry import MODELS, make_model, model_class
 from powerphase.models.run import RunFolder, is_run
 from powerphase.models.trained import Trained
+from powerphase.synthesis.signals import SIGNALS
 from powerphase.task.windows import Task
-
-SIGNALS = ("load", "solar", "wind")
 
 
 def model_for(given: str, task: Task, seed: int) -> Forecaster:

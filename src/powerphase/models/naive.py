@@ -8,7 +8,7 @@ from jaxtyping import Float32, Int, Shaped
 from torch import Tensor
 
 from powerphase.axes import STEPS_PER_DAY
-from powerphase.clock import day_of_week, hour_of_day
+from powerphase.clock import day_of_week, quarter_of_day
 from powerphase.errors import ForecastError
 from powerphase.scenarios import Context, Scenarios, Training
 
@@ -96,8 +96,7 @@ class Climatology:
 
 def slot_of_week(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
     """The quarter-hour of the week in Berlin, from 0 on Monday at midnight to 671."""
-    quarter = np.floor(hour_of_day(time) * 4).astype(np.int64)
-    return day_of_week(time) * STEPS_PER_DAY + quarter
+    return day_of_week(time) * STEPS_PER_DAY + quarter_of_day(time)
 
 
 def _steps_by_slot(

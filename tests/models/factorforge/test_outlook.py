@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from powerphase.axes import STEPS_PER_DAY
+from powerphase.clock import quarter_of_day
 from powerphase.errors import TrainingError
 from powerphase.models.factorforge.calendar import YEAR_DAYS
 from powerphase.models.factorforge.config import FactorForgeConfig
@@ -17,7 +18,6 @@ from powerphase.models.factorforge.outlook import (
     Lessons,
     Outlook,
     learn_outlook,
-    slot_of_day,
 )
 from tests.models.factorforge import moments, profile, wandering
 
@@ -201,7 +201,7 @@ def test_what_follows_the_clock_of_berlin_is_forecast_exactly_when_it_is_changed
     """By whoever looks at the time in Greenwich, it is missed by an hour."""
 
     def by_the_clock(time: np.ndarray) -> np.ndarray:
-        return np.sin(2 * np.pi * slot_of_day(time) / DAY)[:, None]
+        return np.sin(2 * np.pi * quarter_of_day(time) / DAY)[:, None]
 
     learned = moments(60 * DAY)
     found = learn_outlook(by_the_clock(learned), learned, WEEK, DAY, CONFIG)
@@ -216,5 +216,5 @@ def test_slots_are_the_quarter_hours_of_the_day_in_berlin() -> None:
     time = np.arange("2016-03-20", "2016-11-05", np.timedelta64(35, "m"), dtype="datetime64[s]")
     local = [moment.replace(tzinfo=UTC).astimezone(BERLIN) for moment in time.astype(datetime)]
     wanted = [4 * moment.hour + moment.minute // 15 for moment in local]
-    assert slot_of_day(time).tolist() == wanted
+    assert quarter_of_day(time).tolist() == wanted
     assert set(wanted) == set(range(DAY))

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64, Int, Shaped
 
 from powerphase.axes import STEPS_PER_DAY
-from powerphase.clock import hour_of_day
+from powerphase.clock import quarter_of_day
 from powerphase.errors import TrainingError
 from powerphase.models.factorforge.calendar import YEAR_DAYS, day_features
 from powerphase.models.factorforge.config import FactorForgeConfig
@@ -56,7 +56,7 @@ class Outlook:
 
     def expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S K"]:
         """What the calendar lets one expect."""
-        return _expected(self.calendar, slot_of_day(time), self._features(time))
+        return _expected(self.calendar, quarter_of_day(time), self._features(time))
 
     def _features(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S D"]:
         return day_features(time, self.seasons, self.config.festive_weekends)
@@ -111,7 +111,7 @@ class Lessons:
         self.series, self.n_past, self.horizon, self.config = series, n_past, horizon, config
         self.origins = checked_origins(len(series), n_past, horizon, config)
         self.seasons = len(series) >= YEAR_DAYS * STEPS_PER_DAY
-        self.slots = slot_of_day(time)
+        self.slots = quarter_of_day(time)
         self.features = day_features(time, self.seasons, config.festive_weekends)
 
     def learned(
@@ -193,11 +193,6 @@ def checked_origins(
             "record or shorten the context"
         )
     return origins
-
-
-def slot_of_day(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
-    """The quarter-hour of the day in Berlin, from 0 to 95."""
-    return np.floor(hour_of_day(time) * STEPS_PER_DAY / 24).astype(np.int64)
 
 
 def _learned_calendar(

@@ -1,9 +1,10 @@
 """How much memory a training of PowerForge takes, before it is begun.
 
 The factors count tensors of each size that live at the peak, and were fitted to measurements: those
-of the kernels on an H200 with 500 to 9,241 buses, where a step's part is within 3 % of what was
-allocated; those of plain PyTorch on a CPU with 500 to 2,000 buses, with and without blocks. PEGASE
-9241 in blocks of 4,000 channels, with a batch of 4, then took 12.2 GiB where 12.3 were expected.
+of the kernels on an H200 with 500 to 9,241 buses, within 3 % of what a step then allocated (later
+trainings on the five larger grids took 12 to 18 % less than is said here); those of plain PyTorch on
+a CPU with 500 to 2,000 buses, with and without blocks. PEGASE 9241 in blocks of 4,000 channels, with
+a batch of 4, then took 12.2 GiB where 12.3 were expected.
 """
 
 from typing import NamedTuple
