@@ -2,9 +2,9 @@
 
 The factors count tensors of each size that live at the peak, and were fitted to measurements: those
 of the kernels on an H200 with 500 to 9,241 buses, within 3 % of what a step then allocated (later
-trainings on the five larger grids took 12 to 18 % less than is said here); those of plain PyTorch on
-a CPU with 500 to 2,000 buses, with and without blocks. PEGASE 9241 in blocks of 4,000 channels, with
-a batch of 4, then took 12.2 GiB where 12.3 were expected.
+trainings on the five larger grids took 12 to 18 % less than is said here); those of plain PyTorch
+on a CPU with 500 to 2,000 buses, with and without blocks. PEGASE 9241 in blocks of 4,000 channels,
+with a batch of 4, then took 12.2 GiB where 12.3 were expected.
 """
 
 from typing import NamedTuple
