@@ -109,7 +109,7 @@ def refused(
 def test_train_makes_a_run_and_shows_it(trained: tuple[Path, Result]) -> None:
     run, done = trained
     assert files_in(run) == {"model.json", "log.jsonl", WEIGHTS}
-    assert "powerforge on 56 channels: about" in done.stdout
+    assert "powerforge on 56 channels in batches of 4: about" in done.stdout
     for phrase in (
         "finished, 2 epochs",
         "seed 42",

@@ -202,7 +202,7 @@ Physical = Annotated[
 
 @app.command()
 def train(
-    model: Annotated[str, typer.Argument(help="The model to train: factorforge or powerforge.")],
+    model: Annotated[str, typer.Argument(help="Its name, or NAME+VARIANT, as powerforge+short.")],
     data: Data,
     out: Annotated[Path | None, typer.Option(help="By default runs/MODEL-GRID-SEED.")] = None,
     seed: Seed = 42,
@@ -229,9 +229,13 @@ def train(
     from powerphase.models.configuration import read_config
     from powerphase.models.run import RunFolder
     from powerphase.models.trained import Trained, with_training
+    from powerphase.models.variants import with_variants
 
-    kind, task = trainable(model), _task(data, "1")  # a training is the same for any test windows
-    given = kind.config_type() if config is None else read_config(kind.config_type, config)
+    name, *words = model.split("+")
+    kind, task = trainable(name), _task(data, "1")  # a training is the same for any test windows
+    configs: Any = kind.config_type
+    read = configs() if config is None else read_config(configs, config)
+    given = with_variants(read, words, configs.VARIANTS)
     changes = {"epochs": epochs, "batch_size": batch_size}
     run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
     if not issubclass(kind, Trained):
@@ -255,8 +259,10 @@ def train(
             run=run,
             on_progress=report,
         )
+        trained.settle(task.training)
         needed = trained.memory_gib(task.training, channel_block)
-        size = f"{task.layout.n_channels:,} channels"
+        size = f"{task.layout.n_channels:,} channels in batches of"
+        size = f"{size} {trained.config.training.batch_size}"
         console.print(f"{model} on {size}: about {needed:.1f} GiB beside torch itself")
         trained.fit(task.training)
     show_run(RunFolder.open(run))

@@ -112,16 +112,22 @@ def show_run(run: "RunFolder") -> None:
         table.add_row("parameters", _parameters(read_tensors(run.weights_file)[0]))
     table.add_row("configuration", ", ".join(_flat(h.config)))
     if curve:
-        found = [line["validation_crps"] for line in curve]
-        best = min(curve, key=lambda line: line["validation_crps"])
-        text = f"from {found[0]:.5f} to {best['validation_crps']:.5f} after epoch {best['epoch']}"
-        table.add_row("validation CRPS", f"{text}, learning rate {curve[-1]['learning_rate']:.1e}")
+        name = next(name for name in curve[0] if name.startswith("validation_"))
+        found = [line[name] for line in curve]
+        best = min(curve, key=lambda line: line[name])
+        text = f"from {found[0]:.5f} to {best[name]:.5f} after epoch {best['epoch']}"
+        table.add_row(_criterion(name), f"{text}, learning rate {curve[-1]['learning_rate']:.1e}")
         table.add_row("", _spark(found, 60))
     if h.outcome is not None:
         _add_cost(table, h.outcome)
     console.print(table)
     if h.outcome is not None and "factors" in h.outcome:
         _show_factors(h.outcome["factors"])
+
+
+def _criterion(name: str) -> str:
+    """What a training is chosen by, as people write it."""
+    return {"validation_crps": "validation CRPS"}.get(name, name.replace("_", " "))
 
 
 def _state(header: "Header", curve: Sequence[Mapping[str, Any]]) -> str:
@@ -236,7 +242,8 @@ def training_progress(label: str) -> Iterator[Callable[["TrainingProgress"], Non
         def report(now: "TrainingProgress") -> None:
             text = f"{label} steps"
             if now.loss is not None:
-                text = f"{label}: loss {now.loss:.5f}, validation CRPS {now.crps:.5f}"
+                found = f"{_criterion(f'validation_{now.criterion}')} {now.validation:.5f}"
+                text = f"{label}: loss {now.loss:.5f}, {found}"
             bar.update(task, completed=now.step, total=now.steps, description=text, visible=True)
 
         yield report

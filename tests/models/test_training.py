@@ -184,7 +184,7 @@ def test_the_best_epoch_by_validation_is_kept(scores: list[float], best: int) ->
     shelf = run(Scripted(scores), epochs=len(scores))
     weights, facts = shelf.best()
     assert [line["validation_crps"] for line in shelf.lines] == pytest.approx(scores)
-    assert facts == {"epoch": best, "crps": shelf.lines[best - 1]["validation_crps"]}
+    assert facts == {"epoch": best, "validation_crps": shelf.lines[best - 1]["validation_crps"]}
     assert int(weights["steps"]) == 3 * best
     alone = run(Scripted(scores), epochs=best)
     assert alone.saved is not None
@@ -241,7 +241,7 @@ def test_progress_counts_steps_and_tells_the_last_epoch() -> None:
     shelf = Shelf()
     Trainer(Scripted([2.0, 1.0]), flat_training(), config, 42, CPU, shelf, seen.append).run()
     assert [(now.step, now.steps) for now in seen] == [(k, 6) for k in range(1, 7)]
-    assert [now.crps for now in seen] == [None] * 3 + [2.0] * 3
+    assert [now.validation for now in seen] == [None] * 3 + [2.0] * 3
     assert [now.loss for now in seen] == [None] * 3 + [shelf.lines[0]["loss"]] * 3
 
 

@@ -64,6 +64,15 @@ def changed(config: Any, default: Any) -> list[str]:
     return names
 
 
+def replaced(config: C, values: Mapping[str, Any]) -> C:
+    """The config with other values in the fields of these dotted names."""
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        inner = replaced(getattr(config, first), {rest: value}) if rest else value
+        config = replace(config, **{first: inner})  # type: ignore[type-var]
+    return config
+
+
 class _Reading:
     """A config on its way from plain data, and what was found wrong so far."""
 

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from powerphase.errors import CheckpointError, ForecastError
+from powerphase.models.base import Prediction
 from powerphase.models.configuration import configured
 from powerphase.models.device import is_leader
 from powerphase.models.run import Header, Place, RunFolder
 from powerphase.models.training import Keeper
-from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.scenarios import Context, Training
 
 
 class Kept(ABC):
@@ -61,7 +62,7 @@ class Kept(ABC):
         """Be what was learned in the folder."""
 
     @abstractmethod
-    def answer(self, context: Context) -> Scenarios:
+    def answer(self, context: Context) -> Prediction:
         """The scenarios of windows that are in the model's place."""
 
     @property
@@ -114,7 +115,7 @@ class Kept(ABC):
             if is_leader():
                 folder.finish(self.outcome)
 
-    def predict(self, context: Context) -> Scenarios:
+    def predict(self, context: Context) -> Prediction:
         """The scenarios of these windows."""
         if not self.is_fitted or self._place is None:
             raise ForecastError(f"{self.name} is not trained; call fit, or load a training")

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -16,17 +16,18 @@ from powerphase.cost import (
     reset_peak_memory,
 )
 from powerphase.errors import TrainingError
+from powerphase.models.base import Prediction
 from powerphase.models.checkpoint import load_into
 from powerphase.models.device import choose_device
 from powerphase.models.kept import Kept
-from powerphase.models.run import Place, RunFolder
+from powerphase.models.run import Place, RunFolder, is_run
 from powerphase.models.training import (
     Keeper,
     OnProgress,
     Trainer,
     seed_torch,
 )
-from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.scenarios import Context, Training
 
 
 class Trained(Kept):
@@ -41,6 +42,9 @@ class Trained(Kept):
         run: a folder for the training; one that was interrupted there is continued.
         on_progress: called after each step.
     """
+
+    batch_sizes: ClassVar[tuple[int, ...]] = (200, 64, 32, 16, 8)
+    """Of which a model takes the first that fits, if its configuration leaves it open."""
 
     def __init__(
         self,
@@ -83,17 +87,34 @@ class Trained(Kept):
         """Number of steps that the training took."""
         return None if self.outcome is None else self.outcome["steps"]
 
-    def predict(self, context: Context) -> Scenarios:
+    def predict(self, context: Context) -> Prediction:
         """The scenarios of these windows."""
         if self.network is not None:
             self.network.to(context.past.device).eval()
         with torch.cuda.device_of(context.past):  # kernels run on the current device
             return super().predict(context)
 
-    def answer(self, context: Context) -> Scenarios:
+    def answer(self, context: Context) -> Prediction:
         """What the network says."""
-        found: Scenarios = self.network.scenarios(context)  # type: ignore[union-attr, operator]
+        found: Prediction = self.network.scenarios(context)  # type: ignore[union-attr, operator]
         return found
+
+    def settle(self, train: Training) -> None:
+        """Also choose a batch size, where neither the user nor the model's grid has one."""
+        super().settle(train)
+        if self.config.training.batch_size is not None:
+            return
+        if self.run is not None and is_run(self.run):
+            # Where the training was begun there may have been more memory, or less.
+            begun = RunFolder.open(self.run).header.config.get("training", {})
+            self.config = with_training(self.config, {"batch_size": begun.get("batch_size")})
+            return
+        there = free_memory_gib(choose_device(self.device))
+        asked = self.config
+        for size in self.batch_sizes:
+            self.config = with_training(asked, {"batch_size": size})
+            if there is None or self.memory_gib(train, self.channel_block) <= there:
+                break
 
     def _prepare(self, train: Training) -> None:
         """Refuse to begin what cannot fit; on a CPU, the system would kill it without a word."""
@@ -143,13 +164,14 @@ class Trained(Kept):
         trainer = Trainer(network, train, *options)
         trainer.run()
         weights, facts = keeper.best()
+        chosen_by = f"validation_{trainer.criterion}"
         load_into(network, weights, f"the best weights of {self.name}")
         network.zero_grad()  # gradients are in the memory of the recorded step
         self.network = network.eval()
         return {
             "steps": self.config.training.steps,
             "best_epoch": facts["epoch"],
-            "validation_crps": facts["crps"],
+            chosen_by: facts[chosen_by],
             "train_s": trainer.seconds,
             # Of a training made in several goes, nobody knows what one would have taken.
             "peak_memory_gib": None if trainer.continued else peak_memory_gib(device),

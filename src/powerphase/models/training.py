@@ -51,8 +51,10 @@ class Progress(NamedTuple):
     steps: int
     loss: float | None = None
     """Mean of the last epoch."""
-    crps: float | None = None
-    """On the validation windows, after the last epoch."""
+    validation: float | None = None
+    """On the validation windows, after the last epoch: what the network is chosen by."""
+    criterion: str = "crps"
+    """What that is."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -82,7 +84,8 @@ class Trainer:
     """One training of one network.
 
     A network is a module with `forward(context, target)`, which gives `Losses`,
-    `scenarios(context)`, and `prepare(batches)`, which is called once before the first step.
+    `scenarios(context)`, and `prepare(batches)`, which is called once before the first step. It is
+    chosen by the CRPS of its scenarios, or by its loss where it has `criterion = "loss"`.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Trainer:
         self.schedule = ReduceLROnPlateau(
             self.optimiser, factor=config.factor, patience=config.patience
         )
+        self.criterion: str = getattr(network, "criterion", "crps")
         self.epoch, self.best, self.seconds = 0, inf, 0.0
         self.hardware: list[str] = []
         """All that the training has run on."""
@@ -168,7 +172,7 @@ class Trainer:
             names = list(parts)
             rows.append(torch.stack(list(parts.values())))
             if members.leads:
-                self._report(Progress(number + 1, self.config.steps, *self._last))
+                self._report(Progress(number + 1, self.config.steps, *self._last, self.criterion))
         # One copy at the end of an epoch: a step that waited for its numbers would idle the GPU.
         table = (members.total(torch.stack(rows)) / members.size).cpu()
         found = {name: table[:, k].tolist() for k, name in enumerate(names)}
@@ -189,19 +193,24 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, windows: list[Any], members: Team) -> float:
-        """Mean CRPS on the validation windows, which is what checkpoint and schedule go by.
+        """Mean of the criterion on the validation windows, by which checkpoint and schedule go.
 
-        The loss itself would not do: moving weights and levels alone can lower it.
+        Where a loss can be lowered by moving its weights and levels alone, it would not do.
         """
         self.network.eval()
+        seed_torch(self.device, self.seed, "validation")
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         with self._out_of_memory("validation"):
             for context, target in windows:
-                total += len(target) * self._crps(context, target)
+                total += len(target) * self._judged(context, target)
         return float(members.total(total)) / len(self.train.validation)
 
-    def _crps(self, context: Context, target: Tensor) -> Tensor:
-        """Of these windows; a network may know a shorter way to it than through scenarios."""
+    def _judged(self, context: Context, target: Tensor) -> Tensor:
+        """The criterion of these windows."""
+        if self.criterion == "loss":
+            found: Losses = self.network(context, target)
+            return found.loss
+        # A network may know a shorter way to its CRPS than through scenarios.
         if hasattr(self.network, "crps"):
             return self.network.crps(context, target)  # type: ignore[operator]
         fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
@@ -225,7 +234,7 @@ class Trainer:
         self._last = (loss, found)
         if not members.leads:
             return
-        facts = {"epoch": self.epoch, "crps": found}
+        facts = {"epoch": self.epoch, f"validation_{self.criterion}": found}
         if better:
             self.keeper.keep_best(self.network.state_dict(), facts)
         self.keeper.log(
@@ -236,7 +245,7 @@ class Trainer:
                 **{f"loss/{name}": value for name, value in means.items()},
                 "gradient_norm": norm,
                 "learning_rate": float(f"{rate:.6g}"),  # on a GPU it has the digits of float32
-                "validation_crps": found,
+                f"validation_{self.criterion}": found,
                 "seconds": self.seconds,
             }
         )

@@ -1,10 +1,11 @@
 """What can be chosen about FactorForge. The values were chosen on left-out days of training."""
 
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
 from powerphase.errors import ConfigError
-from powerphase.models.configuration import changed
+from powerphase.models.variants import Variants, variant_of
 
 COUPLINGS = ("fan", "draws")
 
@@ -48,6 +49,8 @@ class FactorForgeConfig:
     coupling: Literal["fan", "draws"] = "fan"
     """Whether scenarios are quantiles that all channels take together, or draws of everything."""
 
+    VARIANTS: ClassVar[Variants] = MappingProxyType({"draws": {"coupling": "draws"}})
+
     def __post_init__(self) -> None:
         for name in ("rank", "factors", "fold_days", "scenarios"):
             if getattr(self, name) < 1:
@@ -70,6 +73,4 @@ class FactorForgeConfig:
 
     def variant(self, grid: str) -> str | None:
         """`draws` where scenarios are such, `custom` where anything else is not the default."""
-        names = changed(self, FactorForgeConfig())
-        words = ["draws"] * ("coupling" in names) + ["custom"] * bool(set(names) - {"coupling"})
-        return "-".join(words) or None
+        return variant_of(self, FactorForgeConfig(), self.VARIANTS)

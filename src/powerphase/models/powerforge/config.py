@@ -1,12 +1,13 @@
 """Every constant of PowerForge; the defaults are the paper's."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import ConfigError
-from powerphase.models.configuration import changed
 from powerphase.models.training_config import TrainingConfig
+from powerphase.models.variants import SHORT, Variants, variant_of
 
 BATCH_SIZES = {
     "activsg500": 32,
@@ -19,6 +20,16 @@ BATCH_SIZES = {
 """The paper's; they are what its GPUs could hold. Other grids take the default."""
 
 DEFAULT_BATCH_SIZE = 32
+
+ABLATIONS = {
+    "anchor": "no-anchor",
+    "quantile_regularisation": "no-quantile-regularisation",
+    "objective": "winner-takes-all",
+    "physics": "no-physics",
+    "bridge": "no-bridge",
+    "mixer": "no-mixer",
+}
+"""The paper's six switches, by field, and how a variant is called in which one is thrown."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,14 @@ class PowerForgeConfig:
 
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
+    VARIANTS: ClassVar[Variants] = MappingProxyType(
+        {
+            **{word: {name: False} for name, word in ABLATIONS.items()},
+            "winner-takes-all": {"objective": "winner-takes-all"},
+            **SHORT,
+        }
+    )
+
     def __post_init__(self) -> None:
         problems = [text for fails, text in self._rules() if fails]
         if problems:
@@ -131,28 +150,8 @@ class PowerForgeConfig:
         return replace(self, training=replace(self.training, batch_size=size))
 
     def variant(self, grid: str) -> str | None:
-        """What is not the paper's about it, in one word; None if nothing is."""
-        names = changed(self.for_grid(grid), PowerForgeConfig().for_grid(grid))
-        ablations = {name: text for name, text in ABLATIONS.items() if name in names}
-        words = list(ablations.values())
-        budget = {"training.epochs", "training.batches_per_epoch"} & set(names)
-        if budget and self.training.steps < TrainingConfig().steps:
-            words.append("short")
-            names = [name for name in names if name not in budget]
-        if set(names) - set(ablations):
-            words.append("custom")
-        return "-".join(words) or None
-
-
-ABLATIONS = {
-    "anchor": "no-anchor",
-    "quantile_regularisation": "no-quantile-regularisation",
-    "objective": "winner-takes-all",
-    "physics": "no-physics",
-    "bridge": "no-bridge",
-    "mixer": "no-mixer",
-}
-"""The paper's six switches, by field, and how a variant is called in which one is thrown."""
+        """What is not the paper's about it, in a word each; None if nothing is."""
+        return variant_of(self.for_grid(grid), PowerForgeConfig().for_grid(grid), self.VARIANTS)
 
 
 def _is_range(pair: tuple[float, ...]) -> bool:

@@ -1,0 +1,56 @@
+"""Variants: names for what is not a model's default.
+
+A config lists its variants as words and the fields that each sets. The same table serves both ways:
+`powerphase train deepar+reference` sets the fields, and a result row of a config that has them is
+called `deepar+reference`.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from powerphase.errors import UnknownName
+from powerphase.models.configuration import changed, replaced
+from powerphase.models.training_config import TrainingConfig
+
+C = TypeVar("C")
+
+Variants = Mapping[str, Mapping[str, Any]]
+"""Words, and by dotted name the fields that each sets; longer lists first."""
+
+BUDGET = ("training.epochs", "training.batches_per_epoch")
+
+SHORT: Variants = MappingProxyType({"short": {"training.epochs": 20}})
+"""A tenth of the reference's budget. Whatever trains less than the default is called so."""
+
+
+def with_variants(config: C, words: list[str], variants: Variants) -> C:
+    """The config with the fields of these words set."""
+    for word in words:
+        if word not in variants:
+            raise UnknownName.among("variant", word, variants)
+        config = replaced(config, variants[word])
+    return config
+
+
+def variant_of(config: Any, default: Any, variants: Variants) -> str | None:
+    """The words for what is not the default's; None if nothing is.
+
+    `custom` stands for whatever no word covers, `short` for any smaller budget of training.
+    """
+    left = {name: _value(config, name) for name in changed(config, default)}
+    words = []
+    for word, fields in variants.items():
+        if word != "short" and all(left.get(name) == value for name, value in fields.items()):
+            words.append(word)
+            left = {name: value for name, value in left.items() if name not in fields}
+    if set(BUDGET) & set(left) and config.training.steps < TrainingConfig().steps:
+        words.append("short")
+        left = {name: value for name, value in left.items() if name not in BUDGET}
+    return "-".join([*words, *["custom"] * bool(left)]) or None
+
+
+def _value(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
