@@ -11,10 +11,12 @@ from powerphase.models.base import Forecaster
 MODELS: Mapping[str, str] = MappingProxyType(
     {
         "climatology": "naive:Climatology",
+        "deepar": "deepar.model:DeepAR",
         "factorforge": "factorforge.model:FactorForge",
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
+        "timemcl": "timemcl.model:TimeMCL",
     }
 )
 """Where each model lives in this package; modules are loaded when a model is asked for."""

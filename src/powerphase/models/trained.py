@@ -80,7 +80,8 @@ class Trained(Kept):
         """Number of trained numbers."""
         if self.network is None:
             return None
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        parameters = self.network.parameters()
+        return sum(one.numel() for one in parameters if one.requires_grad)
 
     @property
     def n_steps(self) -> int | None:

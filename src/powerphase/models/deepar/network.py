@@ -1,0 +1,84 @@
+"""The network: the recurrent encoder, and a Gaussian of all channels for every step."""
+
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from powerphase.models.deepar.config import DeepARConfig
+from powerphase.models.deepar.head import (
+    LowRankGaussian,
+    Maps,
+    channel_sums,
+    negative_log_likelihood,
+)
+from powerphase.models.recurrent.blocks import blocks, summed
+from powerphase.models.recurrent.inputs import Window
+from powerphase.models.recurrent.network import RecurrentNetwork
+from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
+from powerphase.models.sampling import PathNoise, window_generators
+from powerphase.models.training import Losses
+from powerphase.scenarios import Context, Scenarios
+
+
+class DeepARNetwork(RecurrentNetwork):
+    """DeepAR for one grid; `RecurrentNetwork` says what can be given."""
+
+    config: DeepARConfig
+
+    def __init__(
+        self,
+        config: DeepARConfig,
+        n_channels: int,
+        context_steps: int,
+        horizon: int,
+        channel_block: int | None = None,
+    ) -> None:
+        super().__init__(config, n_channels, context_steps, horizon, channel_block)
+        self.head = LowRankGaussian(config.cells, n_channels, config.rank, config.least_variance)
+
+    @property
+    def counted(self) -> slice:
+        """All windows of a batch, or its first alone."""
+        return slice(1 if self.config.reduction == "first" else None)
+
+    def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+        """Minus the joint log-likelihood of z, summed over channels, mean over steps and windows.
+
+        That of the values themselves is larger by a constant, the logarithms of their scales.
+        """
+
+        def sums(here: slice, maps: Maps) -> Float[Tensor, "B steps sums"]:
+            values = self.judged_steps(window, here)
+            return channel_sums(self.head.gaussian(output, maps), values)
+
+        at_once = self.at_once(output)
+        pieces = zip(blocks(self.n_channels, at_once), self.head.blocks(at_once), strict=True)
+        found = summed(sums, pieces)
+        loss = negative_log_likelihood(found, self.head.rank, self.n_channels).mean()
+        parts = {"per channel": loss.detach() / self.n_channels}
+        return Losses(loss, parts)
+
+    @torch.no_grad()
+    def scenarios(self, context: Context, seed: int) -> Scenarios:
+        """Paths of equal weight."""
+        seen, n_paths = self.see(context), self.config.paths
+        values = self._empty_paths(context, n_paths)
+        for part in shares(n_paths, self.paths_at_once, len(values), self.n_channels):
+            # Anew for each share: its noise must not depend on how paths are divided.
+            generators = window_generators(seed, context.time, values.device)
+            noise = PathNoise(generators, n_paths, part)
+            roll_out(self.encoder, seen, partial(self._drawn, noise=noise), values[:, part])
+        check_paths(values, "deepar")
+        return Scenarios.equal(values)
+
+    def _drawn(self, known: Float[Tensor, "B P K"], noise: PathNoise) -> Float[Tensor, "B P C"]:
+        """One draw of z for each path."""
+        mean, factors, diagonal = self.head.gaussian(known, self.head.maps)
+        own = noise.normal(self.n_channels, mean)
+        shared = noise.normal(self.head.rank, mean)
+        drawn = mean + diagonal.sqrt() * own
+        for factor, common in zip(factors, shared.unbind(2), strict=True):
+            drawn = drawn + factor * common[..., None]
+        return drawn

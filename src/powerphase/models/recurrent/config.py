@@ -1,0 +1,65 @@
+"""What can be chosen about the recurrent front end; the configs of its models add to this."""
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeVar
+
+from powerphase.errors import ConfigError
+from powerphase.models.training_config import TrainingConfig
+from powerphase.models.variants import SHORT, Variants, variant_of
+
+R = TypeVar("R", bound="RecurrentConfig")
+
+REFERENCE_SCALE = MappingProxyType({"least_scale": 1e-10, "zero_scale": "batch"})
+
+REFERENCE_INPUTS = MappingProxyType({**REFERENCE_SCALE, "minute_period": 46})
+"""What the reference implementation does to all inputs, and we do not."""
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """How windows are scaled, what the LSTM is told of them, and how it is trained."""
+
+    lags: tuple[int, ...] = (1, 4, 12, 24, 48)
+    """Steps back that the LSTM is shown; as many first steps of a context serve for this alone."""
+    cells: int = 40
+    """Of each of the two layers."""
+    dropout: float = 0.1
+    """Between the layers."""
+    least_scale: float = 1e-4
+    """Floor of a channel's mean size in a context, normalised, by which it is divided."""
+    zero_scale: Literal["floor", "batch"] = "floor"
+    """What a channel that is zero all along is divided by: the floor, or the channel's average over
+    the batch that the window happens to be in."""
+    minute_period: int = 60
+    """What the minute goes round in; the reference takes the largest it saw, and one more."""
+
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
+
+    VARIANTS: ClassVar[Variants] = SHORT
+
+    def __post_init__(self) -> None:
+        problems = [text for fails, text in self._rules() if fails]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        return [
+            (not self.lags or min(self.lags) < 1, "lags needs a number, and all must be 1 or more"),
+            (len(set(self.lags)) < len(self.lags), "lags must differ from each other"),
+            (self.cells < 1, "cells must be 1 or more"),
+            (not 0 <= self.dropout < 1, "dropout must be in [0, 1)"),
+            (self.least_scale <= 0, "least_scale must be above 0"),
+            (self.minute_period < 1, "minute_period must be 1 or more"),
+        ]
+
+    def for_grid(self: R, grid: str) -> R:
+        """The same: a batch size that is not given is the largest that fits."""
+        return self
+
+    def variant(self, grid: str) -> str | None:
+        """What is not the default about it, in a word each; None if nothing is."""
+        default: Any = type(self)()
+        size = self.training.batch_size
+        default = replace(default, training=replace(default.training, batch_size=size))
+        return variant_of(self, default, self.VARIANTS)

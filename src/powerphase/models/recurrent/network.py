@@ -1,0 +1,113 @@
+"""What the networks with this front end share: inputs, the loss of a batch, encoded contexts."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from powerphase.models.recurrent.blocks import channels_at_once
+from powerphase.models.recurrent.encoder import RecurrentEncoder
+from powerphase.models.recurrent.inputs import Window, clock, scales
+from powerphase.models.recurrent.rollout import Seen, see
+from powerphase.models.training import Losses
+from powerphase.scenarios import Batches, Context, Scenarios
+
+Input = tuple[
+    Float[Tensor, "W T C"], Float[Tensor, "W H C"], Float[Tensor, "W steps 6"], Float[Tensor, "W C"]
+]
+"""Past, target, clock and scale of the windows that count."""
+
+
+class RecurrentNetwork(nn.Module, ABC):
+    """A head on the recurrent encoder; a model says what its loss is and how it draws.
+
+    Args:
+        config: all constants, a `RecurrentConfig`.
+        n_channels: channels of the grid, C.
+        context_steps: steps before each window, T.
+        horizon: steps to forecast, H.
+        channel_block: how many channels to work on at a time. It computes the same, with less
+            memory.
+        condition: width of a linear layer on top of the LSTM; None for none.
+    """
+
+    criterion: ClassVar[str] = "loss"
+    paths_at_once: int | None = None
+    """How many paths to roll out at a time; None for as many as keep a step's values small."""
+
+    def __init__(
+        self,
+        config: Any,
+        n_channels: int,
+        context_steps: int,
+        horizon: int,
+        channel_block: int | None = None,
+        condition: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.n_channels, self.horizon = config, n_channels, horizon
+        self.channel_block = channel_block
+        self.encoder = RecurrentEncoder(config, n_channels, context_steps, channel_block, condition)
+
+    @abstractmethod
+    def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+        """The loss of what the encoder knew before each step, and its parts."""
+
+    @abstractmethod
+    def scenarios(self, context: Context, seed: int) -> Scenarios:
+        """The scenarios of these windows."""
+
+    @property
+    def counted(self) -> slice:
+        """Which windows of a batch the loss is of."""
+        return slice(None)
+
+    def prepare(self, batches: Batches) -> None:
+        """Nothing is measured before the first step."""
+
+    def forward(self, context: Context, target: Float[Tensor, "B H C"]) -> Losses:
+        """The loss of a batch, and its parts."""
+        return self.losses(*self.inputs(context, target))
+
+    def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
+        """All that `losses` wants to know of a batch."""
+        here, scale = self.counted, scales(context.past, self.config, in_batch=True)
+        return context.past[here], target[here], self._clock(context)[here], scale[here]
+
+    def losses(
+        self,
+        past: Float[Tensor, "B T C"],
+        target: Float[Tensor, "B H C"],
+        clock: Float[Tensor, "B steps 6"],
+        scale: Float[Tensor, "B C"],
+    ) -> Losses:
+        """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
+        window = Window(past, target, scale)
+        loss, parts = self.judged(self.encoder(window, clock), window)
+        floored = scale <= self.config.least_scale
+        found = {"largest input": window.largest(), "zero channels": floored.to(scale).mean()}
+        return Losses(loss, {**parts, **found})
+
+    def see(self, context: Context) -> Seen:
+        """What is known of these windows when their forecast begins."""
+        scale = scales(context.past, self.config, in_batch=False)
+        return see(self.encoder, Window(context.past, None, scale), self._clock(context))
+
+    def judged_steps(self, window: Window, channels: slice) -> Float[Tensor, "B steps C"]:
+        """Z of the steps that the encoder's outputs are held against."""
+        return window.scaled(channels)[:, self.encoder.reach :]
+
+    def at_once(self, output: Float[Tensor, "B steps K"], copies: int = 1) -> int:
+        """Channels of a block, of which a head makes so many tensors side by side."""
+        rows = copies * output.shape[0] * output.shape[1]
+        return channels_at_once(self.channel_block, self.n_channels, rows)
+
+    def _clock(self, context: Context) -> Float[Tensor, "B steps 6"]:
+        time = context.time[:, self.encoder.reach :]
+        return clock(time, self.config.minute_period).to(context.past, non_blocking=True)
+
+    def _empty_paths(self, context: Context, n_paths: int) -> Float[Tensor, "B P H C"]:
+        size = (len(context.past), n_paths, self.horizon, self.n_channels)
+        return torch.empty(size, device=context.past.device, dtype=context.past.dtype)

@@ -1,0 +1,63 @@
+"""What the LSTM is told: scales, and what the clock says."""
+
+import numpy as np
+import pytest
+import torch
+
+from powerphase.models.recurrent.config import RecurrentConfig
+from powerphase.models.recurrent.inputs import Window, clock, scales
+from tests.models.recurrent.toys import windows_of
+
+PLAIN = RecurrentConfig(lags=(1, 4))
+REFERENCE = RecurrentConfig(lags=(1, 4), least_scale=1e-10, zero_scale="batch")
+
+
+def test_a_scale_is_the_mean_size_of_the_steps_that_are_encoded() -> None:
+    past = torch.tensor([[100.0, -100, 100, 100, -3, 1]])[..., None]
+    assert scales(past, PLAIN, in_batch=True).tolist() == [[2.0]]
+
+
+def test_small_and_zero_channels_are_divided_by_the_floor() -> None:
+    past = torch.tensor([0.0, 1e-9, -1e-3])[None, None].expand(2, 6, 3)
+    torch.testing.assert_close(
+        scales(past, PLAIN, in_batch=True)[0], torch.tensor([1e-4, 1e-4, 1e-3])
+    )
+
+
+def test_the_reference_divides_a_zero_channel_by_its_average_in_the_batch() -> None:
+    past = torch.zeros(4, 6, 2)
+    past[0, :, 0] = 2.0
+    found = scales(past, REFERENCE, in_batch=True)
+    torch.testing.assert_close(found[:, 0], torch.tensor([2.0, 0.5, 0.5, 0.5]))
+    torch.testing.assert_close(found[:, 1], torch.full((4,), 1e-10))
+
+
+def test_windows_of_a_forecast_know_nothing_of_each_other() -> None:
+    past = torch.zeros(4, 6, 2)
+    past[0] = 2.0
+    alone = scales(past[1:2], REFERENCE, in_batch=True)
+    assert torch.equal(scales(past, REFERENCE, in_batch=False)[1:2], alone)
+
+
+def test_the_largest_input_is_that_of_all_scaled_values() -> None:
+    context, target = windows_of()
+    target[1, 2, 3] = -77.0
+    given = Window(context.past, target, scales(context.past, PLAIN, in_batch=True))
+    torch.testing.assert_close(given.largest(), given.scaled(slice(None)).abs().max())
+
+
+def test_the_clock_is_that_of_utc() -> None:
+    monday_six = np.array([["2015-06-01T06:00", "2015-06-07T12:15"]], dtype="datetime64[s]")
+    found = clock(monday_six, 60)[0].numpy()
+    last_day = 2 * np.pi * 6 / 7
+    expected = [[1, 0, 0, 1, 1, 0], [0, 1, -1, 0, np.cos(last_day), np.sin(last_day)]]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("period", "distance"), [(60, np.sqrt(2)), (46, 2 * np.sin(np.pi / 46))])
+def test_a_quarter_to_is_a_quarter_from_the_full_hour_but_not_in_the_reference(
+    period: int, distance: float
+) -> None:
+    time = np.array([["2015-06-01T06:00", "2015-06-01T06:45"]], dtype="datetime64[s]")
+    full, quarter_to = clock(time, period)[0, :, :2]
+    assert float((full - quarter_to).norm()) == pytest.approx(distance)

@@ -1,0 +1,193 @@
+"""What holds for every forecaster with a recurrent encoder: training, keeping, forecasting."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from powerphase.errors import ConfigError, TrainingError
+from powerphase.models import trained as trained_module
+from powerphase.models.base import Forecaster
+from powerphase.models.deepar.model import DeepAR
+from powerphase.models.registry import model_class
+from powerphase.models.run import RunFolder
+from powerphase.models.training import Progress
+from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
+from tests.models.toys import curve_of, same_weights
+
+MODELS = [DeepAR]
+CASES = [(DeepAR, {}), (DeepAR, {"rank": 3}), (DeepAR, {"reduction": "first"})]
+
+each_model = pytest.mark.parametrize("kind", MODELS)
+each_case = pytest.mark.parametrize(("kind", "changes"), CASES)
+
+
+def fitted(kind: Any, changes: dict[str, Any] | None = None, **options: Any) -> Any:
+    model = kind(tiny(kind.config_type, **(changes or {})), device="cpu", **options)
+    model.fit(training_of(waves()))
+    return model
+
+
+def odd_waves() -> np.ndarray:
+    """Channels that are zero, constant, nearly zero, and zero until the horizon."""
+    values = waves()
+    values[:, 0], values[:, 1], values[:, 2] = 0.0, 1.05, 1e-9 * values[:, 2]
+    values[:, 3] = np.where(np.arange(len(values)) % 60 < 50, 0.0, 0.3)
+    return values
+
+
+@each_model
+def test_a_model_is_a_forecaster_that_the_command_line_knows(kind: Any) -> None:
+    assert isinstance(kind(), Forecaster)
+    assert model_class(kind.name) is kind
+
+
+@each_case
+def test_a_training_that_is_cut_ends_with_the_same_weights(
+    kind: Any, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(now: Progress) -> None:
+        if now.step == 5:
+            raise Stopped
+
+    whole = fitted(kind, changes, run=tmp_path / "whole")
+    with pytest.raises(Stopped):
+        fitted(kind, changes, run=tmp_path / "cut", on_progress=stop)
+    cut = fitted(kind, changes, run=tmp_path / "cut")
+    assert same_weights(whole.network, cut.network)
+    assert curve_of(tmp_path / "whole") == curve_of(tmp_path / "cut")
+    assert {"best_epoch", "validation_loss"} <= whole.outcome.keys()
+
+
+@each_model
+def test_a_loaded_model_forecasts_the_same_whatever_was_asked_before(
+    kind: Any, tmp_path: Path
+) -> None:
+    model = fitted(kind, run=tmp_path / "run")
+    loaded, windows = kind.load(tmp_path / "run"), training_of(waves()).validation
+    first, second = (model.predict(windows.context(number)) for number in (0, 1))
+    torch.manual_seed(7)
+    loaded.network.train()
+    for expected, number in ((second, 1), (first, 0)):
+        found = loaded.predict(windows.context(number))
+        assert torch.equal(found.values, expected.values)
+        assert torch.equal(found.weights, expected.weights)
+    assert not torch.equal(first.values, second.values)
+
+
+@each_case
+def test_windows_that_are_asked_for_together_do_not_meet(
+    kind: Any, changes: dict[str, Any]
+) -> None:
+    model = fitted(kind, {**changes, "zero_scale": "batch"})
+    context, _ = windows_of(dtype=torch.float32)
+    context.past[1, :, 2] = 0.0
+    together = model.predict(context)
+    for number in range(3):
+        alone = model.predict(window(context, number))
+        torch.testing.assert_close(alone.values[0], together.values[number], rtol=1e-4, atol=1e-4)
+
+
+@each_case
+@pytest.mark.parametrize("block", [1, 3, 8])
+def test_blocks_change_neither_loss_nor_gradient(
+    kind: Any, changes: dict[str, Any], block: int
+) -> None:
+    found = []
+    for size in (None, block):
+        torch.manual_seed(1)
+        config = tiny(kind.config_type, **changes)
+        network = kind.network_type(config, 8, CONTEXT, 6, size).double().eval()
+        loss, parts = network(*windows_of())
+        loss.backward()
+        found.append([loss, *parts.values(), *(one.grad for one in network.parameters())])
+    for whole, part in zip(*found, strict=True):
+        torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
+
+
+@each_model
+def test_paths_are_the_same_however_many_go_at_once(kind: Any) -> None:
+    model, (context, _) = fitted(kind), windows_of(dtype=torch.float32)
+    whole = model.predict(context)
+    model.network.paths_at_once = 3
+    found = model.predict(context)
+    torch.testing.assert_close(found.values, whole.values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.weights, whole.weights)
+
+
+@each_case
+@pytest.mark.parametrize("scale", [{}, {"least_scale": 1e-10, "zero_scale": "batch"}])
+def test_zero_and_constant_channels_stay_finite_and_are_told_of(
+    kind: Any, changes: dict[str, Any], scale: dict[str, Any], tmp_path: Path
+) -> None:
+    train = training_of(odd_waves())
+    model = kind(tiny(kind.config_type, **changes, **scale), device="cpu", run=tmp_path / "run")
+    model.fit(train)
+    model.predict(train.validation.context(0))
+    last = RunFolder.open(tmp_path / "run").curve()[-1]
+    assert last["loss/zero channels"] >= (1 / 8 if scale else 2 / 8)
+    assert last["loss/largest input"] >= 1
+
+
+@each_model
+def test_missing_values_stop_a_training(kind: Any) -> None:
+    values = waves()
+    values[:, 5] = np.nan
+    with pytest.raises(TrainingError, match=r"step 1: .*loss became nan.*; nothing is kept; lower"):
+        kind(tiny(kind.config_type), device="cpu").fit(training_of(values))
+
+
+@each_model
+def test_doubles_are_forecast_as_doubles(kind: Any) -> None:
+    model, (context, _) = fitted(kind), windows_of()
+    model.network.double()
+    assert model.predict(context).values.dtype == torch.float64
+
+
+@each_model
+def test_smaller_blocks_and_batches_take_less_memory(kind: Any) -> None:
+    train, sizes = training_of(waves()), []
+    for batch, block in ((200, None), (200, 4), (200, 1), (8, 1)):
+        model = kind(tiny(kind.config_type, training={"batch_size": batch}))
+        sizes.append(model.memory_gib(train, block))
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 4
+
+
+@each_model
+def test_an_open_batch_size_is_the_largest_that_fits_and_no_variant(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = training_of(waves())
+    there = kind(tiny(kind.config_type, training={"batch_size": 64})).memory_gib(train)
+    monkeypatch.setattr(trained_module, "free_memory_gib", lambda device: there)
+    model = kind(tiny(kind.config_type, training={"batch_size": None}))
+    model.settle(train)
+    assert model.config.training.batch_size == 64
+    wide = kind(kind.config_type(lags=(1,)))
+    wide.settle(train)
+    assert wide.config.training.batch_size < 64
+    wide.config = replace(wide.config, lags=kind.config_type().lags)
+    assert wide.variant is None
+
+
+@each_model
+def test_variants_are_named(kind: Any) -> None:
+    for word, fields in kind.config_type.VARIANTS.items():
+        changes = {name: value for name, value in fields.items() if "." not in name}
+        if changes:
+            assert kind.config_type(**changes).variant("ieee14") == word
+
+
+@each_model
+def test_odd_configurations_are_refused_in_one_sentence(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=r"lags must differ.*; cells must be 1 or more; least_sc"):
+        kind.config_type(lags=(1, 1), cells=0, least_scale=0.0)
+    with pytest.raises(ConfigError, match="lags needs a number, and all must be 1 or more"):
+        kind.config_type(lags=())
