@@ -14,12 +14,20 @@ from powerphase.models.base import Forecaster
 from powerphase.models.deepar.model import DeepAR
 from powerphase.models.registry import model_class
 from powerphase.models.run import RunFolder
+from powerphase.models.timemcl.model import TimeMCL
 from powerphase.models.training import Progress
 from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
 from tests.models.toys import curve_of, same_weights
 
-MODELS = [DeepAR]
-CASES = [(DeepAR, {}), (DeepAR, {"rank": 3}), (DeepAR, {"reduction": "first"})]
+MODELS = [DeepAR, TimeMCL]
+CASES = [
+    (DeepAR, {}),
+    (DeepAR, {"rank": 3}),
+    (DeepAR, {"reduction": "first"}),
+    (TimeMCL, {}),
+    (TimeMCL, {"objective": "annealed", "cooling": 1e-4}),
+    (TimeMCL, {"resamples": 5, "leak": True}),
+]
 
 each_model = pytest.mark.parametrize("kind", MODELS)
 each_case = pytest.mark.parametrize(("kind", "changes"), CASES)
