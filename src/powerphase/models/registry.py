@@ -11,6 +11,7 @@ from powerphase.models.base import Forecaster
 MODELS: Mapping[str, str] = MappingProxyType(
     {
         "climatology": "naive:Climatology",
+        "ets": "ets.model:ETS",
         "factorforge": "factorforge.model:FactorForge",
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
