@@ -12,6 +12,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
     {
         "climatology": "naive:Climatology",
         "deepar": "deepar.model:DeepAR",
+        "ets": "ets.model:ETS",
         "factorforge": "factorforge.model:FactorForge",
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",

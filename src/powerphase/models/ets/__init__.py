@@ -1,0 +1,1 @@
+"""ETS: additive Holt-Winters smoothing of every channel by itself."""
