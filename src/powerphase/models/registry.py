@@ -15,6 +15,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
+        "timeprism": "timeprism.model:TimePrism",
     }
 )
 """Where each model lives in this package; modules are loaded when a model is asked for."""
