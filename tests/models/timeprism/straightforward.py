@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.network import TimePrismNetwork
@@ -18,15 +19,9 @@ class Forecast(NamedTuple):
 
 
 def average(series: Tensor, steps: int) -> Tensor:
-    """The moving average along the last axis, one step after another."""
-    last = series.shape[-1] - 1
-    means = [
-        torch.stack(
-            [series[..., min(max(t + d, 0), last)] for d in range(-(steps // 2), steps // 2 + 1)]
-        ).mean(0)
-        for t in range(last + 1)
-    ]
-    return torch.stack(means, dim=-1)
+    """The moving average of each row."""
+    half = steps // 2
+    return F.avg_pool1d(F.pad(series, (half, half), mode="replicate"), steps, stride=1)
 
 
 def forecast(network: TimePrismNetwork, past: Tensor, borrows: bool = False) -> Forecast:
@@ -64,5 +59,5 @@ def loss(network: TimePrismNetwork, past: Tensor, target: Tensor, temperature: f
         won = (torch.softmax(-distance.detach() / temperature, dim=1) * distance).sum(1)
     else:
         won = nearest
-    entropy = torch.nn.functional.cross_entropy(made.logits, winner.squeeze(1))
+    entropy = F.cross_entropy(made.logits, winner.squeeze(1))
     return won.mean() + config.score_weight * entropy

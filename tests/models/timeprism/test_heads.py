@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from powerphase.models.timeprism.heads import averaged_back, moving_average
+from powerphase.models.timeprism.heads import averaged_back
 from powerphase.models.timeprism.judge import split
 from tests.models.timeprism import CONTEXT, HORIZON, network_of, small
 from tests.models.timeprism.straightforward import average
@@ -13,8 +13,9 @@ from tests.models.timeprism.straightforward import average
 def test_weights_of_a_moving_average_act_on_the_series_itself(steps: int) -> None:
     generator = torch.Generator().manual_seed(1)
     series, weight = torch.randn(2, 5, 10, generator=generator, dtype=torch.float64)
-    averaged = average(series, steps)
-    torch.testing.assert_close(moving_average(series, steps), averaged)
+    around = torch.arange(-(steps // 2), steps // 2 + 1)
+    averaged = torch.stack([series[:, (t + around).clamp(0, 9)].mean(1) for t in range(10)], dim=1)
+    torch.testing.assert_close(average(series, steps), averaged)
     torch.testing.assert_close(averaged_back(weight, steps) @ series.T, weight @ averaged.T)
 
 

@@ -153,7 +153,7 @@ def test_blocks_of_channels_change_no_result(task: Task, fitted: TimePrism) -> N
         model = TimePrism(small(), device="cpu", channel_block=block)
         model.fit(task.training)
         found = model.predict(context)
-        torch.testing.assert_close(whole(found).values, wanted.values, rtol=0, atol=1e-5)
+        torch.testing.assert_close(whole(found).values, wanted.values, rtol=0, atol=1e-4)
 
 
 def test_an_answer_comes_in_blocks_that_cover_all_channels(

@@ -13,9 +13,12 @@ from torch.nn import functional as F
 
 from powerphase.models.timeprism.config import TimePrismConfig
 
+ALIGNED_ROWS = 16
+"""What a GPU's matrix products like: results that are whole multiples of so many numbers."""
+
 
 class Folded(NamedTuple):
-    """One linear map in place of all heads; its rows are trends, seasons and logits, in order.
+    """One linear map in place of all heads: trends, seasons, logits, and zeros that fill it up.
 
     A hypothesis is the sum of a trend and a season, so what seasons have in common can be the
     trends'. Here it is: distances of sums come from products, which lose digits on what is common.
@@ -58,17 +61,15 @@ class Heads(nn.Module):
         trend, season = (part.unflatten(0, (-1, self.horizon)) for part in parts[:2])
         common = season.mean(0)
         moved = ((trend + common).flatten(0, 1), (season - common).flatten(0, 1))
-        return torch.cat([*moved, parts[2]])
-
-
-def moving_average(series: Float[Tensor, "R T"], steps: int) -> Float[Tensor, "R T"]:
-    """The mean of so many steps around each; beyond the ends, the last value goes on."""
-    half = steps // 2
-    return F.avg_pool1d(F.pad(series, (half, half), mode="replicate"), steps, stride=1)
+        rows = torch.cat([*moved, parts[2]])
+        return F.pad(rows, (0, 0, 0, -len(rows) % ALIGNED_ROWS))
 
 
 def averaged_back(weight: Float[Tensor, "J T"], steps: int) -> Float[Tensor, "J T"]:
-    """The weights that do to a series what these do to its moving average."""
+    """The weights that do to a series what these do to its moving average.
+
+    That is the mean of so many steps around each; beyond the ends, the last value goes on.
+    """
     half, length = steps // 2, weight.shape[1]
     reached = F.avg_pool1d(F.pad(weight, (2 * half, 2 * half)), steps, stride=1)
     first, inner, last = reached.split([half + 1, length - 2, half + 1], dim=1)

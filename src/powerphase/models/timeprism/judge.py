@@ -5,6 +5,7 @@ in the forward pass, with the slope of its loss along the heads; what is kept is
 heads are.
 """
 
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -60,9 +61,9 @@ class _Judged(torch.autograd.Function):
         weight, bias, past, target, terms, learns = given
         slope = Folded(torch.zeros_like(weight), torch.zeros_like(bias)) if learns else None
         tally = _tally(Folded(weight, bias), past, target, terms, slope)
-        if slope is not None:
-            ctx.save_for_backward(*slope)
         count = past.shape[0] * past.shape[2]
+        if slope is not None:
+            ctx.save_for_backward(*(part / count for part in slope))
         shown = (tally.distance / count, tally.score / count, tally.largest, tally.won.mean())
         parts = torch.stack([part.to(past.dtype) for part in shown])
         ctx.mark_non_differentiable(parts)
@@ -83,18 +84,28 @@ def _tally(
     """Go through all blocks; where a slope is asked for, it is added up on the way."""
     zero = torch.zeros((), dtype=torch.float64, device=past.device)
     tally = Tally(zero, zero, past.new_zeros(()), past.new_zeros(terms.config.hypotheses))
-    count = past.shape[0] * past.shape[2]
-    for before, after in zip(past.split(terms.at_once, 2), target.split(terms.at_once, 2),
-                             strict=True):  # fmt: skip
-        rows, truth = scaled(before, after, terms.config)
-        made = torch.addmm(folded.bias, rows, folded.weight.T).to(rows.dtype)
-        tally = _with_block(tally, made, truth, terms, None if slope is None else 1 / count)
-        largest = torch.stack([rows.abs().amax(), truth.abs().amax(), tally.largest]).amax()
-        tally = tally._replace(largest=largest)
-        if slope is not None:
-            slope.weight.addmm_(made.T, rows)
-            slope.bias.add_(made.sum(0))
+    blocks = zip(past.split(terms.at_once, 2), target.split(terms.at_once, 2), strict=True)
+    for before, after in blocks:
+        tally = _with_block(tally, folded, *scaled(before, after, terms.config), terms, slope)
     return tally
+
+
+def _with_block(
+    tally: Tally,
+    folded: Folded,
+    rows: Float[Tensor, "R T"],
+    truth: Float[Tensor, "R H"],
+    terms: Terms,
+    slope: Folded | None,
+) -> Tally:
+    """The tally with a block, which is forgotten."""
+    made = torch.addmm(folded.bias, rows, folded.weight.T).to(rows.dtype)
+    tally = _judge(tally, made, truth, terms, slope is not None)
+    if slope is not None:
+        slope.weight.addmm_(made.T, rows)
+        slope.bias.add_(made.sum(0))
+    sizes = [torch.linalg.vector_norm(part, ord=inf) for part in (rows, truth)]
+    return tally._replace(largest=torch.stack([*sizes, tally.largest]).amax())
 
 
 def scaled(
@@ -128,20 +139,20 @@ def split(
 ) -> tuple[Float[Tensor, "R N H"], Float[Tensor, "R K H"], Float[Tensor, "R M"]]:
     """Trends, seasons and logits of what the heads made, where it is."""
     sizes = [config.trends * horizon, config.seasons * horizon, config.hypotheses]
-    trend, season, logit = made.split(sizes, dim=1)
+    trend, season, logit = made[:, : sum(sizes)].split(sizes, dim=1)
     return trend.unflatten(1, (-1, horizon)), season.unflatten(1, (-1, horizon)), logit
 
 
-def _with_block(
+def _judge(
     tally: Tally,
     made: Float[Tensor, "R J"],
     truth: Float[Tensor, "R H"],
     terms: Terms,
-    factor: float | None,
+    learns: bool,
 ) -> Tally:
-    """The tally with a block; given a factor, what was made is overwritten by its slopes."""
+    """The tally with these hypotheses; what was made is overwritten by slopes, if it learns."""
     trend, season, logit = split(made, terms.config, truth.shape[1])
-    sides = Sides(trend.neg_().add_(truth.unsqueeze(1)), season)
+    sides = Sides(torch.sub(truth.unsqueeze(1), trend, out=trend), season)
     with exact_products():
         distance = distances(sides)
         winner, least = nearest(sides, distance)
@@ -153,10 +164,10 @@ def _with_block(
             score=tally.score - log.gather(1, winner).sum(dtype=torch.float64),
             won=tally.won.scatter(0, winner.flatten(), 1),
         )
-        if factor is not None:
-            put_slopes(sides, share.mul_(factor))
+        if learns:
+            put_slopes(sides, share)
             weights = log.exp_().scatter_add_(1, winner, torch.full_like(least, -1))
-            torch.mul(weights, terms.config.score_weight * factor, out=logit)
+            torch.mul(weights, terms.config.score_weight, out=logit)
     return tally
 
 

@@ -1,5 +1,7 @@
 """The network: heads that all channels share, and the loss by which they are trained."""
 
+from math import log
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -66,7 +68,7 @@ class TimePrismNetwork(nn.Module):
         config = self.config
         last = (self.steps - 1).clamp(min=0)
         epoch = torch.div(last, config.training.batches_per_epoch, rounding_mode="floor")
-        return config.temperature * torch.pow(config.temperature_decay, epoch.double())
+        return config.temperature * torch.exp(log(config.temperature_decay) * epoch.double())
 
     @torch.no_grad()
     def scenarios(
