@@ -18,6 +18,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
         "timemcl": "timemcl.model:TimeMCL",
+        "timeprism": "timeprism.model:TimePrism",
     }
 )
 """Where each model lives in this package; modules are loaded when a model is asked for."""

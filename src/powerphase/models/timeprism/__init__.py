@@ -1,0 +1,1 @@
+"""TimePrism: every channel by itself, in hundreds of weighted hypotheses."""

@@ -1,0 +1,90 @@
+"""What can be chosen about TimePrism; the defaults are the reference's, less its quirks."""
+
+from dataclasses import dataclass, field
+from math import isqrt
+from types import MappingProxyType
+from typing import ClassVar, Literal
+
+from powerphase.errors import ConfigError
+from powerphase.models.configuration import replaced
+from powerphase.models.training_config import TrainingConfig
+from powerphase.models.variants import SHORT, Variants, variant_of
+
+OBJECTIVES = ("relaxed", "plain", "annealed")
+
+
+@dataclass(frozen=True)
+class TimePrismConfig:
+    """How many hypotheses there are, how they are trained, and for how long."""
+
+    # The hypotheses: every trend with every season.
+    hypotheses: int = 625
+    average_steps: int = 7
+    """Steps of the moving average that is the trend of a context."""
+    least_scale: float = 1e-4
+    """Of the mean absolute value by which a channel is divided, in normalised units."""
+    borrows_scale: bool = False
+    """Whether, in training, a channel that is all zero takes its mean scale in the batch."""
+
+    # The loss: which hypotheses a target teaches, and how well their weights tell the nearest.
+    objective: Literal["relaxed", "plain", "annealed"] = "relaxed"
+    loser_share: float = 0.01
+    """What all but the nearest hypothesis share of the loss, if it is relaxed."""
+    temperature: float = 10.0
+    """Where an annealed loss begins: each hypothesis has a share of exp(−distance / it)."""
+    temperature_decay: float = 0.95
+    """By epoch."""
+    temperature_limit: float = 5e-4
+    """Below it, the nearest hypothesis has it all."""
+    score_weight: float = 1.0
+
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
+
+    VARIANTS: ClassVar[Variants] = MappingProxyType(
+        {
+            "reference": {"least_scale": 1e-10, "borrows_scale": True},
+            "tiny-scales": {"least_scale": 1e-10},
+            "sixteen": {"hypotheses": 16},
+            "plain": {"objective": "plain"},
+            "annealed": {"objective": "annealed"},
+            **SHORT,
+        }
+    )
+
+    def __post_init__(self) -> None:
+        problems = [text for fails, text in self._rules() if fails]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        positive = ("least_scale", "temperature", "temperature_limit")
+        return [
+            (self.hypotheses < 2, "hypotheses must be 2 or more"),
+            (self.average_steps < 1 or self.average_steps % 2 == 0, "average_steps must be odd"),
+            *((getattr(self, name) <= 0, f"{name} must be above 0") for name in positive),
+            (not 0 <= self.loser_share < 1, "loser_share must be in [0, 1)"),
+            (not 0 < self.temperature_decay <= 1, "temperature_decay must be in (0, 1]"),
+            (self.score_weight < 0, "score_weight must be 0 or more"),
+            (self.objective not in OBJECTIVES, f"objective must be one of {OBJECTIVES}"),
+        ]
+
+    @property
+    def trends(self) -> int:
+        """The largest divisor of the number of hypotheses that is not above its square root."""
+        root = isqrt(self.hypotheses)
+        return next(n for n in range(root, 0, -1) if self.hypotheses % n == 0)
+
+    @property
+    def seasons(self) -> int:
+        """How many seasons each trend is met by."""
+        return self.hypotheses // self.trends
+
+    def for_grid(self, grid: str) -> "TimePrismConfig":
+        """The same: the batch size is what fits, whatever the grid."""
+        return self
+
+    def variant(self, grid: str) -> str | None:
+        """What is not the default about it; None if nothing is."""
+        # How large a batch the machine could hold is no choice.
+        size = {"training.batch_size": self.training.batch_size}
+        return variant_of(self, replaced(TimePrismConfig(), size), self.VARIANTS)

@@ -1,0 +1,185 @@
+"""From contexts and targets to the loss, and back: hypotheses of a block of channels at a time.
+
+The loss is a mean over windows and channels. So a block's hypotheses are made, judged and forgotten
+in the forward pass, with the slope of its loss along the heads; what is kept is as small as the
+heads are.
+"""
+
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from powerphase.models.timeprism.config import TimePrismConfig
+from powerphase.models.timeprism.distances import (
+    Sides,
+    distances,
+    exact_products,
+    nearest,
+    put_slopes,
+)
+from powerphase.models.timeprism.heads import Folded
+
+PARTS = ("distance", "score", "largest input", "winning share")
+
+
+class Terms(NamedTuple):
+    """By what hypotheses are judged."""
+
+    config: TimePrismConfig
+    temperature: Float[Tensor, ""]
+    at_once: int
+    """Channels of a block."""
+
+
+class Tally(NamedTuple):
+    """What is known of all blocks so far."""
+
+    distance: Float[Tensor, ""]
+    score: Float[Tensor, ""]
+    largest: Float[Tensor, ""]
+    """The largest number that went in, scaled."""
+    won: Float[Tensor, " M"]
+    """1 for each hypothesis that was the nearest somewhere."""
+
+
+def judged(
+    folded: Folded, past: Float[Tensor, "B T C"], target: Float[Tensor, "B H C"], terms: Terms
+) -> tuple[Float[Tensor, ""], Float[Tensor, " 4"]]:
+    """The loss, with gradients along the folded heads, and its parts for reading."""
+    learns = torch.is_grad_enabled() and folded.weight.requires_grad
+    apply: Any = _Judged.apply
+    loss, parts = apply(*folded, past, target, terms, learns)
+    return loss, parts
+
+
+class _Judged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        weight, bias, past, target, terms, learns = given
+        slope = Folded(torch.zeros_like(weight), torch.zeros_like(bias)) if learns else None
+        tally = _tally(Folded(weight, bias), past, target, terms, slope)
+        count = past.shape[0] * past.shape[2]
+        if slope is not None:
+            ctx.save_for_backward(*(part / count for part in slope))
+        shown = (tally.distance / count, tally.score / count, tally.largest, tally.won.mean())
+        parts = torch.stack([part.to(past.dtype) for part in shown])
+        ctx.mark_non_differentiable(parts)
+        return parts[0] + terms.config.score_weight * parts[1], parts
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        return *torch._foreach_mul(ctx.saved_tensors, upstream), *[None] * 4
+
+
+def _tally(
+    folded: Folded,
+    past: Float[Tensor, "B T C"],
+    target: Float[Tensor, "B H C"],
+    terms: Terms,
+    slope: Folded | None,
+) -> Tally:
+    """Go through all blocks; where a slope is asked for, it is added up on the way."""
+    zero = torch.zeros((), dtype=torch.float64, device=past.device)
+    tally = Tally(zero, zero, past.new_zeros(()), past.new_zeros(terms.config.hypotheses))
+    blocks = zip(past.split(terms.at_once, 2), target.split(terms.at_once, 2), strict=True)
+    for before, after in blocks:
+        tally = _with_block(tally, folded, *scaled(before, after, terms.config), terms, slope)
+    return tally
+
+
+def _with_block(
+    tally: Tally,
+    folded: Folded,
+    rows: Float[Tensor, "R T"],
+    truth: Float[Tensor, "R H"],
+    terms: Terms,
+    slope: Folded | None,
+) -> Tally:
+    """The tally with a block, which is forgotten."""
+    made = torch.addmm(folded.bias, rows, folded.weight.T).to(rows.dtype)
+    tally = _judge(tally, made, truth, terms, slope is not None)
+    if slope is not None:
+        slope.weight.addmm_(made.T, rows)
+        slope.bias.add_(made.sum(0))
+    sizes = [torch.linalg.vector_norm(part, ord=inf) for part in (rows, truth)]
+    return tally._replace(largest=torch.stack([*sizes, tally.largest]).amax())
+
+
+def scaled(
+    past: Float[Tensor, "B T W"], target: Float[Tensor, "B H W"], config: TimePrismConfig
+) -> tuple[Float[Tensor, "R T"], Float[Tensor, "R H"]]:
+    """Contexts and targets in units of each context's size, one row for every window's channel."""
+    scale = scale_of(past, config.least_scale, config.borrows_scale)
+    return rows_of(past, scale), rows_of(target, scale)
+
+
+def scale_of(
+    past: Float[Tensor, "B T W"], least: float, borrows: bool = False
+) -> Float[Tensor, "B W"]:
+    """The mean absolute value of each context."""
+    scale = torch.linalg.vector_norm(past, ord=1, dim=1) / past.shape[1]
+    if borrows:
+        scale = torch.where(scale > 0, scale, scale.mean(0))
+    return scale.clamp(min=least)
+
+
+def rows_of(series: Float[Tensor, "B S W"], scale: Float[Tensor, "B W"]) -> Float[Tensor, "R S"]:
+    """The series divided by its scale, one row for every window's channel."""
+    windows, steps, width = series.shape
+    rows = series.new_empty(windows, width, steps)
+    torch.div(series.mT, scale.unsqueeze(2), out=rows)
+    return rows.flatten(0, 1)
+
+
+def split(
+    made: Float[Tensor, "R J"], config: TimePrismConfig, horizon: int
+) -> tuple[Float[Tensor, "R N H"], Float[Tensor, "R K H"], Float[Tensor, "R M"]]:
+    """Trends, seasons and logits of what the heads made, where it is."""
+    sizes = [config.trends * horizon, config.seasons * horizon, config.hypotheses]
+    trend, season, logit = made[:, : sum(sizes)].split(sizes, dim=1)
+    return trend.unflatten(1, (-1, horizon)), season.unflatten(1, (-1, horizon)), logit
+
+
+def _judge(
+    tally: Tally,
+    made: Float[Tensor, "R J"],
+    truth: Float[Tensor, "R H"],
+    terms: Terms,
+    learns: bool,
+) -> Tally:
+    """The tally with these hypotheses; what was made is overwritten by slopes, if it learns."""
+    trend, season, logit = split(made, terms.config, truth.shape[1])
+    sides = Sides(torch.sub(truth.unsqueeze(1), trend, out=trend), season)
+    with exact_products():
+        distance = distances(sides)
+        winner, least = nearest(sides, distance)
+        distance.scatter_(1, winner, least)
+        share = shares(distance, winner, terms)
+        log = torch.log_softmax(logit, dim=1)
+        tally = tally._replace(
+            distance=tally.distance + (share * distance).sum(1).sum(dtype=torch.float64),
+            score=tally.score - log.gather(1, winner).sum(dtype=torch.float64),
+            won=tally.won.scatter(0, winner.flatten(), 1),
+        )
+        if learns:
+            put_slopes(sides, share)
+            weights = log.exp_().scatter_add_(1, winner, torch.full_like(least, -1))
+            torch.mul(weights, terms.config.score_weight, out=logit)
+    return tally
+
+
+def shares(
+    distance: Float[Tensor, "R M"], winner: Int[Tensor, "R 1"], terms: Terms
+) -> Float[Tensor, "R M"]:
+    """What each hypothesis has of the loss; no gradient goes through it."""
+    config = terms.config
+    lost = config.loser_share if config.objective == "relaxed" else 0.0
+    each = torch.full_like(distance, lost / (config.hypotheses - 1))
+    each.scatter_(1, winner, 1 - lost)
+    if config.objective != "annealed":
+        return each
+    soft = torch.softmax(-distance / terms.temperature, dim=1)
+    return torch.where(terms.temperature > config.temperature_limit, soft, each)

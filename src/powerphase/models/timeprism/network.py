@@ -1,0 +1,94 @@
+"""The network: heads that all channels share, and the loss by which they are trained."""
+
+from math import log
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from powerphase.models.timeprism.config import TimePrismConfig
+from powerphase.models.timeprism.heads import Folded, Heads
+from powerphase.models.timeprism.judge import PARTS, Terms, judged, rows_of, scale_of, split
+from powerphase.models.training import Losses
+from powerphase.scenarios import Batches, Context, Scenarios
+
+ROWS_AT_ONCE = 2**15
+"""Windows × channels of a block, where nobody says: large enough for a GPU's matrix products."""
+
+
+class TimePrismNetwork(nn.Module):
+    """TimePrism for windows of one length, of any grid.
+
+    Args:
+        config: all constants.
+        context_steps: steps before each window, T.
+        horizon: steps to forecast, H.
+        channel_block: how many channels to judge at a time. It computes the same, with less memory.
+    """
+
+    criterion = "loss"
+
+    def __init__(
+        self,
+        config: TimePrismConfig,
+        context_steps: int,
+        horizon: int,
+        channel_block: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.horizon, self.channel_block = config, horizon, channel_block
+        self.heads = Heads(config, context_steps, horizon)
+        self.steps: Tensor
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def prepare(self, batches: Batches) -> None:
+        """Nothing has to be known before the first step."""
+
+    def forward(self, context: Context, target: Float[Tensor, "B H C"]) -> Losses:
+        """The loss of a batch, and its parts."""
+        return self.losses(*self.inputs(context, target))
+
+    def inputs(
+        self, context: Context, target: Float[Tensor, "B H C"]
+    ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B H C"]]:
+        """All that `losses` wants to know of a batch."""
+        return context.past, target
+
+    def losses(self, past: Float[Tensor, "B T C"], target: Float[Tensor, "B H C"]) -> Losses:
+        """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
+        if self.training:
+            self.steps += 1
+        at_once = channels_at_once(self.channel_block, len(past))
+        terms = Terms(self.config, self.temperature().to(past.dtype), at_once)
+        loss, parts = judged(self.heads.folded(), past, target, terms)
+        return Losses(loss, dict(zip(PARTS, parts.unbind(), strict=True)))
+
+    def temperature(self) -> Float[Tensor, ""]:
+        """Of the epoch in which the last step was taken."""
+        config = self.config
+        last = (self.steps - 1).clamp(min=0)
+        epoch = torch.div(last, config.training.batches_per_epoch, rounding_mode="floor")
+        return config.temperature * torch.exp(log(config.temperature_decay) * epoch.double())
+
+    @torch.no_grad()
+    def scenarios(
+        self, context: Context, channels: slice = slice(None), folded: Folded | None = None
+    ) -> Scenarios:
+        """All hypotheses of these windows' channels, weighted for each channel by itself."""
+        weight, bias = self.heads.folded() if folded is None else folded
+        past = context.past[..., channels]
+        # Of the window alone: a forecast must not depend on what other windows are asked for.
+        scale = scale_of(past, self.config.least_scale)
+        made = torch.addmm(bias, rows_of(past, scale), weight.T)
+        trend, season, logit = split(made, self.config, self.horizon)
+        trend, season = (
+            part.unflatten(0, scale.shape).movedim(1, 3).contiguous() * scale[:, None, None]
+            for part in (trend, season)
+        )  # B N H W
+        weights = torch.softmax(logit, dim=1).unflatten(0, scale.shape).mT.contiguous()
+        return Scenarios((trend.unsqueeze(2) + season.unsqueeze(1)).flatten(1, 2), weights)
+
+
+def channels_at_once(channel_block: int | None, windows: int) -> int:
+    """How many channels of so many windows are judged at a time."""
+    return channel_block or max(1, ROWS_AT_ONCE // windows)
