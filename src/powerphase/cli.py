@@ -219,7 +219,7 @@ def train(
 ) -> None:
     """Train a model; an interrupted training continues, and ends as if it had not been.
 
-    FactorForge is fitted in one go, and has no epochs, batches, blocks, devices or backends.
+    FactorForge and ETS are fitted in one go, and have no epochs, batches, blocks or backends.
 
     On several GPUs: `torchrun --nproc-per-node 4 --no-python powerphase train …`
 
@@ -233,7 +233,7 @@ def train(
 
     name, *words = model.split("+")
     kind, task = trainable(name), _task(data, "1")  # a training is the same for any test windows
-    configs: Any = kind.config_type
+    configs = kind.config_type
     read = configs() if config is None else read_config(configs, config)
     given = with_variants(read, words, configs.VARIANTS)
     changes = {"epochs": epochs, "batch_size": batch_size}
@@ -242,11 +242,11 @@ def train(
         network_only = {
             **changes,
             "channel_block": channel_block,
-            "device": None if device in ("auto", "cpu") else device,
+            "device": None if kind.takes_device or device in ("auto", "cpu") else device,
             "backend": None if backend == "auto" else backend,
         }
-        _refuse(model, [name for name, value in network_only.items() if value is not None])
-        _fit_factorforge(given, task, seed, run)
+        _refuse(name, [option for option, value in network_only.items() if value is not None])
+        _fit_in_one_go(kind, given, task, seed, run, device)
         show_run(RunFolder.open(run))
         return
     with training_progress(model) as report:
@@ -289,7 +289,7 @@ def forecast(
 
     task = _task(data, windows)
     with progress(f"{model} windows", MofNCompleteColumn()) as report:
-        fitted = model_for(model, task, seed)
+        fitted = model_for(model, task, seed, device)
         if physical:
             live = make_forecast(fitted, task, device=device)
             made = make_physical(live, task, out=out, on_progress=report)
@@ -405,15 +405,16 @@ def _refuse(model: str, options: list[str]) -> None:
         raise TrainingError(f"{named}: {model} is no network and has none of it; leave it out")
 
 
-def _fit_factorforge(config: Any, task: "Task", seed: int, run: Path) -> None:
-    """Fit it, and note what its factors follow."""
+def _fit_in_one_go(kind: Any, config: Any, task: "Task", seed: int, run: Path, device: str) -> None:
+    """Fit a model that is no network; of FactorForge, note what its factors follow."""
     from powerphase.bench.models import drivers
-    from powerphase.models.factorforge.model import FactorForge
 
-    with progress("factorforge steps read", MofNCompleteColumn()) as report:
-        model = FactorForge(config, seed=seed, run=run, on_block=report)
+    place = {"device": device} if kind.takes_device else {}
+    with progress(f"{kind.name}, {kind.counts}", MofNCompleteColumn()) as report:
+        model = kind(config, seed=seed, run=run, on_block=report, **place)
         model.fit(task.training)
-        model.follow(drivers(task))
+        if hasattr(model, "follow"):
+            model.follow(drivers(task))
 
 
 def _show_balance(balance: Mapping[str, Any] | None, variant: str | None) -> None:
@@ -451,7 +452,7 @@ def _score(
         if is_forecast(forecast) or ("/" in forecast and not is_run(forecast)):
             given = load_forecast(forecast)
         else:
-            given = make_forecast(model_for(forecast, task, seed), task, device=device)
+            given = make_forecast(model_for(forecast, task, seed, device), task, device=device)
         if physical:
             given = make_physical(given, task)
         return score_forecast(given, task, device=device, on_progress=report)

@@ -119,6 +119,8 @@ def show_run(run: "RunFolder") -> None:
         table.add_row(_criterion(name), f"{text}, learning rate {curve[-1]['learning_rate']:.1e}")
         table.add_row("", _spark(found, 60))
     if h.outcome is not None:
+        if "ets" in h.outcome:
+            table.add_row("channels", _smoothed(h.outcome["ets"]))
         _add_cost(table, h.outcome)
     console.print(table)
     if h.outcome is not None and "factors" in h.outcome:
@@ -138,6 +140,17 @@ def _state(header: "Header", curve: Sequence[Mapping[str, Any]]) -> str:
     if header.outcome is not None:
         return f"finished, {epochs} epochs"
     return f"UNFINISHED, {curve[-1]['epoch'] if curve else 0} of {epochs} epochs"
+
+
+def _smoothed(facts: Mapping[str, Any]) -> str:
+    """What was found when every channel was smoothed."""
+    median = [
+        f"{name} {'–' if found is None else format(found, '.3f')}"
+        for name, found in facts["median"].items()
+    ]
+    bounds = [f"{name} {facts[f'{name}_at_bound']:,}" for name in facts["median"]]
+    still = f"{facts['constant']:,} never move, {facts['tiny']:,} hardly"
+    return f"{still}; medians: {', '.join(median)}; at a bound: {', '.join(bounds)}"
 
 
 def _show_factors(facts: Mapping[str, Any]) -> None:

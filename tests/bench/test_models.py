@@ -13,6 +13,7 @@ from powerphase.bench.oracle import Oracle
 from powerphase.dataset.generation import generate
 from powerphase.dataset.store import Store
 from powerphase.errors import CheckpointError, TrainingError, UnknownName
+from powerphase.models.ets.config import ETSConfig
 from powerphase.models.factorforge.model import FactorForge
 from powerphase.models.naive import LastWeek
 from powerphase.models.powerforge.model import PowerForge
@@ -130,13 +131,27 @@ def test_a_forecast_can_be_continued_by_the_loaded_model(
         assert torch.equal(one.values, other.values)
 
 
+def test_a_name_may_be_followed_by_variants(task: Task) -> None:
+    assert model_for("ets", task, 7).config == ETSConfig()
+    found = model_for("ets+season-24+stale", task, 7, "cpu")
+    assert (found.config.season, found.config.origin) == (24, "training-end")
+    assert (found.seed, found.device) == (7, "cpu")
+    assert model_for("factorforge+draws", task, 7).config.coupling == "draws"
+    with pytest.raises(UnknownName, match="no variant 'stail'; did you mean stale"):
+        model_for("ets+stail", task, 7)
+    with pytest.raises(UnknownName, match="last-week has no variants, and 'last-week\\+draws'"):
+        model_for("last-week+draws", task, 7)
+    with pytest.raises(TrainingError, match="`powerphase train deepar\\+reference --data"):
+        model_for("deepar+reference", task, 7)
+
+
 def test_only_models_that_can_be_kept_are_trained() -> None:
     assert trainable("powerforge") is PowerForge
     assert trainable("factorforge") is FactorForge
     with pytest.raises(
         TrainingError,
         match="last-week needs no training, `powerphase forecast last-week` fits it; trained are "
-        "factorforge, powerforge",
+        "deepar, ets, factorforge, powerforge, timemcl, timeprism",
     ):
         trainable("last-week")
     with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):

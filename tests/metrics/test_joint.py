@@ -6,6 +6,7 @@ import scoringrules
 import torch
 
 from powerphase.metrics import proper
+from powerphase.metrics.kernels import spreads
 from powerphase.metrics.proper import N_PROJECTIONS, energy_score, projections
 from powerphase.scenarios import Scenarios
 from tests.metrics import naive
@@ -47,14 +48,22 @@ def test_the_energy_score_of_one_number_is_crps() -> None:
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
 
 
+@pytest.mark.parametrize("n_scenarios", [1, 2, 7, 100])
 @pytest.mark.parametrize("pairs_at_once", [1, 100, 250])
-def test_the_energy_score_does_not_depend_on_how_many_pairs_are_held(
-    pairs_at_once: int, monkeypatch: pytest.MonkeyPatch
+def test_plain_torch_finds_the_same_spreads_however_many_pairs_are_held(
+    n_scenarios: int, pairs_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors, weights = projected(7)
-    wanted = energy_score(errors, weights)
+    errors, weights = projected(n_scenarios)
     monkeypatch.setattr(proper, "PAIRS_AT_ONCE", pairs_at_once)
-    torch.testing.assert_close(energy_score(errors, weights), wanted, rtol=1e-13, atol=0)
+    found = proper.plain_spreads(errors, weights)
+    torch.testing.assert_close(found, spreads(errors, weights), rtol=1e-12, atol=0)
+
+
+def test_scenarios_that_are_copies_have_no_spread() -> None:
+    errors = torch.full((5, 3, 64), 1e3, dtype=torch.float64)
+    weights = torch.full((5,), 0.2, dtype=torch.float64)
+    assert (spreads(errors, weights) == 0).all()
+    assert (proper.plain_spreads(errors, weights) == 0).all()
 
 
 def test_projected_states_are_as_long_as_their_root_mean_square() -> None:

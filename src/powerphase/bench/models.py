@@ -12,26 +12,35 @@ from powerphase.models.kept import Kept
 from powerphase.models.registry import MODELS, make_model, model_class
 from powerphase.models.run import RunFolder, is_run
 from powerphase.models.trained import Trained
+from powerphase.models.variants import with_variants
 from powerphase.synthesis.signals import SIGNALS
 from powerphase.task.windows import Task
 
 
-def model_for(given: str, task: Task, seed: int) -> Forecaster:
-    """The model of that name for this task, not yet fitted; or the one trained in that folder."""
+def model_for(given: str, task: Task, seed: int, device: str = "auto") -> Forecaster:
+    """The model of that name for this task, not yet fitted; or the one trained in that folder.
+
+    A name may be followed by variants, as in `ets+season-24+stale`.
+    """
     if is_run(given):
         return load_run(given, task)
     if given == Oracle.name:
         return Oracle(task.store, seed)
-    if given not in MODELS:
-        raise UnknownName.among("model or training", given, [*MODELS, Oracle.name])
-    if issubclass(model_class(given), Trained):
+    name, *words = given.split("+")
+    if name not in MODELS:
+        raise UnknownName.among("model or training", name, [*MODELS, Oracle.name])
+    kind = model_class(name)
+    if issubclass(kind, Trained):
         raise TrainingError(
             f"{given} is trained before it forecasts: `powerphase train {given} --data "
             f"{task.store.path} --out RUN`, then give RUN instead of its name"
         )
-    kind = model_class(given)
-    made: Forecaster = kind(seed=seed) if issubclass(kind, Kept) else make_model(given)
-    return made
+    if issubclass(kind, Kept):
+        config = with_variants(kind.config_type(), words, kind.config_type.VARIANTS)
+        return kind(config, seed=seed, **({"device": device} if kind.takes_device else {}))
+    if words:
+        raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
+    return make_model(name)
 
 
 def trainable(name: str) -> type[Kept]:

@@ -4,7 +4,7 @@ A score needs the scenarios of every single point in order: 900,000 columns of 1
 window of a middling grid. A library's sort takes such columns one by one. Here, 64 of them pass
 side by side through a sorting network, whose steps do not depend on the numbers and so become
 vector instructions; what is left of a column is a handful of sums. `points` makes the same sums
-with plain torch, for GPUs and for tests.
+with plain torch, for GPUs and for tests; so does `proper` with the distances of whole scenarios.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from typing import no_type_check
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt64
+from jaxtyping import Float, Float64, UInt64
 from numba import njit
 from torch import Tensor
 
@@ -42,6 +42,20 @@ def voltage_sums(
 ) -> Float[Tensor, "4 H N"]:
     """Violation probability, expected excursion, threshold-weighted CRPS and CVaR of voltages."""
     return _run(_voltage_sums, 4, NORMAL_BAND_PU, values, weights, target)
+
+
+def spreads(
+    errors: Float64[Tensor, "M H R"], weights: Float64[Tensor, " M"]
+) -> Float64[Tensor, " H"]:
+    """½ Σ Σ w w' ‖x − x'‖ of each step, each pair looked at once."""
+    horizon = errors.shape[1]
+    threads = min(torch.get_num_threads(), horizon)
+    edges = [horizon * k // threads for k in range(threads + 1)]
+    found = torch.empty(horizon, dtype=torch.float64)
+    given = (errors.movedim(1, 0).contiguous().numpy(), weights.contiguous().numpy())
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda ends: _spreads(*given, found.numpy(), *ends), pairwise(edges)))
+    return found
 
 
 def _run(
@@ -174,6 +188,24 @@ def _voltage_sums(
                 found[1, h, begin + lane] = excursion[lane]
                 found[2, h, begin + lane] = twcrps[lane]
                 found[3, h, begin + lane] = _mean_of_worst(tile, lane)
+
+
+@no_type_check
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})  # to sum in vectors
+def _spreads(errors, weights, found, first, last):
+    _, n_scenarios, n_directions = errors.shape
+    for h in range(first, last):
+        total = 0.0
+        for one in range(n_scenarios):
+            near = 0.0
+            for other in range(one):
+                square = 0.0
+                for r in range(n_directions):
+                    apart = errors[h, one, r] - errors[h, other, r]
+                    square += apart * apart
+                near += weights[other] * np.sqrt(square)
+            total += weights[one] * near
+        found[h] = total
 
 
 # The sums over a tile are functions of their own, made of loops with one result each. In one large

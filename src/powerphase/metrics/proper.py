@@ -11,6 +11,7 @@ from torch import Tensor
 
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
+from powerphase.metrics.kernels import spreads
 from powerphase.metrics.safety import signed_excursion
 from powerphase.seeds import stream
 
@@ -60,13 +61,20 @@ def energy_score(
 
     Reference: doi:10.1198/016214506000001437
     """
-    n_scenarios, horizon, _ = errors.shape
     error = torch.einsum("MH,M->H", errors.norm(dim=-1), weights)
-    spread = torch.empty_like(error)
+    return error - (spreads if errors.device.type == "cpu" else plain_spreads)(errors, weights)
+
+
+def plain_spreads(
+    errors: Float64[Tensor, "M H R"], weights: Float64[Tensor, " M"]
+) -> Float64[Tensor, " H"]:
+    """The second sum, with plain torch."""
+    n_scenarios, horizon, _ = errors.shape
+    spread = errors.new_empty(horizon)
     at_once = max(1, PAIRS_AT_ONCE // n_scenarios**2)
     for first in range(0, horizon, at_once):
         part = errors[:, first : first + at_once].movedim(0, 1)
         # The short cut by way of products would not see that a scenario and its copy are equal.
         pairs = torch.cdist(part, part, compute_mode="donot_use_mm_for_euclid_dist")
-        spread[first : first + at_once] = torch.einsum("HMm,M,m->H", pairs, weights, weights)
-    return error - spread / 2
+        spread[first : first + at_once] = torch.einsum("HMm,M,m->H", pairs, weights, weights) / 2
+    return spread

@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from powerphase.models.base import Forecaster as Forecaster
+    from powerphase.models.deepar.config import DeepARConfig as DeepARConfig
+    from powerphase.models.deepar.model import DeepAR as DeepAR
+    from powerphase.models.ets.config import ETSConfig as ETSConfig
+    from powerphase.models.ets.model import ETS as ETS
     from powerphase.models.factorforge.config import FactorForgeConfig as FactorForgeConfig
     from powerphase.models.factorforge.model import FactorForge as FactorForge
     from powerphase.models.naive import Climatology as Climatology
@@ -12,10 +16,18 @@ if TYPE_CHECKING:
     from powerphase.models.naive import LastWeek as LastWeek
     from powerphase.models.powerforge.config import PowerForgeConfig as PowerForgeConfig
     from powerphase.models.powerforge.model import PowerForge as PowerForge
+    from powerphase.models.timemcl.config import TimeMCLConfig as TimeMCLConfig
+    from powerphase.models.timemcl.model import TimeMCL as TimeMCL
+    from powerphase.models.timeprism.config import TimePrismConfig as TimePrismConfig
+    from powerphase.models.timeprism.model import TimePrism as TimePrism
     from powerphase.models.training_config import TrainingConfig as TrainingConfig
 
 _HOMES = {
     "Climatology": "powerphase.models.naive",
+    "DeepAR": "powerphase.models.deepar.model",
+    "DeepARConfig": "powerphase.models.deepar.config",
+    "ETS": "powerphase.models.ets.model",
+    "ETSConfig": "powerphase.models.ets.config",
     "FactorForge": "powerphase.models.factorforge.model",
     "FactorForgeConfig": "powerphase.models.factorforge.config",
     "Forecaster": "powerphase.models.base",
@@ -23,11 +35,19 @@ _HOMES = {
     "LastWeek": "powerphase.models.naive",
     "PowerForge": "powerphase.models.powerforge.model",
     "PowerForgeConfig": "powerphase.models.powerforge.config",
+    "TimeMCL": "powerphase.models.timemcl.model",
+    "TimeMCLConfig": "powerphase.models.timemcl.config",
+    "TimePrism": "powerphase.models.timeprism.model",
+    "TimePrismConfig": "powerphase.models.timeprism.config",
     "TrainingConfig": "powerphase.models.training_config",
 }
 
 __all__ = [
+    "ETS",
     "Climatology",
+    "DeepAR",
+    "DeepARConfig",
+    "ETSConfig",
     "FactorForge",
     "FactorForgeConfig",
     "Forecaster",
@@ -35,6 +55,10 @@ __all__ = [
     "LastWeek",
     "PowerForge",
     "PowerForgeConfig",
+    "TimeMCL",
+    "TimeMCLConfig",
+    "TimePrism",
+    "TimePrismConfig",
     "TrainingConfig",
 ]
 

@@ -28,7 +28,10 @@ class Kept(ABC):
     """
 
     name: ClassVar[str]
-    config_type: ClassVar[type]
+    config_type: ClassVar[Any]
+    """Its `VARIANTS` are the words that may follow the name."""
+    takes_device: ClassVar[bool] = False
+    """Whether it can be told where to be fitted."""
 
     def __init__(self, config: Any = None, seed: int = 42, run: str | Path | None = None) -> None:
         self.config: Any = self.config_type() if config is None else config

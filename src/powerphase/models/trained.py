@@ -43,6 +43,7 @@ class Trained(Kept):
         on_progress: called after each step.
     """
 
+    takes_device: ClassVar[bool] = True
     batch_sizes: ClassVar[tuple[int, ...]] = (200, 64, 32, 16, 8)
     """Of which a model takes the first that fits, if its configuration leaves it open."""
 

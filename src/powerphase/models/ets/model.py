@@ -77,7 +77,10 @@ class ETS(Kept):
     """
 
     name: ClassVar[str] = "ets"
-    config_type: ClassVar[type] = ETSConfig
+    config_type: ClassVar[Any] = ETSConfig
+    takes_device: ClassVar[bool] = True
+    counts: ClassVar[str] = "channels fitted"
+    """What `on_block` is told the number of."""
 
     def __init__(
         self,

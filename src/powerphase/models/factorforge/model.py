@@ -36,7 +36,9 @@ class FactorForge(Kept):
     """
 
     name: ClassVar[str] = "factorforge"
-    config_type: ClassVar[type] = FactorForgeConfig
+    config_type: ClassVar[Any] = FactorForgeConfig
+    counts: ClassVar[str] = "steps read"
+    """What `on_block` is told the number of."""
 
     def __init__(
         self,
