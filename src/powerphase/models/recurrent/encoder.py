@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.errors import ConfigError
-from powerphase.models.recurrent.blocks import blocks, channels_at_once, summed
+from powerphase.models.recurrent.blocks import channels_at_once, summed
 from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.inputs import CLOCK_FEATURES, Window
 
@@ -114,5 +114,6 @@ class RecurrentEncoder(nn.Module):
         n_windows, _, n_channels = window.past.shape
         rows = n_windows * sum(part.shape[1] for part in window[:2] if part is not None)
         at_once = channels_at_once(self.channel_block, n_channels, rows)
-        pieces = zip(blocks(n_channels, at_once), self.project.split(at_once), strict=True)
-        return summed(lambda here, weight: window.scaled(here) @ weight, pieces)
+        return summed(
+            lambda here, _, weight: window.scaled(here) @ weight, at_once, None, self.project
+        )
