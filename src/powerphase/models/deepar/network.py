@@ -35,7 +35,8 @@ class DeepARNetwork(RecurrentNetwork):
         channel_block: int | None = None,
     ) -> None:
         super().__init__(config, n_channels, context_steps, horizon, channel_block)
-        self.head = LowRankGaussian(config.cells, n_channels, config.rank, config.least_variance)
+        size = (self.encoder.width, n_channels, config.rank)
+        self.head = LowRankGaussian(*size, config.least_variance)
 
     @property
     def counted(self) -> slice:

@@ -83,9 +83,11 @@ class RecurrentEncoder(nn.Module):
         projected = self._projected(window)
         n_steps = clock.shape[1]
         missing = self.reach + n_steps - projected.shape[1]
-        by_lag = F.pad(projected, (0, 0, 0, missing)).unflatten(2, (len(self.lags), -1)).unbind(2)
+        if missing:
+            projected = F.pad(projected, (0, 0, 0, missing))
+        by_lag = projected.unflatten(2, (len(self.lags), -1))
         added = clock @ self.clock
-        for lag, part in zip(self.lags, by_lag, strict=True):
+        for lag, part in zip(self.lags, by_lag.unbind(2), strict=True):
             added = added + part[:, self.reach - lag : self.reach - lag + n_steps]
         return added
 

@@ -36,7 +36,7 @@ class TimeMCLNetwork(RecurrentNetwork):
     ) -> None:
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
-        self.head = Hypotheses(config.condition, n_channels, config.hypotheses)
+        self.head = Hypotheses(self.encoder.width, n_channels, config.hypotheses)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
