@@ -14,6 +14,7 @@ from powerphase.models.deepar.head import (
     channel_sums,
     negative_log_likelihood,
 )
+from powerphase.models.recurrent.blocks import blocks
 
 SIZE = (2, 3)
 N_CHANNELS, WIDTH = 7, 5
@@ -39,7 +40,7 @@ def oracle(found: Gaussian, values: Tensor) -> Tensor:
 @pytest.mark.parametrize("rank", [0, 1, 2, 5])
 def test_sums_over_channels_give_the_likelihood_and_its_gradient(rank: int) -> None:
     head, known, values = setting(rank)
-    found = head.gaussian(known, head.maps)
+    found = head(known)
     wanted = oracle(found, values)
     given = negative_log_likelihood(channel_sums(found, values), rank, N_CHANNELS)
     torch.testing.assert_close(given, wanted, rtol=1e-10, atol=0)
@@ -54,9 +55,13 @@ def test_sums_over_channels_give_the_likelihood_and_its_gradient(rank: int) -> N
 @pytest.mark.parametrize("block", [1, 3, 7])
 def test_sums_of_blocks_are_those_of_all_channels(rank: int, block: int) -> None:
     head, known, values = setting(rank)
-    parts = zip(head.blocks(block), values.split(block, -1), strict=True)
-    found = [channel_sums(head.gaussian(known, maps), part) for maps, part in parts]
-    whole = channel_sums(head.gaussian(known, head.maps), values)
+    found = [
+        channel_sums(
+            head.gaussian(known, head.weight[:, here], head.bias[:, here]), values[..., here]
+        )
+        for here in blocks(N_CHANNELS, block)
+    ]
+    whole = channel_sums(head(known), values)
     torch.testing.assert_close(torch.stack(found).sum(0), whole)
 
 
@@ -64,9 +69,9 @@ def test_variances_begin_at_one_and_never_reach_zero() -> None:
     head, known, _ = setting(1)
     with torch.no_grad():
         head.weight[1], head.bias[1] = 0.0, 0.0
-        start = head.gaussian(known, head.maps).diagonal
+        start = head(known).diagonal
         head.bias[1] = -1e3
-        least = head.gaussian(known, head.maps).diagonal
+        least = head(known).diagonal
     torch.testing.assert_close(start, torch.full_like(start, 1 + 1e-6))
     torch.testing.assert_close(least, torch.full_like(least, 1e-6))
     assert torch.nn.functional.softplus(torch.tensor(UNIT)) == pytest.approx(1)

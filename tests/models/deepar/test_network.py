@@ -29,7 +29,7 @@ def by_window(network: DeepARNetwork) -> Tensor:
     past, target, clock, scale = network.inputs(*windows_of())
     known = network.encoder(Window(past, target, scale), clock)
     values = torch.cat([past, target], dim=1)[:, REACH:] / scale[:, None]
-    found = network.head.gaussian(known, network.head.maps)
+    found = network.head(known)
     law = LowRankMultivariateNormal(found.mean, found.factors[0][..., None], found.diagonal)
     return -law.log_prob(values).mean(1)
 
@@ -55,7 +55,7 @@ def test_what_is_drawn_has_the_mean_and_the_covariance_of_the_head() -> None:
     with torch.no_grad():
         seen = network.see(context)
         known = network.encoder.run(seen.ahead[:, :1], seen.state)[0][:, 0]
-        law = network.head.gaussian(known, network.head.maps)
+        law = network.head(known)
         drawn = network.scenarios(context, seed=3).values[0, :, 0] / seen.scale
     factors = torch.stack(law.factors, dim=-1)[0]
     covariance = factors @ factors.T + torch.diag(law.diagonal[0])

@@ -40,7 +40,7 @@ def plain_loss(network: TimeMCLNetwork) -> Tensor:
     known = network.encoder(Window(past, target, scale), clock)
     values = torch.cat([past, target], dim=1)[:, REACH:] / scale[:, None]
     head, count = network.head, network.config.hypotheses
-    made = [F.linear(known, head.weight[k], head.bias[k]) for k in range(count)]
+    made = [F.linear(known, head.weight[k], head.bias[k, :, 0]) for k in range(count)]
     errors = torch.stack([(one - values).square().sum(2).mean(1) for one in made], dim=1)
     losses, winners = [], errors.argmin(1)
     for error, winner in zip(errors, winners, strict=True):
@@ -69,7 +69,7 @@ def test_parts_tell_of_the_winners() -> None:
     network, (context, target) = network_of(), windows_of(2)
     with torch.no_grad():
         network.head.weight.zero_()
-        network.head.bias.copy_(torch.tensor([0.0, 9, 99, 999])[:, None].expand(-1, 8))
+        network.head.bias.copy_(torch.tensor([0.0, 9, 99, 999])[:, None, None].expand(-1, 8, 1))
     parts = network(context, target).parts
     assert parts["winners"] == 1
     network.config = tiny(TimeMCLConfig, objective="plain")
@@ -94,7 +94,7 @@ def test_each_hypothesis_is_fed_with_its_own_values(at_once: int | None) -> None
     scores = []
     for k in range(4):
         known, _ = forced(network, context, found.values[:, k])
-        expected = F.linear(known, head.weight[k], head.bias[k]) * scale[:, None]
+        expected = F.linear(known, head.weight[k], head.bias[k, :, 0]) * scale[:, None]
         torch.testing.assert_close(found.values[:, k], expected)
         scores.append(torch.sigmoid(head.score(known)[..., k]).mean(1))
     score = torch.stack(scores, dim=1)
@@ -110,7 +110,7 @@ def test_a_leaking_state_is_that_of_the_hypothesis_before() -> None:
     for k in range(4):
         _, gates = forced(network, context, found.values[:, k])
         known, state = network.encoder.run(gates[:, -HORIZON:], state)
-        expected = F.linear(known, head.weight[k], head.bias[k]) * seen.scale[:, None]
+        expected = F.linear(known, head.weight[k], head.bias[k, :, 0]) * seen.scale[:, None]
         torch.testing.assert_close(found.values[:, k], expected)
     clean = network_of().scenarios(context, 1).values
     torch.testing.assert_close(found.values[:, 0], clean[:, 0])

@@ -5,7 +5,7 @@ D + FFᵀ need sums over channels only (Woodbury): of log d, r²/d, f r/d and f 
 therefore come in blocks, and what is left is algebra with matrices of rank × rank.
 """
 
-from math import e, log, pi
+from math import e, log, pi, sqrt
 from typing import NamedTuple
 
 import torch
@@ -25,13 +25,6 @@ class Gaussian(NamedTuple):
     diagonal: Float[Tensor, "*B C"]
 
 
-class Maps(NamedTuple):
-    """The linear maps to the Gaussian of some channels: of the mean, the factors, the diagonal."""
-
-    weight: Float[Tensor, "rows C K"]
-    bias: Float[Tensor, "rows C"]
-
-
 class LowRankGaussian(nn.Module):
     """From K numbers to a Gaussian of all channels.
 
@@ -45,25 +38,24 @@ class LowRankGaussian(nn.Module):
     def __init__(self, width: int, n_channels: int, rank: int, least_variance: float) -> None:
         super().__init__()
         self.rank, self.least_variance = rank, least_variance
-        # One linear layer, so that it begins as such; its rows by what they tell, then by channel.
-        rows = nn.Linear(width, (2 + rank) * n_channels)
-        self.weight = nn.Parameter(rows.weight.detach().unflatten(0, (-1, n_channels)))
-        self.bias = nn.Parameter(rows.bias.detach().unflatten(0, (-1, n_channels)))
+        # As linear layers begin; rows of the mean, the diagonal and each factor, then by channel.
+        bound, size = 1 / sqrt(width), (2 + rank, n_channels)
+        self.weight = nn.Parameter(torch.empty(*size, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(*size, 1).uniform_(-bound, bound))
 
-    @property
-    def maps(self) -> Maps:
-        """Of all channels."""
-        return Maps(self.weight, self.bias)
+    def forward(self, known: Float[Tensor, "*B K"]) -> Gaussian:
+        """The Gaussian of all channels."""
+        return self.gaussian(known, self.weight, self.bias)
 
-    def blocks(self, at_once: int) -> list[Maps]:
-        """The maps of some channels after others."""
-        parts = zip(self.weight.split(at_once, 1), self.bias.split(at_once, 1), strict=True)
-        return [Maps(*part) for part in parts]
-
-    def gaussian(self, known: Float[Tensor, "*B K"], maps: Maps) -> Gaussian:
-        """The Gaussian of the channels of these maps."""
+    def gaussian(
+        self,
+        known: Float[Tensor, "*B K"],
+        weight: Float[Tensor, "rows C K"],
+        bias: Float[Tensor, "rows C 1"],
+    ) -> Gaussian:
+        """The Gaussian of those channels whose weights and biases are given."""
         mean, raw, *factors = (
-            F.linear(known, *row) for row in zip(maps.weight, maps.bias, strict=True)
+            F.linear(known, *row) for row in zip(weight, bias.squeeze(2), strict=True)
         )
         diagonal = F.softplus(raw + UNIT) + self.least_variance
         return Gaussian(mean, tuple(factors), diagonal)

@@ -11,4 +11,8 @@ class DeepAR(RecurrentModel):
     name = "deepar"
     config_type = DeepARConfig
     network_type = DeepARNetwork
-    head_tensors = 10.0
+
+    @property
+    def head_tensors(self) -> float:
+        """Some for the Gaussian, and some for each factor."""
+        return 7.0 + 3.0 * self.config.rank

@@ -9,11 +9,10 @@ from torch import Tensor
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.head import (
     LowRankGaussian,
-    Maps,
     channel_sums,
     negative_log_likelihood,
 )
-from powerphase.models.recurrent.blocks import blocks, summed
+from powerphase.models.recurrent.blocks import summed
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
@@ -36,7 +35,8 @@ class DeepARNetwork(RecurrentNetwork):
         channel_block: int | None = None,
     ) -> None:
         super().__init__(config, n_channels, context_steps, horizon, channel_block)
-        self.head = LowRankGaussian(config.cells, n_channels, config.rank, config.least_variance)
+        size = (self.encoder.width, n_channels, config.rank)
+        self.head = LowRankGaussian(*size, config.least_variance)
 
     @property
     def counted(self) -> slice:
@@ -49,13 +49,13 @@ class DeepARNetwork(RecurrentNetwork):
         That of the values themselves is larger by a constant, the logarithms of their scales.
         """
 
-        def sums(here: slice, maps: Maps) -> Float[Tensor, "B steps sums"]:
+        def sums(
+            here: slice, known: Tensor, weight: Tensor, bias: Tensor
+        ) -> Float[Tensor, "B steps sums"]:
             values = self.judged_steps(window, here)
-            return channel_sums(self.head.gaussian(output, maps), values)
+            return channel_sums(self.head.gaussian(known, weight, bias), values)
 
-        at_once = self.at_once(output)
-        pieces = zip(blocks(self.n_channels, at_once), self.head.blocks(at_once), strict=True)
-        found = summed(sums, pieces)
+        found = summed(sums, self.at_once(output), output, self.head.weight, self.head.bias)
         loss = negative_log_likelihood(found, self.head.rank, self.n_channels).mean()
         parts = {"per channel": loss.detach() / self.n_channels}
         return Losses(loss, parts)
@@ -75,7 +75,7 @@ class DeepARNetwork(RecurrentNetwork):
 
     def _drawn(self, known: Float[Tensor, "B P K"], noise: PathNoise) -> Float[Tensor, "B P C"]:
         """One draw of z for each path."""
-        mean, factors, diagonal = self.head.gaussian(known, self.head.maps)
+        mean, factors, diagonal = self.head(known)
         own = noise.normal(self.n_channels, mean)
         shared = noise.normal(self.head.rank, mean)
         drawn = mean + diagonal.sqrt() * own

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.errors import ConfigError
-from powerphase.models.recurrent.blocks import blocks, channels_at_once, summed
+from powerphase.models.recurrent.blocks import channels_at_once, summed
 from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.inputs import CLOCK_FEATURES, Window
 
@@ -83,9 +83,11 @@ class RecurrentEncoder(nn.Module):
         projected = self._projected(window)
         n_steps = clock.shape[1]
         missing = self.reach + n_steps - projected.shape[1]
-        by_lag = F.pad(projected, (0, 0, 0, missing)).unflatten(2, (len(self.lags), -1)).unbind(2)
+        if missing:
+            projected = F.pad(projected, (0, 0, 0, missing))
+        by_lag = projected.unflatten(2, (len(self.lags), -1))
         added = clock @ self.clock
-        for lag, part in zip(self.lags, by_lag, strict=True):
+        for lag, part in zip(self.lags, by_lag.unbind(2), strict=True):
             added = added + part[:, self.reach - lag : self.reach - lag + n_steps]
         return added
 
@@ -114,5 +116,6 @@ class RecurrentEncoder(nn.Module):
         n_windows, _, n_channels = window.past.shape
         rows = n_windows * sum(part.shape[1] for part in window[:2] if part is not None)
         at_once = channels_at_once(self.channel_block, n_channels, rows)
-        pieces = zip(blocks(n_channels, at_once), self.project.split(at_once), strict=True)
-        return summed(lambda here, weight: window.scaled(here) @ weight, pieces)
+        return summed(
+            lambda here, _, weight: window.scaled(here) @ weight, at_once, None, self.project
+        )

@@ -1,8 +1,8 @@
 """How much memory a training with this front end takes, before it is begun.
 
-The counts were fitted to DeepAR on a CPU with 14 to 1,354 buses and batches of 8 to 64. Without
-blocks of channels, what a training took was within 10 % of this; with small ones it was up to a
-third more, as much as the allocator wastes. On a GPU nothing was fitted.
+The counts were fitted to DeepAR and TimeMCL on a CPU with 14 to 1,354 buses, batches of 8 to 64,
+with blocks of channels and without: what a training took was within 15 % of this. On a GPU nothing
+was fitted.
 """
 
 from typing import NamedTuple

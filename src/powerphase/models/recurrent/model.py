@@ -1,5 +1,6 @@
 """What ties networks with this front end to training, prediction and memory."""
 
+from abc import abstractmethod
 from math import ceil
 from typing import ClassVar
 
@@ -19,13 +20,16 @@ class RecurrentModel(Trained):
     """What all forecasters with a recurrent encoder share; a model adds its network."""
 
     network_type: ClassVar[type[RecurrentNetwork]]
-    head_tensors: ClassVar[float]
-    """Tensors of a block of channels that live at the peak of a step."""
 
     def make_network(self, place: Place) -> nn.Module:
         """The network for this grid and these windows."""
         size = (KINDS * place.n_buses, place.context, place.horizon)
         return self.network_type(self.config, *size, self.channel_block)
+
+    @property
+    @abstractmethod
+    def head_tensors(self) -> float:
+        """Tensors of a block of channels that live at the peak of a step."""
 
     @property
     def copies(self) -> int:

@@ -96,7 +96,7 @@ class RecurrentNetwork(nn.Module, ABC):
         return see(self.encoder, Window(context.past, None, scale), self._clock(context))
 
     def judged_steps(self, window: Window, channels: slice) -> Float[Tensor, "B steps C"]:
-        """Z of the steps that the encoder's outputs are held against."""
+        """The z of the steps that the encoder's outputs are held against."""
         return window.scaled(channels)[:, self.encoder.reach :]
 
     def at_once(self, output: Float[Tensor, "B steps K"], copies: int = 1) -> int:

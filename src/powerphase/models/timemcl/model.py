@@ -11,7 +11,11 @@ class TimeMCL(RecurrentModel):
     name = "timemcl"
     config_type = TimeMCLConfig
     network_type = TimeMCLNetwork
-    head_tensors = 3.0
+
+    @property
+    def head_tensors(self) -> float:
+        """Errors, their slopes and what is in between."""
+        return 3.0
 
     @property
     def copies(self) -> int:

@@ -7,14 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from powerphase.models.recurrent.blocks import blocks, summed
+from powerphase.models.recurrent.blocks import summed
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.recurrent.rollout import check_paths, roll_out
 from powerphase.models.recurrent.rollout import shares as shares_of_paths
 from powerphase.models.sampling import window_seeds
 from powerphase.models.timemcl.config import TimeMCLConfig
-from powerphase.models.timemcl.head import Hypotheses, Maps, squared_errors
+from powerphase.models.timemcl.head import Hypotheses, squared_errors
 from powerphase.models.timemcl.objective import cross_entropy, shares
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
@@ -36,7 +36,7 @@ class TimeMCLNetwork(RecurrentNetwork):
     ) -> None:
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
-        self.head = Hypotheses(config.condition, n_channels, config.hypotheses)
+        self.head = Hypotheses(self.encoder.width, n_channels, config.hypotheses)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
@@ -46,12 +46,13 @@ class TimeMCLNetwork(RecurrentNetwork):
         all blocks of channels are done; the backward pass then makes them once more, with weights.
         """
 
-        def errors(here: slice, maps: Maps) -> Float[Tensor, "B M"]:
-            return squared_errors(output, self.judged_steps(window, here), maps)
+        def errors(
+            here: slice, known: Tensor, weight: Tensor, bias: Tensor
+        ) -> Float[Tensor, "B M"]:
+            return squared_errors(known, self.judged_steps(window, here), weight, bias)
 
         at_once = self.at_once(output, self.config.hypotheses)
-        pieces = zip(blocks(self.n_channels, at_once), self.head.blocks(at_once), strict=True)
-        found = summed(errors, pieces)
+        found = summed(errors, at_once, output, self.head.weight, self.head.bias)
         error = (shares(found, self.steps, self.config) * found).sum(1).mean()
         won = F.one_hot(found.argmin(1), found.shape[1]).to(found)
         likely = torch.sigmoid(self.head.score(output).to(found)).mean(1)
