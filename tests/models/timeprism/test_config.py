@@ -1,6 +1,8 @@
 """What can be chosen, what it is called, and what is refused."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,11 @@ def test_a_batch_size_is_no_variant_and_other_choices_are() -> None:
     assert replace(config, average_steps=25).variant("activsg500") == "custom"
     both = with_variants(config, ["reference", "sixteen"], config.VARIANTS)
     assert both.variant("activsg500") == "reference-sixteen"
+
+
+def test_every_variant_is_on_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "timeprism.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `timeprism\+([\w-]+)` \|", page, re.M) == list(TimePrismConfig.VARIANTS)
 
 
 def test_the_budget_is_the_reference_s() -> None:
