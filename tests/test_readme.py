@@ -101,4 +101,15 @@ def test_what_is_said_of_powerforge_s_fan_is_so() -> None:
     page = " ".join((root / "docs" / "powerforge.md").read_text(encoding="utf-8").split())
     assert f"hold {min(covered):.0f} to {max(covered):.0f} % of what happens" in page
     assert f"it is {100 * free['coverage_80']:.0f} %, and CRPS is {fall} lower" in page
-    assert f"CRPS falls by {fall}" in " ".join(README.split())
+    words = " ".join(README.split())
+    assert f"CRPS falls by {fall}" in words
+    crps = [by_grid["polish3120"][model]["crps"] for model in ("powerforge", "climatology")]
+    assert f"on Polish 3120 by {100 * (crps[0] / crps[1] - 1):.1f} % only" in words
+
+
+def test_powerforge_has_the_seeds_that_are_said() -> None:
+    root = Path(__file__).parents[1]
+    boards = [b for b in leaderboard(read_results([root / "results"])) if b.edition == "opsd-r"]
+    rows = [e for b in boards for e in (*b.entries, *b.paper) if e.name == "powerforge"]
+    assert [len(entry.seeds) for entry in rows] == 12 * [3]
+    assert "PowerForge is the mean of three seeds, ours as the paper's." in " ".join(README.split())

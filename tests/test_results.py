@@ -115,6 +115,6 @@ def _check_powerforge(grid: str, mean: Mapping[str, Mapping[str, float]], paper:
     assert (ours["crps"] < climatology["crps"]) == (grid in ("polish2383", "pegase9241"))
     assert ours["distortion"] > climatology["distortion"]
     assert ours["mse"] < climatology["mse"]
-    narrow = {"activsg500": 0.32, "pegase1354": 0.34, "polish2383": 0.34}
-    narrow |= {"pegase2869": 0.27, "polish3120": 0.38, "pegase9241": 0.56}
+    narrow = {"activsg500": 0.32, "pegase1354": 0.33, "polish2383": 0.36}
+    narrow |= {"pegase2869": 0.32, "polish3120": 0.35, "pegase9241": 0.49}
     assert round(ours["coverage_80"], 2) == narrow[grid]
