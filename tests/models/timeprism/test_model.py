@@ -18,6 +18,7 @@ from powerphase.models.registry import make_model
 from powerphase.models.run import RunFolder
 from powerphase.models.timeprism import model as model_module
 from powerphase.models.timeprism.config import TimePrismConfig
+from powerphase.models.timeprism.memory import memory_gib
 from powerphase.models.timeprism.model import TimePrism
 from powerphase.models.training import Progress
 from powerphase.scenarios import Context, Scenarios
@@ -202,3 +203,13 @@ def test_smaller_blocks_take_less_memory_and_none_is_free(task: Task) -> None:
     found = [model.memory_gib(task.training, block) for block in (4, 20, 56, None)]
     assert found == sorted(found)
     assert found[0] < found[2] == found[3]
+
+
+@pytest.mark.parametrize(
+    ("channels", "recorded", "limit"), [(36_964, True, 40), (36_964, False, 24), (2_000, False, 4)]
+)
+def test_a_batch_of_a_hundred_fits(channels: int, recorded: bool, limit: float) -> None:
+    size = (100, channels, 51_552, 10, (672, 96))
+    found = memory_gib(TimePrismConfig(), *size, channel_block=None, recorded=recorded)
+    kept = 4 * channels * (51_552 + (10 + 100 * (1 + recorded)) * 768) / 2**30
+    assert kept < found < limit
