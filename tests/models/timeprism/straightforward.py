@@ -48,14 +48,14 @@ def distances(made: Forecast, target: Tensor) -> Tensor:
 def loss(network: TimePrismNetwork, past: Tensor, target: Tensor, temperature: float) -> Tensor:
     """The mean over windows and channels, by automatic differentiation."""
     config = network.config
-    made = forecast(network, past, config.borrows_scale)
+    made = forecast(network, past, config.zero_scale == "batch")
     distance = distances(made, target)
     winner = distance.argmin(1, keepdim=True)
     nearest = distance.gather(1, winner).squeeze(1)
     if config.objective == "relaxed":
         rest = (distance.sum(1) - nearest) / (config.hypotheses - 1)
-        won = (1 - config.loser_share) * nearest + config.loser_share * rest
-    elif config.objective == "annealed" and temperature > config.temperature_limit:
+        won = (1 - config.slack) * nearest + config.slack * rest
+    elif config.objective == "annealed" and temperature > config.least_temperature:
         won = (torch.softmax(-distance.detach() / temperature, dim=1) * distance).sum(1)
     else:
         won = nearest

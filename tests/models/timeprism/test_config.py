@@ -57,9 +57,9 @@ def test_the_budget_is_the_reference_s() -> None:
         ({"hypotheses": 1}, "hypotheses must be 2 or more"),
         ({"average_steps": 6}, "average_steps must be odd"),
         ({"least_scale": 0.0}, "least_scale must be above 0"),
-        ({"temperature_limit": -1.0}, "temperature_limit must be above 0"),
-        ({"loser_share": 1.0}, "loser_share must be in"),
-        ({"temperature_decay": 0.0}, "temperature_decay must be in"),
+        ({"least_temperature": -1.0}, "least_temperature must be above 0"),
+        ({"slack": 1.0}, "slack must be in"),
+        ({"cooling": 0.0}, "cooling must be in"),
         ({"score_weight": -1.0}, "score_weight must be 0 or more"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_training_that_was_cut_ends_with_the_same_weights(
     task: Task, tmp_path: Path, objective: str
 ) -> None:
     """Also where the loss cools as steps go by: their number is kept."""
-    config = small(objective=objective, temperature_decay=0.5)
+    config = small(objective=objective, cooling=0.5)
     straight = TimePrism(config, device="cpu", run=tmp_path / "straight")
     straight.fit(task.training)
     cut = TimePrism(config, device="cpu", run=tmp_path / "cut", on_progress=stop)
@@ -126,7 +126,7 @@ def odd_states(n_steps: int = 200) -> np.ndarray:
     return states
 
 
-@pytest.mark.parametrize("changes", [{}, {"least_scale": 1e-10, "borrows_scale": True}])
+@pytest.mark.parametrize("changes", [{}, {"least_scale": 1e-10, "zero_scale": "batch"}])
 def test_odd_channels_stay_finite_and_the_log_tells_how_large_they_got(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from powerphase.models.choice import temperature
 from powerphase.models.timeprism.network import TimePrismNetwork
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments
@@ -16,9 +17,9 @@ LOSSES: list[dict[str, Any]] = [
     {},
     {"objective": "plain"},
     {"objective": "annealed"},
-    {"objective": "annealed", "temperature": 10.0, "temperature_limit": 11.0},
-    {"least_scale": 1e-10, "borrows_scale": True},
-    {"score_weight": 0.3, "loser_share": 0.2},
+    {"objective": "annealed", "temperature": 10.0, "least_temperature": 11.0},
+    {"least_scale": 1e-10, "zero_scale": "batch"},
+    {"score_weight": 0.3, "slack": 0.2},
 ]
 
 
@@ -89,6 +90,8 @@ def test_parts_say_what_the_loss_is_made_of() -> None:
     torch.testing.assert_close(parts["largest input"], inputs.abs().max())
     winners = plain.distances(made, target).argmin(1).unique()
     assert float(parts["winning share"]) == pytest.approx(len(winners) / 6)
+    still = (context.past == 0).all(1)
+    torch.testing.assert_close(parts["zero channels"], still.to(loss).mean())
     assert not parts["distance"].requires_grad
 
 
@@ -102,21 +105,20 @@ def test_the_loss_is_the_same_without_gradients() -> None:
 
 
 def test_temperatures_fall_by_epoch_of_training_steps_and_end_in_winner_takes_all() -> None:
-    config = small(
-        objective="annealed", temperature=4.0, temperature_decay=0.1, temperature_limit=0.03
-    )
+    config = small(objective="annealed", temperature=4.0, cooling=0.1, least_temperature=0.03)
     network, (context, target) = network_of(config), batch()
     found = []
     for _ in range(7):
-        network.train()
-        network(context, target)
         network.eval()
         network(context, target)
-        found.append(float(network.temperature()))
+        found.append(float(temperature(network.steps, config)))
+        network.train()
+        network(context, target)
     assert found == pytest.approx([4.0] * 3 + [0.4] * 3 + [0.04])
+    network.eval()
     hard = network_of(small(objective="plain"))(context, target).loss
     assert network(context, target).loss > hard + 1e-3
-    network.steps.fill_(3 * 3 + 1)  # 0.004, below the limit
+    network.steps.fill_(3 * 3)  # 0.004, below the limit
     torch.testing.assert_close(network(context, target).loss, hard)
 
 
@@ -154,7 +156,7 @@ def test_scenarios_are_all_hypotheses_in_the_channel_s_own_units() -> None:
 
 
 def test_a_window_s_scenarios_borrow_nothing_from_other_windows() -> None:
-    network = network_of(small(least_scale=1e-10, borrows_scale=True))
+    network = network_of(small(least_scale=1e-10, zero_scale="batch"))
     context, _ = batch()
     context.past[0, :, 4] = 0
     alone = Context(context.past[:1], context.time[:1], context.layout)
@@ -182,7 +184,7 @@ def two_modes(windows: int, generator: torch.Generator) -> tuple[Context, torch.
 @pytest.mark.parametrize("objective", ["relaxed", "annealed"])
 def test_two_modes_are_found_and_weighed_by_how_often_they_come(objective: str) -> None:
     torch.manual_seed(1)
-    config = small(hypotheses=4, objective=objective, temperature_decay=0.9)
+    config = small(hypotheses=4, objective=objective, cooling=0.9)
     network, generator = TimePrismNetwork(config, 12, 4), torch.Generator().manual_seed(7)
     optimiser = torch.optim.Adam(network.parameters(), 0.01)
     for _ in range(250):

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from powerphase.errors import ConfigError
+from powerphase.models.scaling import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
 from powerphase.models.training_config import TrainingConfig
 from powerphase.models.variants import SHORT, Variants, variant_of
 
 R = TypeVar("R", bound="RecurrentConfig")
-
-REFERENCE_SCALE = MappingProxyType({"least_scale": 1e-10, "zero_scale": "batch"})
 
 REFERENCE_INPUTS = MappingProxyType({**REFERENCE_SCALE, "minute_period": 46})
 """What the reference implementation does to all inputs, and we do not."""
@@ -26,11 +25,8 @@ class RecurrentConfig:
     """Of each of the two layers."""
     dropout: float = 0.1
     """Between the layers."""
-    least_scale: float = 1e-4
-    """Floor of a channel's mean size in a context, normalised, by which it is divided."""
-    zero_scale: Literal["floor", "batch"] = "floor"
-    """What a channel that is zero all along is divided by: the floor, or the channel's average over
-    the batch that the window happens to be in."""
+    least_scale: float = LEAST_SCALE
+    zero_scale: ZeroScale = "floor"
     minute_period: int = 60
     """What the minute goes round in; the reference takes the largest it saw, and one more."""
 

@@ -8,6 +8,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from powerphase.models.recurrent.config import RecurrentConfig
+from powerphase.models.scaling import mean_sizes
 
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
 
@@ -52,11 +53,8 @@ def scales(
         in_batch: whether these windows are a batch. Those of a forecast are not: it must not
             matter which windows are asked for together.
     """
-    size = torch.linalg.vector_norm(past[:, max(config.lags) :], ord=1, dim=1)
-    size = size / (past.shape[1] - max(config.lags))
-    if config.zero_scale == "batch" and in_batch:
-        size = torch.where(size > 0, size, size.mean(0))
-    return size.clamp(min=config.least_scale)
+    zero = config.zero_scale if in_batch else "floor"
+    return mean_sizes(past[:, max(config.lags) :], config.least_scale, zero)
 
 
 def clock(

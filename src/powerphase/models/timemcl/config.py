@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from powerphase.models.recurrent.config import (
-    REFERENCE_INPUTS,
-    REFERENCE_SCALE,
-    RecurrentConfig,
-)
+from powerphase.models.choice import Objective
+from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
+from powerphase.models.scaling import REFERENCE_SCALE
 from powerphase.models.variants import SHORT, Variants
 
 
@@ -19,7 +17,7 @@ class TimeMCLConfig(RecurrentConfig):
     condition: int = 100
     """Width of the layer between the LSTM and the hypotheses."""
     hypotheses: int = 16
-    objective: Literal["relaxed", "annealed", "plain"] = "relaxed"
+    objective: Objective = "relaxed"
     """How much of the loss is the winner's: nearly all, ever more, or all."""
     slack: float = 0.1
     """Of the relaxed loss, the share of all hypotheses but the winner."""

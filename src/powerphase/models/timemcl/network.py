@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
+from powerphase.models.choice import shares, temperature
 from powerphase.models.recurrent.blocks import summed
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
@@ -15,7 +15,7 @@ from powerphase.models.recurrent.rollout import shares as shares_of_paths
 from powerphase.models.sampling import window_seeds
 from powerphase.models.timemcl.config import TimeMCLConfig
 from powerphase.models.timemcl.head import Hypotheses, squared_errors
-from powerphase.models.timemcl.objective import cross_entropy, shares
+from powerphase.models.timemcl.objective import cross_entropy
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
@@ -53,8 +53,9 @@ class TimeMCLNetwork(RecurrentNetwork):
 
         at_once = self.at_once(output, self.config.hypotheses)
         found = summed(errors, at_once, output, self.head.weight, self.head.bias)
-        error = (shares(found, self.steps, self.config) * found).sum(1).mean()
-        won = F.one_hot(found.argmin(1), found.shape[1]).to(found)
+        winner, heat = found.argmin(1, keepdim=True), temperature(self.steps, self.config)
+        error = (shares(found, winner, heat, self.config) * found).sum(1).mean()
+        won = torch.zeros_like(found).scatter_(1, winner, 1)
         likely = torch.sigmoid(self.head.score(output).to(found)).mean(1)
         score = cross_entropy(likely, won)
         if self.training:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from math import isqrt
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar, get_args
 
 from powerphase.errors import ConfigError
+from powerphase.models.choice import Objective
 from powerphase.models.configuration import replaced
+from powerphase.models.scaling import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
 from powerphase.models.training_config import TrainingConfig
 from powerphase.models.variants import SHORT, Variants, variant_of
-
-OBJECTIVES = ("relaxed", "plain", "annealed")
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,18 @@ class TimePrismConfig:
     hypotheses: int = 625
     average_steps: int = 7
     """Steps of the moving average that is the trend of a context."""
-    least_scale: float = 1e-4
-    """Of the mean absolute value by which a channel is divided, in normalised units."""
-    borrows_scale: bool = False
-    """Whether, in training, a channel that is all zero takes its mean scale in the batch."""
+    least_scale: float = LEAST_SCALE
+    zero_scale: ZeroScale = "floor"
 
     # The loss: which hypotheses a target teaches, and how well their weights tell the nearest.
-    objective: Literal["relaxed", "plain", "annealed"] = "relaxed"
-    loser_share: float = 0.01
+    objective: Objective = "relaxed"
+    slack: float = 0.01
     """What all but the nearest hypothesis share of the loss, if it is relaxed."""
     temperature: float = 10.0
     """Where an annealed loss begins: each hypothesis has a share of exp(−distance / it)."""
-    temperature_decay: float = 0.95
-    """By epoch."""
-    temperature_limit: float = 5e-4
+    cooling: float = 0.95
+    """What an epoch does to the temperature."""
+    least_temperature: float = 5e-4
     """Below it, the nearest hypothesis has it all."""
     score_weight: float = 1.0
 
@@ -42,8 +40,7 @@ class TimePrismConfig:
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
-            "reference": {"least_scale": 1e-10, "borrows_scale": True},
-            "tiny-scales": {"least_scale": 1e-10},
+            "reference": REFERENCE_SCALE,
             "sixteen": {"hypotheses": 16},
             "plain": {"objective": "plain"},
             "annealed": {"objective": "annealed"},
@@ -57,15 +54,15 @@ class TimePrismConfig:
             raise ConfigError("; ".join(problems))
 
     def _rules(self) -> list[tuple[bool, str]]:
-        positive = ("least_scale", "temperature", "temperature_limit")
+        positive = ("least_scale", "temperature", "least_temperature")
         return [
             (self.hypotheses < 2, "hypotheses must be 2 or more"),
             (self.average_steps < 1 or self.average_steps % 2 == 0, "average_steps must be odd"),
             *((getattr(self, name) <= 0, f"{name} must be above 0") for name in positive),
-            (not 0 <= self.loser_share < 1, "loser_share must be in [0, 1)"),
-            (not 0 < self.temperature_decay <= 1, "temperature_decay must be in (0, 1]"),
+            (not 0 <= self.slack < 1, "slack must be in [0, 1)"),
+            (not 0 < self.cooling <= 1, "cooling must be in (0, 1]"),
             (self.score_weight < 0, "score_weight must be 0 or more"),
-            (self.objective not in OBJECTIVES, f"objective must be one of {OBJECTIVES}"),
+            (self.objective not in get_args(Objective), "objective must be one of its words"),
         ]
 
     @property

@@ -9,9 +9,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from powerphase.models.choice import shares
+from powerphase.models.scaling import mean_sizes
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.distances import (
     Sides,
@@ -22,7 +24,7 @@ from powerphase.models.timeprism.distances import (
 )
 from powerphase.models.timeprism.heads import Folded
 
-PARTS = ("distance", "score", "largest input", "winning share")
+PARTS = ("distance", "score", "largest input", "zero channels", "winning share")
 
 
 class Terms(NamedTuple):
@@ -41,13 +43,15 @@ class Tally(NamedTuple):
     score: Float[Tensor, ""]
     largest: Float[Tensor, ""]
     """The largest number that went in, scaled."""
+    still: Float[Tensor, ""]
+    """How many contexts were zero all along."""
     won: Float[Tensor, " M"]
     """1 for each hypothesis that was the nearest somewhere."""
 
 
 def judged(
     folded: Folded, past: Float[Tensor, "B T C"], target: Float[Tensor, "B H C"], terms: Terms
-) -> tuple[Float[Tensor, ""], Float[Tensor, " 4"]]:
+) -> tuple[Float[Tensor, ""], Float[Tensor, " 5"]]:
     """The loss, with gradients along the folded heads, and its parts for reading."""
     learns = torch.is_grad_enabled() and folded.weight.requires_grad
     apply: Any = _Judged.apply
@@ -64,7 +68,13 @@ class _Judged(torch.autograd.Function):
         count = past.shape[0] * past.shape[2]
         if slope is not None:
             ctx.save_for_backward(*(part / count for part in slope))
-        shown = (tally.distance / count, tally.score / count, tally.largest, tally.won.mean())
+        shown = (
+            tally.distance / count,
+            tally.score / count,
+            tally.largest,
+            tally.still / count,
+            tally.won.mean(),
+        )
         parts = torch.stack([part.to(past.dtype) for part in shown])
         ctx.mark_non_differentiable(parts)
         return parts[0] + terms.config.score_weight * parts[1], parts
@@ -83,7 +93,7 @@ def _tally(
 ) -> Tally:
     """Go through all blocks; where a slope is asked for, it is added up on the way."""
     zero = torch.zeros((), dtype=torch.float64, device=past.device)
-    tally = Tally(zero, zero, past.new_zeros(()), past.new_zeros(terms.config.hypotheses))
+    tally = Tally(zero, zero, past.new_zeros(()), zero, past.new_zeros(terms.config.hypotheses))
     blocks = zip(past.split(terms.at_once, 2), target.split(terms.at_once, 2), strict=True)
     for before, after in blocks:
         tally = _with_block(tally, folded, *scaled(before, after, terms.config), terms, slope)
@@ -104,26 +114,19 @@ def _with_block(
     if slope is not None:
         slope.weight.addmm_(made.T, rows)
         slope.bias.add_(made.sum(0))
-    sizes = [torch.linalg.vector_norm(part, ord=inf) for part in (rows, truth)]
-    return tally._replace(largest=torch.stack([*sizes, tally.largest]).amax())
+    largest = [torch.linalg.vector_norm(part, ord=inf, dim=1) for part in (rows, truth)]
+    return tally._replace(
+        largest=torch.maximum(tally.largest, torch.stack(largest).amax()),
+        still=tally.still + (largest[0] == 0).sum(),
+    )
 
 
 def scaled(
     past: Float[Tensor, "B T W"], target: Float[Tensor, "B H W"], config: TimePrismConfig
 ) -> tuple[Float[Tensor, "R T"], Float[Tensor, "R H"]]:
     """Contexts and targets in units of each context's size, one row for every window's channel."""
-    scale = scale_of(past, config.least_scale, config.borrows_scale)
+    scale = mean_sizes(past, config.least_scale, config.zero_scale)
     return rows_of(past, scale), rows_of(target, scale)
-
-
-def scale_of(
-    past: Float[Tensor, "B T W"], least: float, borrows: bool = False
-) -> Float[Tensor, "B W"]:
-    """The mean absolute value of each context."""
-    scale = torch.linalg.vector_norm(past, ord=1, dim=1) / past.shape[1]
-    if borrows:
-        scale = torch.where(scale > 0, scale, scale.mean(0))
-    return scale.clamp(min=least)
 
 
 def rows_of(series: Float[Tensor, "B S W"], scale: Float[Tensor, "B W"]) -> Float[Tensor, "R S"]:
@@ -157,7 +160,7 @@ def _judge(
         distance = distances(sides)
         winner, least = nearest(sides, distance)
         distance.scatter_(1, winner, least)
-        share = shares(distance, winner, terms)
+        share = shares(distance, winner, terms.temperature, terms.config)
         log = torch.log_softmax(logit, dim=1)
         tally = tally._replace(
             distance=tally.distance + (share * distance).sum(1).sum(dtype=torch.float64),
@@ -169,17 +172,3 @@ def _judge(
             weights = log.exp_().scatter_add_(1, winner, torch.full_like(least, -1))
             torch.mul(weights, terms.config.score_weight, out=logit)
     return tally
-
-
-def shares(
-    distance: Float[Tensor, "R M"], winner: Int[Tensor, "R 1"], terms: Terms
-) -> Float[Tensor, "R M"]:
-    """What each hypothesis has of the loss; no gradient goes through it."""
-    config = terms.config
-    lost = config.loser_share if config.objective == "relaxed" else 0.0
-    each = torch.full_like(distance, lost / (config.hypotheses - 1))
-    each.scatter_(1, winner, 1 - lost)
-    if config.objective != "annealed":
-        return each
-    soft = torch.softmax(-distance / terms.temperature, dim=1)
-    return torch.where(terms.temperature > config.temperature_limit, soft, each)

@@ -1,14 +1,14 @@
 """The network: heads that all channels share, and the loss by which they are trained."""
 
-from math import log
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from powerphase.models.choice import temperature
+from powerphase.models.scaling import mean_sizes
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.heads import Folded, Heads
-from powerphase.models.timeprism.judge import PARTS, Terms, judged, rows_of, scale_of, split
+from powerphase.models.timeprism.judge import PARTS, Terms, judged, rows_of, split
 from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
 
@@ -56,19 +56,12 @@ class TimePrismNetwork(nn.Module):
 
     def losses(self, past: Float[Tensor, "B T C"], target: Float[Tensor, "B H C"]) -> Losses:
         """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
+        at_once = channels_at_once(self.channel_block, len(past))
+        terms = Terms(self.config, temperature(self.steps, self.config), at_once)
         if self.training:
             self.steps += 1
-        at_once = channels_at_once(self.channel_block, len(past))
-        terms = Terms(self.config, self.temperature().to(past.dtype), at_once)
         loss, parts = judged(self.heads.folded(), past, target, terms)
         return Losses(loss, dict(zip(PARTS, parts.unbind(), strict=True)))
-
-    def temperature(self) -> Float[Tensor, ""]:
-        """Of the epoch in which the last step was taken."""
-        config = self.config
-        last = (self.steps - 1).clamp(min=0)
-        epoch = torch.div(last, config.training.batches_per_epoch, rounding_mode="floor")
-        return config.temperature * torch.exp(log(config.temperature_decay) * epoch.double())
 
     @torch.no_grad()
     def scenarios(
@@ -78,7 +71,7 @@ class TimePrismNetwork(nn.Module):
         weight, bias = self.heads.folded() if folded is None else folded
         past = context.past[..., channels]
         # Of the window alone: a forecast must not depend on what other windows are asked for.
-        scale = scale_of(past, self.config.least_scale)
+        scale = mean_sizes(past, self.config.least_scale)
         made = torch.addmm(bias, rows_of(past, scale), weight.T)
         trend, season, logit = split(made, self.config, self.horizon)
         trend, season = (
