@@ -120,6 +120,7 @@ def test_a_leaking_state_is_that_of_the_hypothesis_before() -> None:
 @torch.no_grad()
 def test_resamples_are_hypotheses_drawn_by_weight_for_each_window_anew() -> None:
     network, (context, _) = network_of(), windows_of()
+    network.head.score.weight.zero_()  # all windows have the same weights, but not the same draws
     network.head.score.bias.copy_(torch.tensor([3.0, 0, -3, -9]))
     whole = network.scenarios(context, 1)
     network.config = tiny(TimeMCLConfig, condition=7, hypotheses=4, resamples=2000)

@@ -1,7 +1,5 @@
 """The network: the recurrent encoder, and a Gaussian of all channels for every step."""
 
-from functools import partial
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,8 +13,7 @@ from powerphase.models.deepar.head import (
 from powerphase.models.recurrent.blocks import summed
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
-from powerphase.models.sampling import PathNoise, window_generators
+from powerphase.models.sampling import PathNoise
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
@@ -24,6 +21,7 @@ from powerphase.scenarios import Context, Scenarios
 class DeepARNetwork(RecurrentNetwork):
     """DeepAR for one grid; `RecurrentNetwork` says what can be given."""
 
+    name = "deepar"
     config: DeepARConfig
 
     def __init__(
@@ -63,17 +61,9 @@ class DeepARNetwork(RecurrentNetwork):
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """Paths of equal weight."""
-        seen, n_paths = self.see(context), self.config.paths
-        values = self._empty_paths(context, n_paths)
-        for part in shares(n_paths, self.paths_at_once, len(values), self.n_channels):
-            # Anew for each share: its noise must not depend on how paths are divided.
-            generators = window_generators(seed, context.time, values.device)
-            noise = PathNoise(generators, n_paths, part)
-            roll_out(self.encoder, seen, partial(self._drawn, noise=noise), values[:, part])
-        check_paths(values, "deepar")
-        return Scenarios.equal(values)
+        return self.sampled(context, seed, self.config.paths, self._drawn)
 
-    def _drawn(self, known: Float[Tensor, "B P K"], noise: PathNoise) -> Float[Tensor, "B P C"]:
+    def _drawn(self, noise: PathNoise, known: Float[Tensor, "B P K"]) -> Float[Tensor, "B P C"]:
         """One draw of z for each path."""
         mean, factors, diagonal = self.head(known)
         own = noise.normal(self.n_channels, mean)

@@ -1,6 +1,8 @@
 """What the networks with this front end share: inputs, the loss of a batch, encoded contexts."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 from powerphase.models.recurrent.blocks import channels_at_once
 from powerphase.models.recurrent.encoder import RecurrentEncoder
 from powerphase.models.recurrent.inputs import Window, clock, scales
-from powerphase.models.recurrent.rollout import Seen, see
+from powerphase.models.recurrent.rollout import Seen, check_paths, roll_out, see, shares
+from powerphase.models.sampling import PathNoise, window_generators
 from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
 
@@ -18,6 +21,9 @@ Input = tuple[
     Float[Tensor, "W T C"], Float[Tensor, "W H C"], Float[Tensor, "W steps 6"], Float[Tensor, "W C"]
 ]
 """Past, target, clock and scale of the windows that count."""
+
+NoisyDraw = Callable[[PathNoise, Float[Tensor, "B P K"]], Float[Tensor, "B P C"]]
+"""From noise and the encoder's output for P paths of each window to a draw of their next z."""
 
 
 class RecurrentNetwork(nn.Module, ABC):
@@ -33,6 +39,7 @@ class RecurrentNetwork(nn.Module, ABC):
         condition: width of a linear layer on top of the LSTM; None for none.
     """
 
+    name: ClassVar[str]
     criterion: ClassVar[str] = "loss"
     paths_at_once: int | None = None
     """How many paths to roll out at a time; None for as many as keep a step's values small."""
@@ -95,6 +102,22 @@ class RecurrentNetwork(nn.Module, ABC):
         scale = scales(context.past, self.config, in_batch=False)
         return see(self.encoder, Window(context.past, None, scale), self._clock(context))
 
+    def sampled(self, context: Context, seed: int, n_paths: int, draw: NoisyDraw) -> Scenarios:
+        """Paths of equal weight, each step drawn with the noise of its window and path."""
+        seen, values = self.see(context), self.empty_paths(context, n_paths)
+        for part in shares(n_paths, self.paths_at_once, len(values), self.n_channels):
+            # Anew for each share: noise must not depend on how paths are divided.
+            generators = window_generators(seed, context.time, values.device)
+            noise = PathNoise(generators, n_paths, part)
+            roll_out(self.encoder, seen, partial(draw, noise), values[:, part])
+        check_paths(values, self.name)
+        return Scenarios.equal(values)
+
+    def empty_paths(self, context: Context, n_paths: int) -> Float[Tensor, "B P H C"]:
+        """Where so many paths of each window can be written."""
+        size = (len(context.past), n_paths, self.horizon, self.n_channels)
+        return torch.empty(size, device=context.past.device, dtype=context.past.dtype)
+
     def judged_steps(self, window: Window, channels: slice) -> Float[Tensor, "B steps C"]:
         """The z of the steps that the encoder's outputs are held against."""
         return window.scaled(channels)[:, self.encoder.reach :]
@@ -107,7 +130,3 @@ class RecurrentNetwork(nn.Module, ABC):
     def _clock(self, context: Context) -> Float[Tensor, "B steps 6"]:
         time = context.time[:, self.encoder.reach :]
         return clock(time, self.config.minute_period).to(context.past, non_blocking=True)
-
-    def _empty_paths(self, context: Context, n_paths: int) -> Float[Tensor, "B P H C"]:
-        size = (len(context.past), n_paths, self.horizon, self.n_channels)
-        return torch.empty(size, device=context.past.device, dtype=context.past.dtype)

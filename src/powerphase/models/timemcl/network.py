@@ -23,6 +23,7 @@ from powerphase.scenarios import Context, Scenarios
 class TimeMCLNetwork(RecurrentNetwork):
     """TimeMCL for one grid; `RecurrentNetwork` says what can be given."""
 
+    name = "timemcl"
     config: TimeMCLConfig
     steps: Tensor
 
@@ -71,9 +72,9 @@ class TimeMCLNetwork(RecurrentNetwork):
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """The hypotheses by their scores, or draws from them."""
-        values = self._empty_paths(context, self.config.hypotheses)
+        values = self.empty_paths(context, self.config.hypotheses)
         score = torch.cat(list(self._rolled(context, values)), dim=1)
-        check_paths(values, "timemcl")
+        check_paths(values, self.name)
         weights = score / score.sum(1, keepdim=True)
         found = Scenarios(values, weights.unsqueeze(2).expand(-1, -1, self.n_channels))
         if self.config.resamples is None:
