@@ -20,7 +20,7 @@ from powerphase.cost import (
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.device import choose_device, team_size
 from powerphase.models.ets.config import ETSConfig
-from powerphase.models.ets.fitting import FEWEST_SEASONS, fit, gains_of
+from powerphase.models.ets.fitting import fit, gains_of
 from powerphase.models.ets.paths import departures, expected
 from powerphase.models.ets.scans import SEASON, forward
 from powerphase.models.ets.states import guess, settle
@@ -41,6 +41,9 @@ PER_VALUE = 24
 
 TURNS, TOLERANCE = 40, 1e-13
 """Of conjugate gradients over a context, at most, and the share of the error that may be left."""
+
+FEWEST_SEASONS = 4
+"""From which ETS can be learned."""
 
 DRAWN = 1024
 """Channels whose paths are drawn together."""
