@@ -30,11 +30,11 @@ SHARES = (0.02, 0.1, 0.4)
 PART, FEW_SEASONS = 8, 40
 """Starts are compared on an eighth of the record, and no less than so many seasons."""
 
-HOPE = 1.02
-"""How much larger the error may be from where a search for a lower one begins."""
+NEAR, HOPE = 0.01, 1.005
+"""What counts as nearly 0, and from how much larger an error a search for a lower one begins."""
 
-FEW_TURNS, TURNS, FIRST_TURNS = 2, 3, 6
-"""Of conjugate gradients: for a start, at each place of a search, and at its first place."""
+FEW_TURNS, TURNS = 2, 6
+"""Of conjugate gradients: for a start, and at each place of a search, at most."""
 
 ROUGH, FINE = 1e-4, 1e-8
 """How little the logarithm of the error still falls where a search ends."""
@@ -124,7 +124,7 @@ class _Search:
         self.record, self.tolerance = record, tolerance
         self.errors = torch.empty(record.shape, dtype=torch.float64, device=record.device)
         self.floor = NOTHING * _squares(record)
-        self.place, self.slope = self._look(start.logits, start.states, FIRST_TURNS)
+        self.place, self.slope = self._look(start.logits, start.states, TURNS)
         self.inverse = torch.eye(3).to(self.slope)[..., None].repeat(1, 1, len(self.floor))
         self.is_fresh = torch.ones_like(self.floor, dtype=torch.bool)
         self.length = torch.ones_like(self.floor)
@@ -231,8 +231,9 @@ def _pinned(record: Tensor, found: Fit) -> Fit:
     for row in (2, 1):
         logits = found.logits.clone()
         logits[row] = -inf
-        pinned = _settled(record, logits, found.states, FIRST_TURNS)
-        found = found.where(pinned.sse <= found.sse, pinned)
+        pinned = _settled(record, logits, found.states, TURNS)
+        near = found.logits[row].sigmoid() < NEAR
+        found = found.where(near & (pinned.sse <= found.sse), pinned)
     return found
 
 
