@@ -24,10 +24,6 @@ def test_a_known_process_is_recovered() -> None:
     wanted = [[0.5, 0.1, 0.2], [0.2, 0.0, 0.4], [0.8, 0.02, 0.05], [0.3, 0.3, 0.0]]
     record = made(wanted, season=8, steps=6000)
     found = fit(record, season=8)
-    for row, error in zip(found.smoothing, (0.04, 0.05, 0.05), strict=True):
-        known = torch.tensor(wanted, dtype=torch.float64)[:, len(row) and 0]
-        assert row.shape == known.shape
-        assert error > 0
     assert torch.allclose(found.smoothing.T, torch.tensor(wanted).double(), atol=0.05)
     assert torch.allclose(found.sse / (6000 - 13), torch.tensor(0.01).double(), rtol=0.06)
 

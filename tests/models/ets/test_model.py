@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import KINDS, STEPS_PER_DAY
-from powerphase.bench.evaluation import score
 from powerphase.bench.forecasting import forecast
 from powerphase.bench.models import load_run, model_for
 from powerphase.dataset.store import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
 from powerphase.models.base import Forecaster, describe
+from powerphase.models.configuration import configured
 from powerphase.models.ets import model as ets
 from powerphase.models.ets.config import ETSConfig
 from powerphase.models.ets.fitting import gains_of
 from powerphase.models.ets.model import ETS
+from powerphase.models.ets.paths import expected
 from powerphase.models.variants import with_variants
 from powerphase.scenarios import Context
 from powerphase.task.windows import Task
@@ -42,11 +43,12 @@ def fitted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> ETS:
     return model
 
 
-def made(n_steps: int, n_channels: int = 8, seed: int = 0) -> Tensor:
+TRUE = gains_of(torch.tensor([[0.4], [0.05], [0.2]], dtype=torch.float64).repeat(1, 8))
+
+
+def made(n_steps: int) -> Tensor:
     """Processes with a season of 12."""
-    smoothing = torch.tensor([0.4, 0.05, 0.2], dtype=torch.float64)[:, None].repeat(1, n_channels)
-    errors = 0.1 * random(n_steps, n_channels, seed=seed)
-    return process(gains_of(smoothing), waves(12, n_channels), errors)[0]
+    return process(TRUE, waves(12, 8), 0.1 * random(n_steps, 8))[0]
 
 
 def model_of(values: np.ndarray, config: ETSConfig = SMALL, **options: object) -> ETS:
@@ -55,10 +57,24 @@ def model_of(values: np.ndarray, config: ETSConfig = SMALL, **options: object) -
     return model
 
 
-def window(values: Tensor, start: str = "2015-03-01", context: int = STEPS_PER_DAY) -> Context:
+@pytest.fixture(scope="module")
+def toy() -> ETS:
+    """Fitted to a known process."""
+    return model_of(made(1200).numpy())
+
+
+def other(toy: ETS, **changes: object) -> ETS:
+    """The same fit, used otherwise."""
+    found = ETS(replace(SMALL, **changes))
+    found.learned, found._place = toy.learned, toy._place
+    return found
+
+
+def window(values: Tensor, start: str = "2015-03-01") -> Context:
     """One that follows after these values."""
-    time = moments(context + 24, start)[None]
-    return Context(values[-context:].float()[None], time, layout(values.shape[1] // KINDS))
+    time = moments(STEPS_PER_DAY + 24, start)[None]
+    past = values[-STEPS_PER_DAY:].float()[None]
+    return Context(past, time, layout(values.shape[1] // KINDS))
 
 
 def test_it_is_a_forecaster() -> None:
@@ -70,75 +86,45 @@ def test_predict_before_fit_is_refused_in_a_sentence(task: Task) -> None:
         ETS().predict(task.test.context(0))
 
 
-def test_paths_have_the_law_of_the_process() -> None:
-    """Means and deviations at all steps, and the share of futures in the central interval."""
-    values = made(6000 + 24)
-    model = model_of(values[:6000].numpy(), replace(SMALL, samples=4000))
-    past = values[:6000]
-    found = model.predict(window(past, context=STEPS_PER_DAY)).values[0]
-    chosen = model.learned.smoothing
-    errors = random(4000, 24, 8, seed=5) * model.learned.deviation
-    states = model._states(model.learned, past[-STEPS_PER_DAY:].float())
-    wanted = torch.stack([process(gains_of(chosen), states, path)[0] for path in errors])
-    assert torch.allclose(found.mean(0).double(), wanted.mean(0), atol=0.05)
-    assert torch.allclose(found.std(0).double(), wanted.std(0), rtol=0.1)
-    futures = []
-    for path in 0.1 * random(200, 24, 8, seed=6):
-        true = gains_of(torch.tensor([[0.4], [0.05], [0.2]]).double().repeat(1, 8))
-        futures.append(process(true, states, path)[0])
-    low, high = found.double().quantile(torch.tensor([0.1, 0.9]).double(), dim=0)
-    inside = torch.stack([(low <= future) & (future <= high) for future in futures])
-    assert 0.75 < inside.double().mean() < 0.85
+def test_paths_have_the_law_of_the_process(toy: ETS) -> None:
+    """Other futures of the same process fall into the central 80 % as often."""
+    past = made(1200)
+    values = other(toy, samples=2000).predict(window(past)).values[0].double()
+    _, states = process(TRUE, waves(12, 8), 0.1 * random(1200, 8))
+    futures = torch.stack([process(TRUE, states, path)[0] for path in 0.1 * random(150, 24, 8)])
+    low, high = values.quantile(torch.tensor([0.1, 0.9]).double(), dim=0)
+    inside = ((low <= futures) & (futures <= high)).double()
+    assert 0.74 < inside.mean() < 0.86
+    assert (inside.mean((0, 2)) > 0.65).all()
 
 
-def test_the_stale_law_ignores_the_context_and_the_default_does_not() -> None:
-    values = made(1200)
-    updated = model_of(values.numpy())
-    stale = model_of(values.numpy(), replace(SMALL, origin="training-end"))
-    near, far = window(values), window(values + 5)
-    first, other = (stale.predict(context).values for context in (near, far))
-    assert torch.equal(first, other)
-    first, other = (updated.predict(context).values for context in (near, far))
-    assert torch.allclose(other - first, torch.tensor(5.0), atol=1e-3)
+def test_the_stale_law_ignores_the_context_and_the_default_does_not(toy: ETS) -> None:
+    stale, near = other(toy, origin="training-end"), made(1200)
+    first, second = (stale.predict(window(past)).values for past in (near, near + 5))
+    assert torch.equal(first, second)
+    first, second = (toy.predict(window(past)).values for past in (near, near + 5))
+    assert torch.allclose(second - first, torch.tensor(5.0), atol=1e-3)
 
 
-def test_the_stale_law_goes_on_where_the_training_record_ends() -> None:
-    values = made(1200)
-    stale = model_of(values.numpy(), replace(SMALL, origin="training-end", samples=1))
-    stale.learned.deviation.zero_()
-    found = stale.predict(window(values)).values[0, 0]
-    nothing = torch.zeros(24, 8).double()
-    gains = gains_of(stale.learned.smoothing)
-    wanted, _ = process(gains, stale.learned.states, nothing)
-    assert torch.allclose(found.double(), wanted, atol=1e-6)
-    assert (
-        wanted
-        - process(
-            gains_of(torch.tensor([[0.4], [0.05], [0.2]]).double()),
-            *(
-                process(
-                    gains_of(torch.tensor([[0.4], [0.05], [0.2]]).double().repeat(1, 8)),
-                    waves(12, 8),
-                    0.1 * random(1200, 8),
-                )[1],
-                nothing,
-            ),
-        )[0]
-    ).abs().max() < 0.6
+def test_the_stale_law_goes_on_where_the_training_record_ends(toy: ETS) -> None:
+    """Its next steps are near what the process itself would do without errors."""
+    stale = other(toy, origin="training-end", samples=1)
+    stale.learned = replace(toy.learned, deviation=torch.zeros(8).double())
+    found = stale.predict(window(torch.zeros(1200, 8))).values[0, 0].double()
+    _, states = process(TRUE, waves(12, 8), 0.1 * random(1200, 8))
+    wanted, _ = process(TRUE, states, torch.zeros(24, 8).double())
+    assert (found - wanted).abs().max() < 0.3
+    assert (found - wanted.flip(0)).abs().max() > 0.5
 
 
-def test_trend_noise_drives_the_trend_by_beta_alone() -> None:
-    values = made(1200)
-    plain, noisy = (
-        model_of(values.numpy(), replace(SMALL, trend_noise=noise)) for noise in (False, True)
-    )
-    first, other = (model.predict(window(values)).values[0] for model in (plain, noisy))
-    assert torch.equal(first[:, 0], other[:, 0])
-    alpha, beta, _ = plain.learned.smoothing
-    step = (other - first)[:, 1]
-    errors = first[:, 0] - first[:, 0].mean(0)
-    wanted = (beta * (1 - alpha)).float() * errors
-    assert torch.allclose(step - step.mean(0), wanted, atol=1e-4)
+def test_trend_noise_drives_the_trend_by_beta_alone(toy: ETS) -> None:
+    """At the second step, an error counts (1 − α)β more than it should."""
+    noisy, context = other(toy, trend_noise=True), window(made(1200))
+    plain, more = (model.predict(context).values[0].double() for model in (toy, noisy))
+    assert torch.equal(plain[:, 0], more[:, 0])
+    alpha, beta, _ = toy.learned.smoothing
+    errors = plain[:, 0] - expected(toy._states(toy.learned, context.past[0]), 1)
+    assert torch.allclose((more - plain)[:, 1], (1 - alpha) * beta * errors, atol=1e-4)
 
 
 def test_two_forecasts_of_a_window_are_equal_whatever_was_asked_before(
@@ -150,9 +136,9 @@ def test_two_forecasts_of_a_window_are_equal_whatever_was_asked_before(
     ((several, _),) = task.test.load(len(task.test))
     assert torch.equal(fitted.predict(several).values[1:2], first)
     assert not torch.equal(fitted.predict(task.test.context(2)).values, first)
-    other = ETS.load(fitted.run)
-    other.seed = 7
-    assert not torch.equal(other.predict(task.test.context(1)).values, first)
+    reseeded = ETS.load(fitted.run)
+    reseeded.seed = 7
+    assert not torch.equal(reseeded.predict(task.test.context(1)).values, first)
 
 
 def test_a_loaded_model_gives_the_same_scenarios_to_the_last_bit(task: Task, fitted: ETS) -> None:
@@ -177,7 +163,6 @@ def test_a_row_tells_the_fit_s_cost(task: Task, fitted: ETS) -> None:
     assert found.cost["train_s"] == fitted.outcome["train_s"] > 0
     assert found.cost["steps"] is None
     assert fitted.n_parameters == 56 * (96 + 5)
-    assert score(found, task, device="cpu").scores["crps"] > 0
 
 
 def test_blocks_of_channels_change_nothing_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,18 +219,18 @@ def test_an_interrupted_fit_is_fitted_again(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         model_of(values, run=tmp_path / "run", on_block=stop)
+    with pytest.raises(CheckpointError, match="the fit was interrupted; fit it again"):
+        ETS.load(tmp_path / "run")
     again, whole = model_of(values, run=tmp_path / "run"), model_of(values)
     assert torch.equal(again.learned.smoothing, whole.learned.smoothing)
     assert ETS.load(tmp_path / "run").is_fitted
 
 
-@pytest.mark.parametrize("n_steps", [47, 300])
-def test_what_is_too_short_for_the_season_is_refused(n_steps: int) -> None:
-    season = 12 if n_steps == 47 else 75
-    training = training_of(made(n_steps).numpy(), context=60, horizon=24)
-    if n_steps == 47:
-        training.time = training.time[:47]
-    with pytest.raises(TrainingError, match=f"a season of {season} steps needs 4 of them"):
+@pytest.mark.parametrize(("season", "context"), [(76, 96), (70, 60)])
+def test_what_is_too_short_for_the_season_is_refused(season: int, context: int) -> None:
+    training = training_of(made(300).numpy(), context=context, horizon=24)
+    found = f"a season of {season} steps needs 4 of them .* found 300 and {context} steps"
+    with pytest.raises(TrainingError, match=found):
         ETS(replace(SMALL, season=season)).fit(training)
 
 
@@ -276,4 +261,4 @@ def test_what_is_not_the_default_has_a_name(changes: dict[str, object], word: st
 @pytest.mark.parametrize("wrong", [{"season": 1}, {"samples": 0}, {"origin": "yesterday"}])
 def test_a_wrong_config_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        ETSConfig(**wrong)
+        configured(ETSConfig, wrong)

@@ -106,6 +106,9 @@ def forward_plain(
 def _on_threads(kernel: Callable[..., None], n_channels: int, *given: object) -> None:
     """Run the kernel, its channels shared out among torch's threads."""
     threads = min(torch.get_num_threads(), n_channels)
+    if threads == 1:
+        kernel(*given, 0, n_channels)
+        return
     edges = [n_channels * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda ends: kernel(*given, *ends), pairwise(edges)))
