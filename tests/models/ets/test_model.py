@@ -17,7 +17,7 @@ from powerphase.models.base import Forecaster, describe
 from powerphase.models.configuration import configured
 from powerphase.models.ets import model as ets
 from powerphase.models.ets.config import ETSConfig
-from powerphase.models.ets.fitting import gains_of
+from powerphase.models.ets.fitting import fit, gains_of
 from powerphase.models.ets.model import ETS
 from powerphase.models.ets.paths import expected
 from powerphase.models.variants import with_variants
@@ -96,6 +96,12 @@ def test_paths_have_the_law_of_the_process(toy: ETS) -> None:
     inside = ((low <= futures) & (futures <= high)).double()
     assert 0.74 < inside.mean() < 0.86
     assert (inside.mean((0, 2)) > 0.65).all()
+
+
+def test_the_deviation_counts_what_was_fitted(toy: ETS) -> None:
+    found = fit(made(1200).float(), season=12)
+    assert torch.allclose(toy.learned.deviation.square() * (1200 - 17), found.sse)
+    assert torch.allclose(toy.learned.deviation, torch.tensor(0.1).double(), rtol=0.1)
 
 
 def test_the_stale_law_ignores_the_context_and_the_default_does_not(toy: ETS) -> None:
