@@ -12,6 +12,7 @@ for both; those of its processors are what the work itself took.
 
 import argparse
 import json
+import os
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
@@ -87,6 +88,8 @@ def spread(moving: np.ndarray, n_channels: int) -> np.ndarray:
 
 def by_statsmodels(train: Training, chosen: np.ndarray, season: int, processes: int) -> np.ndarray:
     """Processors' seconds and squared error of each channel."""
+    # Its processes have the processors among them: a library's threads would only wait there.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     series = (train.read(channels=slice(c, c + 1))[:, 0].double().numpy() for c in chosen)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         return np.array(list(pool.map(one_by_statsmodels, series, [season] * len(chosen))))
