@@ -5,10 +5,12 @@ first step. The states are always brought to their best, so that a search in thr
 left: BFGS, in which every channel has its own steps and ends when it is done. Parameters are looked
 for as logits, which keeps 0 < α < 1, 0 ≤ β ≤ 1 and 0 ≤ γ ≤ 1 − α.
 
-The valley may have several bottoms: a trend that follows, or one that stays. So some starts are
-compared on the first part of the record, and from the best of either kind a search begins.
+The valley may have several bottoms: trend and season may follow the errors, or stay as they are.
+So starts of either kind of trend are compared on the first part of the record, and from the best of
+each a search begins, with a season that nearly stays; where it ends, others are tried.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -19,15 +21,20 @@ from torch import Tensor
 
 from powerphase.models.ets.states import guess, settle
 
-LEVELS, SHARES = (0.05, 0.3, 0.8), (0.005, 0.1, 0.5)
-TRENDS = ((0.001,), (0.05, 0.4))
-"""Starts: of a trend that stays, and of one that follows."""
+LEVELS, TRENDS, SHARE = (0.05, 0.3, 0.8), ((0.001,), (0.05, 0.4)), 0.005
+"""Starts: of trends that stay, and of such that follow; with seasons that nearly stay."""
 
-PART, FEWEST_SEASONS = 8, 4
+SHARES = (0.02, 0.1, 0.4)
+"""Seasons that follow, to be tried afterwards."""
+
+PART, FEW_SEASONS = 8, 40
 """Starts are compared on an eighth of the record, and no less than so many seasons."""
 
-TURNS, FIRST_TURNS = 3, 6
-"""Of conjugate gradients at each place of a search, near the last one, and at its first place."""
+NEAR, HOPE = 0.01, 1.005
+"""What counts as nearly 0, and from how much larger an error a search for a lower one begins."""
+
+FEW_TURNS, TURNS = 2, 6
+"""Of conjugate gradients: for a start, and at each place of a search, at most."""
 
 ROUGH, FINE = 1e-4, 1e-8
 """How little the logarithm of the error still falls where a search ends."""
@@ -86,10 +93,10 @@ def gains_of(smoothing: Float64[Tensor, "3 C"]) -> Float64[Tensor, "3 C"]:
 
 def fit(record: Float[Tensor, "S C"], season: int) -> Fit:
     """The most likely parameters and states; channels that never move have none."""
-    best, *others = (descend(record, start, ROUGH) for start in _starts(record, season))
-    for other in others:
-        best = best.where(other.sse < best.sse, other)
-    return descend(record, _pinned(record, best), FINE)
+    part = record[: max(len(record) // PART, FEW_SEASONS * season)]
+    best = _lowest(descend(record, start, ROUGH) for start in _starts(part, season))
+    best = _lifted(record, _pinned(record, best))
+    return descend(record, best, FINE)
 
 
 def descend(record: Float[Tensor, "S C"], start: Fit, tolerance: float) -> Fit:
@@ -117,7 +124,7 @@ class _Search:
         self.record, self.tolerance = record, tolerance
         self.errors = torch.empty(record.shape, dtype=torch.float64, device=record.device)
         self.floor = NOTHING * _squares(record)
-        self.place, self.slope = self._look(start.logits, start.states, FIRST_TURNS)
+        self.place, self.slope = self._look(start.logits, start.states, TURNS)
         self.inverse = torch.eye(3).to(self.slope)[..., None].repeat(1, 1, len(self.floor))
         self.is_fresh = torch.ones_like(self.floor, dtype=torch.bool)
         self.length = torch.ones_like(self.floor)
@@ -190,29 +197,30 @@ class _Search:
         self.is_fresh = self.is_fresh & ~turns
 
 
-def _starts(record: Tensor, season: int) -> list[Fit]:
-    """The best start of each kind, on a part of the record."""
-    part = record[: max(len(record) // PART, FEWEST_SEASONS * season)]
-    states = guess(part, season)
-    errors = torch.empty_like(part, dtype=torch.float64)
-    found = []
+def _starts(record: Tensor, season: int) -> Iterator[Fit]:
+    """The best start of each kind."""
+    first = guess(record, season)
     for trends in TRENDS:
-        tried = [
-            _tried(part, torch.tensor(chosen).logit().to(states), states, errors)
-            for chosen in product(LEVELS, trends, SHARES)
-        ]
-        best = tried[0]
-        for other in tried[1:]:
-            best = best.where(~(other.sse >= best.sse) & other.sse.isfinite(), other)
-        found.append(best)
-    return found
+        chosen = product(LEVELS, trends, [SHARE])
+        logits = (torch.tensor(one).logit().to(first)[:, None] for one in chosen)
+        places = (one.expand(3, first.shape[1]) for one in logits)
+        yield _lowest(_settled(record, place, first, FEW_TURNS) for place in places)
 
 
-def _tried(record: Tensor, logits: Tensor, states: Tensor, errors: Tensor) -> Fit:
-    """A start for all channels, with states that have turned a little towards their best."""
-    start = Fit(logits[:, None].expand(3, states.shape[1]), states, states[0])
-    settled = settle(record, start.gains, states, errors, turns=2, tolerance=ROUGH)
-    return Fit(start.logits, settled.states, settled.sse)
+def _lowest(fits: Iterable[Fit]) -> Fit:
+    """Every channel where its error is least; what overflows counts as infinite."""
+    best, *others = fits
+    for other in others:
+        best = best.where((other.sse < best.sse) | best.sse.isnan(), other)
+    return best
+
+
+def _settled(record: Tensor, logits: Tensor, states: Tensor, turns: int) -> Fit:
+    """A place, with states that have turned towards their best."""
+    errors = torch.empty_like(record, dtype=torch.float64)
+    gains = Fit(logits, states, states[0]).gains
+    found = settle(record, gains, states, errors, turns, FINE)
+    return Fit(logits, found.states, found.sse)
 
 
 def _pinned(record: Tensor, found: Fit) -> Fit:
@@ -220,15 +228,31 @@ def _pinned(record: Tensor, found: Fit) -> Fit:
 
     What follows is a shorter search too.
     """
-    errors = torch.empty_like(record, dtype=torch.float64)
     for row in (2, 1):
         logits = found.logits.clone()
         logits[row] = -inf
-        there = Fit(logits, found.states, found.sse)
-        settled = settle(record, there.gains, there.states, errors, FIRST_TURNS, FINE)
-        pinned = Fit(logits, settled.states, settled.sse)
-        found = found.where(pinned.sse <= found.sse, pinned)
+        pinned = _settled(record, logits, found.states, TURNS)
+        near = found.logits[row].sigmoid() < NEAR
+        found = found.where(near & (pinned.sse <= found.sse), pinned)
     return found
+
+
+def _lifted(record: Tensor, found: Fit) -> Fit:
+    """With a season that follows, where a search from there ends lower.
+
+    Near γ = 0 a logit feels no slope, even where a better place is further on.
+    """
+    raised = []
+    for share in SHARES:
+        logits = found.logits.clone()
+        logits[2] = torch.tensor(share).logit()
+        raised.append(_settled(record, logits, found.states, TURNS))
+    best = _lowest(raised)
+    hopeful = best.sse < HOPE * found.sse
+    if hopeful.any():
+        there = descend(record[:, hopeful].contiguous(), best.of(hopeful), ROUGH)
+        best.put(hopeful.nonzero()[:, 0], there)
+    return _lowest([found, best])
 
 
 def _squares(record: Tensor) -> Float64[Tensor, " C"]:

@@ -20,7 +20,7 @@ from powerphase.cost import (
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.device import choose_device, team_size
 from powerphase.models.ets.config import ETSConfig
-from powerphase.models.ets.fitting import FEWEST_SEASONS, fit, gains_of
+from powerphase.models.ets.fitting import fit, gains_of
 from powerphase.models.ets.paths import departures, expected
 from powerphase.models.ets.scans import SEASON, forward
 from powerphase.models.ets.states import guess, settle
@@ -42,8 +42,11 @@ PER_VALUE = 24
 TURNS, TOLERANCE = 40, 1e-13
 """Of conjugate gradients over a context, at most, and the share of the error that may be left."""
 
-DRAWN = 1024
-"""Channels whose paths are drawn together."""
+FEWEST_SEASONS = 4
+"""From which ETS can be learned."""
+
+AT_ONCE = 1024
+"""Channels that are forecast together, so that what is at work stays small."""
 
 TINY = 1e-6
 """A standard deviation below which a channel hardly moves."""
@@ -59,6 +62,10 @@ class Smoothing:
     """Of the errors."""
     states: Float64[Tensor, "K C"]
     """At the end of the training record."""
+
+    def of(self, channels: slice) -> "Smoothing":
+        """Some channels alone."""
+        return Smoothing(*(tensor[..., channels] for tensor in vars(self).values()))
 
     def to(self, device: torch.device) -> "Smoothing":
         """The same on another device."""
@@ -122,13 +129,14 @@ class ETS(Kept):
         learned = self.learned.to(past.device)
         values = past.new_empty((n_windows, *size, n_channels))
         for window in range(n_windows):
-            with torch.cuda.device_of(past):  # kernels run on the current device
-                states = self._states(learned, past[window])
             generator = self._generator(context, window)
-            for first in range(0, n_channels, DRAWN):
-                here = slice(first, first + DRAWN)
-                middle = expected(states[:, here], size[1]).to(past)
-                values[window, ..., here] = middle + self._drawn(learned, here, size, generator)
+            for first in range(0, n_channels, AT_ONCE):
+                here = slice(first, first + AT_ONCE)
+                part = learned.of(here)
+                with torch.cuda.device_of(past):  # kernels run on the current device
+                    states = self._states(part, past[window, :, here].contiguous())
+                middle = expected(states, size[1]).to(past)
+                values[window, ..., here] = middle + self._drawn(part, size, generator)
         return Scenarios.equal(values)
 
     def _states(self, learned: Smoothing, past: Float[Tensor, "T C"]) -> Float64[Tensor, "K C"]:
@@ -142,21 +150,15 @@ class ETS(Kept):
         return forward(past, gains, settled.states).states
 
     def _drawn(
-        self,
-        learned: Smoothing,
-        channels: slice,
-        size: tuple[int, int],
-        generator: torch.Generator,
+        self, learned: Smoothing, size: tuple[int, int], generator: torch.Generator
     ) -> Float32[Tensor, "M H C"]:
-        """Departures of some channels' paths from what is expected."""
-        deviation = learned.deviation[channels].float()
-        shape = (*size, len(deviation))
-        errors = torch.randn(shape, generator=generator, device=generator.device) * deviation
-        smoothing = learned.smoothing[:, channels]
-        gains = gains_of(smoothing)
+        """Departures of paths from what is expected."""
+        shape = (*size, len(learned.deviation))
+        errors = torch.randn(shape, generator=generator, device=generator.device)
+        gains = gains_of(learned.smoothing)
         if self.config.trend_noise:
-            gains[1] = smoothing[1]
-        return departures(errors, gains.float(), self.config.season)
+            gains[1] = learned.smoothing[1]
+        return departures(errors * learned.deviation.float(), gains.float(), self.config.season)
 
     def _generator(self, context: Context, window: int) -> torch.Generator:
         """A window's own source of errors."""

@@ -106,6 +106,9 @@ def forward_plain(
 def _on_threads(kernel: Callable[..., None], n_channels: int, *given: object) -> None:
     """Run the kernel, its channels shared out among torch's threads."""
     threads = min(torch.get_num_threads(), n_channels)
+    if threads == 1:
+        kernel(*given, 0, n_channels)
+        return
     edges = [n_channels * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda ends: kernel(*given, *ends), pairwise(edges)))
@@ -176,9 +179,11 @@ def _backward(errors, gains, of_gains, of_states, first, last):
 def _forward_on_gpu(
     record: Tensor, gains: Tensor, states: Tensor, errors: Tensor, sse: Tensor, n_steps: int
 ) -> None:
-    n_channels, n_season = len(sse), len(states) - SEASON
-    _forward_lanes[(triton.cdiv(n_channels, LANES),)](
-        *(record, gains, states, errors, sse, n_steps, len(record), n_channels, n_season),
+    _forward_lanes[(triton.cdiv(len(sse), LANES),)](
+        *(record, gains, states, errors, sse, len(sse)),
+        MEASURED=len(record),
+        STEPS=n_steps,
+        SEASON=len(states) - SEASON,
         KEEPS=errors.numel() > 0,
         LANES=LANES,
         num_warps=1,
@@ -186,9 +191,11 @@ def _forward_on_gpu(
 
 
 def _backward_on_gpu(errors: Tensor, gains: Tensor, of_gains: Tensor, of_states: Tensor) -> None:
-    n_channels, n_season = errors.shape[1], len(of_states) - SEASON
+    n_steps, n_channels = errors.shape
     _backward_lanes[(triton.cdiv(n_channels, LANES),)](
-        *(errors, gains, of_gains, of_states, len(errors), n_channels, n_season),
+        *(errors, gains, of_gains, of_states, n_channels),
+        STEPS=n_steps,
+        SEASON=len(of_states) - SEASON,
         LANES=LANES,
         num_warps=1,
     )
@@ -202,40 +209,37 @@ def _forward_lanes(
     states,
     errors,
     sse,
-    n_steps,
-    n_measured,
-    n_channels,
-    n_season,
+    width,
+    MEASURED: constexpr,
+    STEPS: constexpr,
+    SEASON: constexpr,
     KEEPS: constexpr,
     LANES: constexpr,
 ):
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    inside = lane < n_channels
+    inside = lane < width
     alpha = tl.load(gains + lane, inside, 0.0)
-    drift = tl.load(gains + n_channels + lane, inside, 0.0)
-    gamma = tl.load(gains + 2 * n_channels + lane, inside, 0.0)
+    drift = tl.load(gains + width + lane, inside, 0.0)
+    gamma = tl.load(gains + 2 * width + lane, inside, 0.0)
     level = tl.load(states + lane, inside, 0.0)
-    trend = tl.load(states + n_channels + lane, inside, 0.0)
+    trend = tl.load(states + width + lane, inside, 0.0)
     total = tl.zeros([LANES], tl.float64)
-    season = states + 2 * n_channels + lane
     record += lane
     errors += lane
-    row = 0
-    for step in range(n_steps):
-        ring = season + row * n_channels
-        of_season = tl.load(ring, inside, 0.0)
-        error = tl.load(record, inside, 0.0).to(tl.float64) - (level + trend + of_season)
+    for step in range(STEPS):
+        ring = states + (2 + step % SEASON) * width + lane
+        season = tl.load(ring, inside, 0.0)
+        error = tl.load(record, inside, 0.0).to(tl.float64) - (level + trend + season)
         level += trend + alpha * error
         trend += drift * error
-        tl.store(ring, of_season + gamma * error, inside)
+        tl.store(ring, season + gamma * error, inside)
         total += error * error
         if KEEPS:
             tl.store(errors, error, inside)
-            errors += n_channels
-        record += tl.where(step + 1 < n_measured, n_channels, 0)
-        row = tl.where(row + 1 == n_season, 0, row + 1)
+            errors += width
+        record += tl.where(step + 1 < MEASURED, width, 0)
     tl.store(states + lane, level, inside)
-    tl.store(states + n_channels + lane, trend, inside)
+    tl.store(states + width + lane, trend, inside)
     tl.store(sse + lane, total, inside)
 
 
@@ -246,25 +250,25 @@ def _backward_lanes(
     gains,
     of_gains,
     of_states,
-    n_steps,
-    n_channels,
-    n_season,
+    width,
+    STEPS: constexpr,
+    SEASON: constexpr,
     LANES: constexpr,
 ):
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    inside = lane < n_channels
+    inside = lane < width
     alpha = tl.load(gains + lane, inside, 0.0)
-    drift = tl.load(gains + n_channels + lane, inside, 0.0)
-    gamma = tl.load(gains + 2 * n_channels + lane, inside, 0.0)
+    drift = tl.load(gains + width + lane, inside, 0.0)
+    gamma = tl.load(gains + 2 * width + lane, inside, 0.0)
     of_level = tl.zeros([LANES], tl.float64)
     of_trend = tl.zeros([LANES], tl.float64)
     of_alpha = tl.zeros([LANES], tl.float64)
     of_drift = tl.zeros([LANES], tl.float64)
     of_gamma = tl.zeros([LANES], tl.float64)
-    errors += (n_steps - 1).to(tl.int64) * n_channels + lane
-    row = (n_steps - 1) % n_season
-    for _ in range(n_steps):
-        ring = of_states + (2 + row) * n_channels + lane
+    # The last row of a large grid's errors lies beyond what 32 bits can count.
+    errors += lane + (tl.zeros([LANES], tl.int64) + width) * (STEPS - 1)
+    for back in range(STEPS):
+        ring = of_states + (2 + (STEPS - 1 - back) % SEASON) * width + lane
         error, season = tl.load(errors, inside, 0.0), tl.load(ring, inside, 0.0)
         of_alpha += error * of_level
         of_drift += error * of_trend
@@ -273,10 +277,9 @@ def _backward_lanes(
         of_trend += of_level - whole
         of_level -= whole
         tl.store(ring, season - whole, inside)
-        errors -= n_channels
-        row = tl.where(row == 0, n_season - 1, row - 1)
+        errors -= width
     tl.store(of_gains + lane, of_alpha, inside)
-    tl.store(of_gains + n_channels + lane, of_drift, inside)
-    tl.store(of_gains + 2 * n_channels + lane, of_gamma, inside)
+    tl.store(of_gains + width + lane, of_drift, inside)
+    tl.store(of_gains + 2 * width + lane, of_gamma, inside)
     tl.store(of_states + lane, of_level, inside)
-    tl.store(of_states + n_channels + lane, of_trend, inside)
+    tl.store(of_states + width + lane, of_trend, inside)

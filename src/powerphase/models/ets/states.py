@@ -6,11 +6,11 @@ the matrix nearly diagonal in the season's frequencies. Divided by that diagonal
 would take hundreds.
 """
 
-from math import tau
+from math import inf, tau
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Complex128, Float, Float64
+from jaxtyping import Bool, Complex128, Float, Float64
 from torch import Tensor
 
 from powerphase.models.ets.scans import SEASON, backward, forward, response
@@ -26,6 +26,10 @@ class Settled(NamedTuple):
     sse: Float64[Tensor, " C"]
     slopes: Float64[Tensor, "3 C"]
     """The gradient of half the sum of squared errors by the gains."""
+
+    def where(self, better: Bool[Tensor, " C"], other: "Settled") -> "Settled":
+        """These, but the others where they are better."""
+        return Settled(*(torch.where(better, *pair) for pair in zip(other, self, strict=True)))
 
 
 def guess(record: Float[Tensor, "S C"], season: int) -> Float64[Tensor, "K C"]:
@@ -50,25 +54,30 @@ def settle(
         record: what was measured.
         gains: α, αβ and γ of every channel.
         states: to begin with.
-        errors: room for them; in the end, the errors of the states that were found.
+        errors: room for them.
         turns: of conjugate gradients, at most.
         tolerance: the share of the squared errors that may be left to gain.
     """
     steps, season = len(record), len(states) - SEASON
     diagonal = Diagonal(gains, season, steps)
     along, before = torch.zeros_like(states), torch.ones_like(states[0])
+    found, going = Settled(states, torch.full_like(before, inf), gains), before > 0
     for turn in range(turns + 1):
         sse = forward(record, gains, states, errors).sse
         slopes = backward(errors, gains, season)
+        # Beyond its best, rounding leads a channel away that turns on for the sake of others.
+        going = going & ~(sse >= found.sse)
+        found = found.where(going, Settled(states, sse, slopes.gains))
         downhill = diagonal.divide(slopes.states)
         left = (slopes.states * downhill).sum(0)
-        if turn == turns or not (left > tolerance * sse).any():
+        going = going & (left > tolerance * sse)
+        if turn == turns or not going.any():
             break
         along = along * (left / before) - downhill
         before = torch.where(left > 0, left, 1.0)
-        curvature = response(gains, along, steps)
-        states = states + along * torch.where(curvature > 0, left / curvature, 0.0)
-    return Settled(states, sse, slopes.gains)
+        length = left / response(gains, along, steps)
+        states = found.states + torch.where(going, along * length, 0.0)
+    return found
 
 
 class Diagonal:
