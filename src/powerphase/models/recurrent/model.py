@@ -32,24 +32,19 @@ class RecurrentModel(Trained):
         """How many values of each channel the head makes at a time."""
         return 1
 
+    def head_numbers(self, size: Size, channel_block: int | None) -> float:
+        """Numbers that the head has at its peak, where they are not those of a block."""
+        return 0.0
+
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
-        size = self._size(train)
-        return memory_gib(self.config, size, channel_block, self.head_tensors, self.copies)
-
-    def answer(self, context: Context) -> Scenarios:
-        """What the network says; what is random in it is that of the window."""
-        assert isinstance(self.network, RecurrentNetwork)
-        return self.network.scenarios(context, self.seed)
-
-    def _size(self, train: Training) -> Size:
         windows = train.validation
         place = Place.of(train.layout, windows.context_steps, windows.horizon)
         with torch.device("meta"):  # to count its numbers without having them
             network = self.make_network(place)
         assert isinstance(network, RecurrentNetwork)
         batch = ceil(self.config.training.batch_size / team_size())
-        return Size(
+        size = Size(
             train.layout.n_channels,
             len(train.record),
             len(windows),
@@ -59,3 +54,10 @@ class RecurrentModel(Trained):
             len(range(batch)[network.counted]),
             sum(one.numel() for one in network.parameters()),
         )
+        head = self.head_numbers(size, channel_block)
+        return memory_gib(self.config, size, channel_block, self.head_tensors, self.copies, head)
+
+    def answer(self, context: Context) -> Scenarios:
+        """What the network says; what is random in it is that of the window."""
+        assert isinstance(self.network, RecurrentNetwork)
+        return self.network.scenarios(context, self.seed)
