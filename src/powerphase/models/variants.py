@@ -7,7 +7,7 @@ called `deepar+reference`.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from powerphase.errors import UnknownName
 from powerphase.models.configuration import changed, replaced
@@ -17,6 +17,14 @@ C = TypeVar("C")
 
 Variants = Mapping[str, Mapping[str, Any]]
 """Words, and by dotted name the fields that each sets; longer lists first."""
+
+
+class AnyValue(NamedTuple):
+    """Of a field whose word is the same whatever it is set to."""
+
+    usual: Any
+    """What the word sets."""
+
 
 BUDGET = ("training.epochs", "training.batches_per_epoch")
 
@@ -29,7 +37,8 @@ def with_variants(config: C, words: list[str], variants: Variants) -> C:
     for word in words:
         if word not in variants:
             raise UnknownName.among("variant", word, variants)
-        config = replaced(config, variants[word])
+        fields = variants[word].items()
+        config = replaced(config, {k: v.usual if isinstance(v, AnyValue) else v for k, v in fields})
     return config
 
 
@@ -41,13 +50,17 @@ def variant_of(config: Any, default: Any, variants: Variants) -> str | None:
     left = {name: _value(config, name) for name in changed(config, default)}
     words = []
     for word, fields in variants.items():
-        if word != "short" and all(left.get(name) == value for name, value in fields.items()):
+        if word != "short" and all(_matches(left, *field) for field in fields.items()):
             words.append(word)
             left = {name: value for name, value in left.items() if name not in fields}
     if set(BUDGET) & set(left) and config.training.steps < TrainingConfig().steps:
         words.append("short")
         left = {name: value for name, value in left.items() if name not in BUDGET}
     return "-".join([*words, *["custom"] * bool(left)]) or None
+
+
+def _matches(left: Mapping[str, Any], name: str, value: Any) -> bool:
+    return name in left if isinstance(value, AnyValue) else left.get(name) == value
 
 
 def _value(config: Any, name: str) -> Any:

@@ -14,16 +14,20 @@ from powerphase.models.base import Forecaster
 from powerphase.models.deepar.model import DeepAR
 from powerphase.models.registry import model_class
 from powerphase.models.run import RunFolder
+from powerphase.models.timegrad.model import TimeGrad
 from powerphase.models.timemcl.model import TimeMCL
 from powerphase.models.training import Progress
+from powerphase.models.variants import with_variants
 from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
 from tests.models.toys import curve_of, same_weights
 
-MODELS = [DeepAR, TimeMCL]
+MODELS = [DeepAR, TimeGrad, TimeMCL]
 CASES = [
     (DeepAR, {}),
     (DeepAR, {"rank": 3}),
     (DeepAR, {"reduction": "first"}),
+    (TimeGrad, {}),
+    (TimeGrad, {"rows": 30}),
     (TimeMCL, {}),
     (TimeMCL, {"objective": "annealed", "cooling": 1e-4}),
     (TimeMCL, {"resamples": 5, "leak": True}),
@@ -187,10 +191,9 @@ def test_an_open_batch_size_is_the_largest_that_fits_and_no_variant(
 
 @each_model
 def test_variants_are_named(kind: Any) -> None:
-    for word, fields in kind.config_type.VARIANTS.items():
-        changes = {name: value for name, value in fields.items() if "." not in name}
-        if changes:
-            assert kind.config_type(**changes).variant("ieee14") == word
+    variants = kind.config_type.VARIANTS
+    for word in variants:
+        assert with_variants(kind.config_type(), [word], variants).variant("ieee14") == word
 
 
 @each_model

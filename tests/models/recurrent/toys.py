@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
@@ -67,6 +68,8 @@ def budget(epochs: int = 2, **changes: Any) -> TrainingConfig:
 def tiny(kind: Any, epochs: int = 2, training: dict[str, Any] | None = None, **changes: Any) -> Any:
     """A config of the type for these windows."""
     sizes: dict[str, Any] = {"lags": LAGS, "cells": 6}
+    if kind is TimeGradConfig:
+        sizes |= {"diffusion_steps": 4, "blocks": 2, "paths": 5}
     return kind(**{**sizes, **changes}, training=budget(epochs, **(training or {})))
 
 

@@ -47,6 +47,7 @@ def memory_gib(
     channel_block: int | None,
     tensors: float,
     copies: int = 1,
+    head: float = 0.0,
 ) -> float:
     """About the peak on one process's device, with the record and the network itself.
 
@@ -56,6 +57,7 @@ def memory_gib(
         channel_block: channels of a block; None for as many as the network chooses.
         tensors: that a head has at its peak, of the size of a block.
         copies: how many values of each channel a block has side by side.
+        head: numbers that it has at its peak, where they are not those of a block.
     """
     steps, reach = size.context + size.horizon, max(config.lags)
     rows, gates = size.counted * (steps - reach), GATES * config.cells
@@ -65,6 +67,6 @@ def memory_gib(
     at_once = channels_at_once(channel_block, size.n_channels, copies * rows)
     # The projection has one tensor of its own blocks, with fewer copies in them.
     projected = size.counted * steps * channels_at_once(channel_block, size.n_channels, rows)
-    blocks = max(tensors * copies * rows * at_once, 2 * projected)
+    blocks = max(tensors * copies * rows * at_once, head, 2 * projected)
     numbers = kept + batch + encoded + blocks + PER_PARAMETER * size.parameters
     return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB

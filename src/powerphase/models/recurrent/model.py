@@ -36,6 +36,10 @@ class RecurrentModel(Trained):
         """How many values of each channel the head makes at a time."""
         return 1
 
+    def head_numbers(self, size: Size, channel_block: int | None) -> float:
+        """Numbers that the head has at its peak, where they are not those of a block."""
+        return 0.0
+
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
         windows = train.validation
@@ -54,7 +58,8 @@ class RecurrentModel(Trained):
             len(range(batch)[network.counted]),
             sum(one.numel() for one in network.parameters()),
         )
-        return memory_gib(self.config, size, channel_block, self.head_tensors, self.copies)
+        head = self.head_numbers(size, channel_block)
+        return memory_gib(self.config, size, channel_block, self.head_tensors, self.copies, head)
 
     def answer(self, context: Context) -> Scenarios:
         """What the network says; what is random in it is that of the window."""

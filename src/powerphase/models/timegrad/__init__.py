@@ -1,0 +1,1 @@
+"""TimeGrad: an LSTM whose every step is drawn by a diffusion over all channels."""

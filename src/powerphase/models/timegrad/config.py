@@ -1,0 +1,66 @@
+"""What can be chosen about TimeGrad; the defaults are the reference's, less its quirks."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+from powerphase.models.recurrent.config import (
+    REFERENCE_INPUTS,
+    REFERENCE_SCALE,
+    RecurrentConfig,
+)
+from powerphase.models.variants import SHORT, AnyValue, Variants
+
+
+@dataclass(frozen=True)
+class TimeGradConfig(RecurrentConfig):
+    """The front end, the diffusion on it, and how many paths are drawn."""
+
+    condition: int = 100
+    """Width of the layer between the LSTM and the noise network."""
+    diffusion_steps: int = 100
+    least_noise: float = 1e-4
+    """Variance that the first diffusion step adds; it grows linearly to that of the last."""
+    most_noise: float = 0.1
+    blocks: int = 8
+    """Of the noise network."""
+    width: int = 8
+    """Features of a channel in it."""
+    frequencies: int = 16
+    """Of the waves that tell the diffusion step."""
+    embedding: int = 64
+    """Width of the layers that read them."""
+    rows: int | None = None
+    """So many random steps of a batch's windows go through the noise network; None for all."""
+    paths: int = 100
+
+    VARIANTS: ClassVar[Variants] = MappingProxyType(
+        {
+            "reference": REFERENCE_INPUTS,
+            "reference-scale": REFERENCE_SCALE,
+            "subsampled": {"rows": AnyValue(4096)},
+            **SHORT,
+        }
+    )
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """How far apart the channels are that a block brings together: 1 and 2 in turn."""
+        return tuple(1 + number % 2 for number in range(self.blocks))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        sizes = (self.condition, self.diffusion_steps, self.blocks, self.width, self.frequencies)
+        return [
+            *super()._rules(),
+            (
+                min(*sizes, self.embedding) < 1,
+                "condition, diffusion_steps, blocks, width, frequencies and embedding must be 1 or "
+                "more",
+            ),
+            (
+                not 0 < self.least_noise <= self.most_noise < 1,
+                "least_noise and most_noise must be between 0 and 1, in this order",
+            ),
+            (self.rows is not None and self.rows < 1, "rows must be 1 or more"),
+            (self.paths < 1, "paths must be 1 or more"),
+        ]

@@ -1,0 +1,102 @@
+"""The network: the recurrent encoder, and a diffusion that draws all channels of every step."""
+
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from powerphase.models.recurrent.inputs import Window
+from powerphase.models.recurrent.network import RecurrentNetwork
+from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
+from powerphase.models.sampling import PathNoise, window_generators
+from powerphase.models.timegrad.config import TimeGradConfig
+from powerphase.models.timegrad.denoiser import Denoiser
+from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
+from powerphase.models.timegrad.schedule import Schedule
+from powerphase.models.training import Losses
+from powerphase.scenarios import Context, Scenarios
+
+
+class TimeGradNetwork(RecurrentNetwork):
+    """TimeGrad for one grid; `RecurrentNetwork` says what can be given."""
+
+    config: TimeGradConfig
+
+    def __init__(
+        self,
+        config: TimeGradConfig,
+        n_channels: int,
+        context_steps: int,
+        horizon: int,
+        channel_block: int | None = None,
+    ) -> None:
+        size = (n_channels, context_steps, horizon)
+        super().__init__(config, *size, channel_block, config.condition)
+        noise = (config.diffusion_steps, config.least_noise, config.most_noise)
+        self.schedule = Schedule(*noise)
+        self.denoiser = Denoiser(config, n_channels)
+
+    def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+        """Mean squared error of the noise, at one random diffusion step for each row.
+
+        A row is one step of one window, of context or target.
+        """
+        known, values = self._rows(output, window)
+        step = torch.randint(len(self.schedule.returns), values.shape[:1], device=values.device)
+        noise = torch.randn_like(values)
+        given = Noisy(self.schedule.noisy_(values, noise, step), noise)
+        conditioner = self.denoiser.conditioner(known).to(values)
+        table = self.denoiser.steps().to(values)
+        added = F.embedding(step, table.flatten(1)).unflatten(1, table.shape[1:])
+        loss = mean_error(self.denoiser, given, conditioner, added, self._pieces(values))
+        return Losses(loss, {})
+
+    @torch.no_grad()
+    def scenarios(self, context: Context, seed: int) -> Scenarios:
+        """Paths of equal weight."""
+        seen, n_paths, table = self.see(context), self.config.paths, self.denoiser.steps()
+        values = self._empty_paths(context, n_paths)
+        for part in shares(n_paths, self.paths_at_once, len(values), self.n_channels):
+            # Anew for each share: its noise must not depend on how paths are divided.
+            generators = window_generators(seed, context.time, values.device)
+            noise = PathNoise(generators, n_paths, part)
+            draw = partial(self._drawn, noise=noise, table=table)
+            roll_out(self.encoder, seen, draw, values[:, part])
+        check_paths(values, "timegrad")
+        return Scenarios.equal(values)
+
+    def _rows(
+        self, output: Float[Tensor, "B steps K"], window: Window
+    ) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R C"]]:
+        """What is known before each row and z of it: of all rows, or in training of some."""
+        past = window.past[:, self.encoder.reach :]
+        values = window._replace(past=past).scaled(slice(None)).flatten(0, 1)
+        known, count = output.flatten(0, 1), self.config.rows
+        if not self.training or count is None or count >= len(values):
+            return known, values
+        chosen = torch.rand(len(values), device=values.device).argsort()[:count]
+        return known.index_select(0, chosen), values.index_select(0, chosen)
+
+    def _drawn(
+        self,
+        known: Float[Tensor, "B P K"],
+        noise: PathNoise,
+        table: Float[Tensor, "steps blocks width"],
+    ) -> Float[Tensor, "B P C"]:
+        """One draw of z for each path: from noise to values, all paths together."""
+        conditioner = self.denoiser.conditioner(known.flatten(0, 1))
+        pieces = self._pieces(conditioner)
+
+        def fresh() -> Float[Tensor, "R C"]:
+            return noise.normal(self.n_channels, conditioner).flatten(0, 1)
+
+        def predict(values: Float[Tensor, "R C"], step: int) -> Float[Tensor, "R C"]:
+            here = table[step : step + 1]
+            return predicted(self.denoiser, values, conditioner, here, pieces)
+
+        return self.schedule.sample(predict, fresh(), fresh).unflatten(0, known.shape[:2])
+
+    def _pieces(self, like: Float[Tensor, "R C"]) -> Pieces:
+        return Pieces.of(self.denoiser, self.n_channels, self.channel_block, like.device.type)

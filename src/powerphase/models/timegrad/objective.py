@@ -1,0 +1,122 @@
+"""The loss: how far the predicted noise is from the true one, piece by piece.
+
+A piece is some rows and a tile of channels. Its slopes are made with its loss, and then it is
+forgotten; only the slopes along what it was made of are kept. So no piece is made twice, and not
+more than one is in memory.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from powerphase.models.timegrad.denoiser import Denoiser
+from powerphase.models.timegrad.tiles import Tile, add_back, cut, piece_size, tiles
+
+
+class Pieces(NamedTuple):
+    """How work is cut."""
+
+    rows: int
+    tiles: list[Tile]
+
+    @classmethod
+    def of(cls, denoiser: Denoiser, n_channels: int, asked: int | None, device: str) -> "Pieces":
+        """Pieces for a device, with so many channels as asked for."""
+        features = 2 * len(denoiser.enter.bias)
+        rows, channels = piece_size(n_channels, asked, features, device)
+        return cls(rows, tiles(n_channels, channels, denoiser.halo))
+
+    def each(self, n_rows: int) -> Iterator[tuple[slice, Tile]]:
+        """All pieces."""
+        for first in range(0, n_rows, self.rows):
+            for tile in self.tiles:
+                yield slice(first, first + self.rows), tile
+
+
+class Noisy(NamedTuple):
+    """Rows with noise, and the noise."""
+
+    values: Float[Tensor, "R C"]
+    noise: Float[Tensor, "R C"]
+
+
+def predicted(
+    denoiser: Denoiser,
+    values: Float[Tensor, "R C"],
+    conditioner: Float[Tensor, "R C"],
+    step: Float[Tensor, "1 blocks width"],
+    pieces: Pieces,
+) -> Float[Tensor, "R C"]:
+    """The noise in values that all come from the same diffusion step."""
+    found = torch.empty_like(values)
+    for rows, tile in pieces.each(len(values)):
+        made = denoiser(cut(values[rows], tile), cut(conditioner[rows], tile), step)
+        found[rows, tile.channels] = made
+    return found
+
+
+def mean_error(
+    denoiser: Denoiser,
+    given: Noisy,
+    conditioner: Float[Tensor, "R C"],
+    step: Float[Tensor, "R blocks width"],
+    pieces: Pieces,
+) -> Float[Tensor, ""]:
+    """Mean squared error of the noise, with gradients to all but the rows themselves."""
+    with torch.autocast(conditioner.device.type, enabled=False):
+        if torch.is_grad_enabled():
+            apply: Any = _MeanError.apply
+            made: Tensor = apply(denoiser, given, pieces, conditioner, step, *denoiser.filters())
+            return made
+        total = conditioner.new_zeros(())
+        for rows, tile in pieces.each(len(conditioner)):
+            total += _error(denoiser, given, cut(conditioner[rows], tile), step[rows], rows, tile)
+        return total
+
+
+class _MeanError(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        denoiser: Denoiser,
+        given: Noisy,
+        pieces: Pieces,
+        conditioner: Tensor,
+        step: Tensor,
+        *filters: Tensor,
+    ) -> Tensor:
+        of_conditioner, of_step, *of_filters = map(torch.zeros_like, (conditioner, step, *filters))
+        total = conditioner.new_zeros(())
+        for rows, tile in pieces.each(len(conditioner)):
+            with torch.enable_grad():
+                beside = cut(conditioner[rows], tile).requires_grad_()
+                added = step[rows].detach().requires_grad_()
+                error = _error(denoiser, given, beside, added, rows, tile)
+            slopes = torch.autograd.grad(error, [beside, added, *filters])
+            total += error.detach()
+            add_back(of_conditioner[rows], slopes[0], tile)
+            of_step[rows] += slopes[1]
+            torch._foreach_add_(of_filters, slopes[2:])
+        ctx.save_for_backward(of_conditioner, of_step, *of_filters)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, None, *torch._foreach_mul(ctx.saved_tensors, upstream)
+
+
+def _error(
+    denoiser: Denoiser,
+    given: Noisy,
+    beside: Float[Tensor, "R P"],
+    step: Float[Tensor, "R blocks width"],
+    rows: slice,
+    tile: Tile,
+) -> Float[Tensor, ""]:
+    """What a piece adds to the mean."""
+    made = denoiser(cut(given.values[rows], tile), beside, step)
+    error = made - given.noise[rows, tile.channels]
+    return error.square().sum() / given.noise.numel()

@@ -1,0 +1,70 @@
+"""Some channels at a time, with those around them that the noise network looks at.
+
+The channels lie on a ring, as the reference has it: two more at either end repeat the other end's,
+and the ring closes after these. Going round it as often as needed, any stretch of channels can be
+cut out with its surroundings, also one that is longer than the ring.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from powerphase.models.recurrent.blocks import blocks
+
+REPEATED = 2
+"""Channels of the other end, at either end."""
+PIECE_NUMBERS = {"cpu": 2**18, "cuda": 2**24}
+"""Numbers of the widest tensors of a piece: what a core's cache holds, or what fills a GPU."""
+
+
+class Tile(NamedTuple):
+    """Channels, and where those around them are."""
+
+    channels: slice
+    runs: tuple[slice, ...]
+    """With those around them, one run after the other."""
+
+
+def tiles(n_channels: int, at_once: int, halo: int) -> list[Tile]:
+    """All channels, so many at a time, each with so many on either side as the halo has."""
+    return [
+        Tile(here, _runs(here.start + REPEATED - halo, here.stop + REPEATED + halo, n_channels))
+        for here in blocks(n_channels, at_once)
+    ]
+
+
+def cut(values: Float[Tensor, "R C"], tile: Tile) -> Float[Tensor, "R P"]:
+    """A tile's values, and those around it."""
+    return torch.cat([values[:, run] for run in tile.runs], dim=1)
+
+
+def add_back(total: Float[Tensor, "R C"], slopes: Float[Tensor, "R P"], tile: Tile) -> None:
+    """Add to every channel what its places in a tile have, as the slope of `cut` does."""
+    parts = slopes.split([run.stop - run.start for run in tile.runs], dim=1)
+    for run, part in zip(tile.runs, parts, strict=True):
+        total[:, run] += part
+
+
+def piece_size(n_channels: int, asked: int | None, features: int, device: str) -> tuple[int, int]:
+    """Rows and channels of a piece, whose widest tensors have so many features of each channel.
+
+    Rows are as many as all channels allow. So fewer channels, where they are asked for, make
+    smaller pieces.
+    """
+    positions = max(1, PIECE_NUMBERS[device] // features)
+    return max(1, positions // n_channels), min(n_channels, asked or positions)
+
+
+def _runs(start: int, stop: int, n_channels: int) -> tuple[slice, ...]:
+    """The channels at these places of the ring, which begins with the repeated ones."""
+    found, around = [], n_channels + 2 * REPEATED
+    while start < stop:
+        place = start % around
+        channel = (place - REPEATED) % n_channels
+        end = n_channels if place < n_channels + REPEATED else REPEATED
+        length = min(end - channel, stop - start)
+        found.append(slice(channel, channel + length))
+        start += length
+    return tuple(found)
