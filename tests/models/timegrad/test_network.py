@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.recurrent.inputs import Window
@@ -185,3 +186,15 @@ def test_odd_configurations_are_refused() -> None:
         TimeGradConfig(blocks=0, least_noise=0.2)
     with pytest.raises(ConfigError, match="rows must be 1 or more; paths must be 1 or more"):
         TimeGradConfig(rows=0, paths=0)
+
+
+@pytest.mark.parametrize("rows", [None, 10])
+def test_a_step_asks_the_device_for_no_number(rows: int | None) -> None:
+    """Tensors without any numbers are enough for it, so a GPU can record it."""
+    inputs = network_of().inputs(*windows_of(dtype=torch.float32))
+    with FakeTensorMode() as without:
+        network = TimeGradNetwork(tiny(TimeGradConfig, rows=rows), 8, CONTEXT, HORIZON, 3)
+        loss = network.losses(*(without.from_tensor(one) for one in inputs)).loss
+        loss.backward()
+        with pytest.raises(DataDependentOutputException):
+            loss.item()

@@ -53,7 +53,8 @@ def piece_size(n_channels: int, asked: int | None, features: int, device: str) -
     Rows are as many as all channels allow. So fewer channels, where they are asked for, make
     smaller pieces.
     """
-    positions = max(1, PIECE_NUMBERS[device] // features)
+    numbers = PIECE_NUMBERS["cpu" if device == "cpu" else "cuda"]
+    positions = max(1, numbers // features)
     return max(1, positions // n_channels), min(n_channels, asked or positions)
 
 
