@@ -28,6 +28,12 @@ def test_a_known_process_is_recovered() -> None:
     assert torch.allclose(found.sse / (6000 - 13), torch.tensor(0.01).double(), rtol=0.06)
 
 
+def test_a_season_that_follows_is_found_in_short_records_too() -> None:
+    """Where a season that stays is a bottom as well, and the search comes to it first."""
+    record = made([[0.5, 0.1, 0.2], [0.05, 0.0, 0.5]], season=12, steps=360)
+    assert (fit(record, season=12).smoothing[2] > 0.1).all()
+
+
 def test_what_is_found_is_a_bottom_within_the_bounds() -> None:
     """The slope is 0 in all directions, or leads out of the bounds."""
     record = made([[0.5, 0.1, 0.2], [0.7, 0.0, 0.0]], season=6, steps=900)
