@@ -2,8 +2,8 @@
 
 import warnings
 
-import pytest
 import torch
+from statsmodels.tsa.holtwinters import ExponentialSmoothing
 from torch import Tensor
 
 from powerphase.models.ets import fitting
@@ -55,16 +55,13 @@ def test_what_is_found_is_a_bottom_within_the_bounds() -> None:
 
 
 def test_it_is_no_worse_than_statsmodels() -> None:
-    theirs = pytest.importorskip("statsmodels.tsa.holtwinters", reason="statsmodels is the oracle")
     record = made([[0.5, 0.1, 0.2], [0.3, 0.0, 0.0], [0.05, 0.0, 0.5]], season=12, steps=360)
     found = fit(record, season=12)
     for series, sse in zip(record.T.numpy(), found.sse, strict=True):
         options = {"trend": "add", "seasonal": "add", "seasonal_periods": 12}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it did not converge, at times
-            model = theirs.ExponentialSmoothing(
-                series, **options, initialization_method="estimated"
-            )
+            model = ExponentialSmoothing(series, **options, initialization_method="estimated")
             assert sse <= 1.001 * model.fit().sse
 
 
