@@ -16,6 +16,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
+        "tempflow": "tempflow.model:TempFlow",
         "timemcl": "timemcl.model:TimeMCL",
     }
 )

@@ -14,16 +14,18 @@ from powerphase.models.base import Forecaster
 from powerphase.models.deepar.model import DeepAR
 from powerphase.models.registry import model_class
 from powerphase.models.run import RunFolder
+from powerphase.models.tempflow.model import TempFlow
 from powerphase.models.timemcl.model import TimeMCL
 from powerphase.models.training import Progress
 from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
 from tests.models.toys import curve_of, same_weights
 
-MODELS = [DeepAR, TimeMCL]
+MODELS = [DeepAR, TempFlow, TimeMCL]
 CASES = [
     (DeepAR, {}),
     (DeepAR, {"rank": 3}),
     (DeepAR, {"reduction": "first"}),
+    (TempFlow, {}),
     (TimeMCL, {}),
     (TimeMCL, {"objective": "annealed", "cooling": 1e-4}),
     (TimeMCL, {"resamples": 5, "leak": True}),
@@ -195,7 +197,7 @@ def test_variants_are_named(kind: Any) -> None:
 
 @each_model
 def test_odd_configurations_are_refused_in_one_sentence(kind: Any) -> None:
-    with pytest.raises(ConfigError, match=r"lags must differ.*; cells must be 1 or more; least_sc"):
-        kind.config_type(lags=(1, 1), cells=0, least_scale=0.0)
+    with pytest.raises(ConfigError, match=r"lags must differ.*; least_scale must be above 0"):
+        kind.config_type(lags=(1, 1), least_scale=0.0)
     with pytest.raises(ConfigError, match="lags needs a number, and all must be 1 or more"):
         kind.config_type(lags=())

@@ -1,10 +1,12 @@
 """Work on some channels at a time, with as little kept for the backward pass."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+Made = TypeVar("Made")
 
 BLOCK_NUMBERS = 2**26
 """Numbers in one tensor of a block, where nobody says how many channels it shall have: 256 MiB."""
@@ -28,13 +30,16 @@ def summed(function: Callable[..., Tensor], pieces: Iterable[tuple[Any, ...]]) -
     first, *others = pieces
     if not others:
         return function(*first)
-    total = _remade(function, first)
+    total = remade(function, first)
     for piece in others:
-        total = total + _remade(function, piece)
+        total = total + remade(function, piece)
     return total
 
 
-def _remade(function: Callable[..., Tensor], piece: tuple[Any, ...]) -> Tensor:
-    # Nothing random happens in a block, so there is no random state to bring back.
-    made: Tensor = checkpoint(function, *piece, use_reentrant=False, preserve_rng_state=False)
+def remade(function: Callable[..., Made], piece: tuple[Any, ...]) -> Made:
+    """What the function makes of a piece; the backward pass makes it once more.
+
+    Nothing random may happen in it: there is no random state to bring back.
+    """
+    made: Made = checkpoint(function, *piece, use_reentrant=False, preserve_rng_state=False)
     return made
