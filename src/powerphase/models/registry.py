@@ -18,6 +18,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "powerforge": "powerforge.model:PowerForge",
         "tempflow": "tempflow.model:TempFlow",
         "timemcl": "timemcl.model:TimeMCL",
+        "transformer-tempflow": "transformertempflow.model:TransformerTempFlow",
     }
 )
 """Where each model lives in this package; modules are loaded when a model is asked for."""

@@ -8,7 +8,7 @@ import torch
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
 from powerphase.scenarios import Scenarios, Training
-from tests.models.recurrent.toys import tiny, training_of
+from tests.models.recurrent.toys import HORIZON, tiny, training_of
 
 SIGNS = np.array([1.0, 1, -1, 1, -1, -1, 1, -1])
 SHARED, OWN = 0.3, 0.15
@@ -23,12 +23,12 @@ def correlated(n_steps: int = 1500) -> np.ndarray:
     return np.asarray(2 + wave + SHARED * SIGNS * shared + OWN * own)
 
 
-def learned(kind: Any, **changes: Any) -> tuple[Any, Any, Training]:
+def learned(kind: Any, horizon: int = HORIZON, **changes: Any) -> tuple[Any, Any, Training]:
     """A model that was trained on it, and one that was not."""
     budget = {"batches_per_epoch": 30, "batch_size": 48, "learning_rate": 1e-2, "patience": 1}
     sizes = {"condition": 16, "hidden": 24, "paths": 200, "dropout": 0.0, "lags": (1, 2, CYCLE)}
     config = tiny(kind.config_type, epochs=5, training=budget, **{**sizes, **changes})
-    train = training_of(correlated(), context=24)
+    train = training_of(correlated(), context=24, horizon=horizon)
     model, fresh = kind(config, device="cpu"), kind(config, device="cpu")
     model.fit(train)
     fresh.settle(train)

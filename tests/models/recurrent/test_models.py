@@ -17,10 +17,11 @@ from powerphase.models.run import RunFolder
 from powerphase.models.tempflow.model import TempFlow
 from powerphase.models.timemcl.model import TimeMCL
 from powerphase.models.training import Progress
+from powerphase.models.transformertempflow.model import TransformerTempFlow
 from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
 from tests.models.toys import curve_of, same_weights
 
-MODELS = [DeepAR, TempFlow, TimeMCL]
+MODELS = [DeepAR, TempFlow, TimeMCL, TransformerTempFlow]
 CASES = [
     (DeepAR, {}),
     (DeepAR, {"rank": 3}),
@@ -29,6 +30,8 @@ CASES = [
     (TimeMCL, {}),
     (TimeMCL, {"objective": "annealed", "cooling": 1e-4}),
     (TimeMCL, {"resamples": 5, "leak": True}),
+    (TransformerTempFlow, {}),
+    (TransformerTempFlow, {"decoding": "length-one"}),
 ]
 
 each_model = pytest.mark.parametrize("kind", MODELS)

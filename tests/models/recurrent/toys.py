@@ -66,7 +66,8 @@ def budget(epochs: int = 2, **changes: Any) -> TrainingConfig:
 
 def tiny(kind: Any, epochs: int = 2, training: dict[str, Any] | None = None, **changes: Any) -> Any:
     """A config of the type for these windows."""
-    sizes: dict[str, Any] = {"lags": LAGS, "cells": 6}
+    small = {"lags": LAGS, "cells": 6, "width": 8, "heads": 2, "layers": 2, "feed_forward": 12}
+    sizes: dict[str, Any] = {k: v for k, v in small.items() if k in kind.__dataclass_fields__}
     return kind(**{**sizes, **changes}, training=budget(epochs, **(training or {})))
 
 

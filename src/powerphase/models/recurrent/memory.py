@@ -47,6 +47,7 @@ def memory_gib(
     channel_block: int | None,
     tensors: float,
     copies: int = 1,
+    beyond: float = 0.0,
 ) -> float:
     """About the peak on one process's device, with the record and the network itself.
 
@@ -56,15 +57,26 @@ def memory_gib(
         channel_block: channels of a block; None for as many as the network chooses.
         tensors: that a head has at its peak, of the size of a block.
         copies: how many values of each channel a block has side by side.
+        beyond: numbers that a head keeps beside the blocks.
     """
-    steps, reach = size.context + size.horizon, max(config.lags)
-    rows, gates = size.counted * (steps - reach), GATES * config.cells
-    kept = size.n_channels * (size.record_steps + VALIDATION * size.validation_windows * steps)
-    batch = BATCHES * size.batch * steps * size.n_channels
+    steps = size.context + size.horizon
+    rows, gates = size.counted * (steps - max(config.lags)), GATES * config.cells
     encoded = rows * gates * (PRODUCTS * len(config.lags) + STATES)
     at_once = channels_at_once(channel_block, size.n_channels, copies * rows)
     # The projection has one tensor of its own blocks, with fewer copies in them.
     projected = size.counted * steps * channels_at_once(channel_block, size.n_channels, rows)
     blocks = max(tensors * copies * rows * at_once, 2 * projected)
-    numbers = kept + batch + encoded + blocks + PER_PARAMETER * size.parameters
+    return gib(standing(size) + encoded + blocks + beyond)
+
+
+def standing(size: Size) -> float:
+    """Numbers that are there whatever a step does: the record, windows, weights and Adam's."""
+    steps = size.context + size.horizon
+    kept = size.n_channels * (size.record_steps + VALIDATION * size.validation_windows * steps)
+    batch = BATCHES * size.batch * steps * size.n_channels
+    return kept + batch + PER_PARAMETER * size.parameters
+
+
+def gib(numbers: float) -> float:
+    """So many numbers, and what a process takes without any."""
     return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB

@@ -34,13 +34,20 @@ class RecurrentModel(Trained):
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
+        return self.gib(self._size(train), channel_block)
+
+    def gib(self, size: Size, channel_block: int | None) -> float:
+        """The same, for a training of this size."""
+        return memory_gib(self.config, size, channel_block, self.head_tensors, self.copies)
+
+    def _size(self, train: Training) -> Size:
         windows = train.validation
         place = Place.of(train.layout, windows.context_steps, windows.horizon)
         with torch.device("meta"):  # to count its numbers without having them
             network = self.make_network(place)
         assert isinstance(network, RecurrentNetwork)
         batch = ceil(self.config.training.batch_size / team_size())
-        size = Size(
+        return Size(
             train.layout.n_channels,
             len(train.record),
             len(windows),
@@ -50,7 +57,6 @@ class RecurrentModel(Trained):
             len(range(batch)[network.counted]),
             sum(one.numel() for one in network.parameters()),
         )
-        return memory_gib(self.config, size, channel_block, self.head_tensors, self.copies)
 
     def answer(self, context: Context) -> Scenarios:
         """What the network says; what is random in it is that of the window."""

@@ -1,6 +1,7 @@
 """What the networks with this front end share: inputs, the loss of a batch, encoded contexts."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -34,6 +35,7 @@ class RecurrentNetwork(nn.Module, ABC):
     """
 
     criterion: ClassVar[str] = "loss"
+    encoder_type: ClassVar[Callable[..., Any]] = RecurrentEncoder
     paths_at_once: int | None = None
     """How many paths to roll out at a time; None for as many as keep a step's values small."""
 
@@ -49,7 +51,8 @@ class RecurrentNetwork(nn.Module, ABC):
         super().__init__()
         self.config, self.n_channels, self.horizon = config, n_channels, horizon
         self.channel_block = channel_block
-        self.encoder = RecurrentEncoder(config, n_channels, context_steps, channel_block, condition)
+        size = (n_channels, context_steps)
+        self.encoder = self.encoder_type(config, *size, channel_block, condition)
 
     @abstractmethod
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
