@@ -159,7 +159,8 @@ def _told(inner: tuple[Tensor, Tensor], maps: Maps) -> tuple[Tensor, Tensor]:
 
 def _moved(values: Float[Tensor, "B steps C"], told: tuple[Tensor, Tensor], keep: bool) -> Moved:
     log_scale, shift = told
-    values = values * log_scale.to(values).exp() + shift
+    log_scale = log_scale.to(values)  # its sum over rows needs all digits
+    values = values * log_scale.exp() + shift
     rows = values.shape[0] * values.shape[1]
     return Moved(values if keep else None, Moments.of(values), log_scale.sum() / rows)
 
