@@ -17,9 +17,11 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
+        "tempflow": "tempflow.model:TempFlow",
         "timegrad": "timegrad.model:TimeGrad",
         "timemcl": "timemcl.model:TimeMCL",
         "timeprism": "timeprism.model:TimePrism",
+        "transformer-tempflow": "transformertempflow.model:TransformerTempFlow",
     }
 )
 """Where each model lives in this package; modules are loaded when a model is asked for."""

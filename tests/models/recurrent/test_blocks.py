@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from powerphase.models.recurrent.blocks import BLOCK_NUMBERS, blocks, channels_at_once, summed
+from powerphase.models.recurrent.blocks import (
+    BLOCK_NUMBERS,
+    blocks,
+    channels_at_once,
+    remade,
+    summed,
+)
 
 VALUES = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -57,6 +63,29 @@ def kept(at_once: int) -> int:
 def test_of_blocks_nothing_is_kept_but_what_was_given() -> None:
     assert kept(4) == kept(1) == sum(one.numel() for one in given())
     assert kept(12) > 3 * 5 * 12
+
+
+def several(weight: Tensor, pieces: list[slice], calls: list[slice]) -> Tensor:
+    """By pieces with two results each, of a weight that is no argument."""
+
+    def of_piece(here: slice) -> tuple[Tensor, Tensor]:
+        calls.append(here)
+        made = torch.tanh(weight[here])
+        return made.exp(), made.square().sum()
+
+    found = list(remade(of_piece, [(here,) for here in pieces]))
+    return torch.cat([first for first, _ in found]).prod() + sum(second for _, second in found)
+
+
+def test_several_results_of_pieces_have_the_slopes_of_one_and_are_made_again() -> None:
+    (_, weight, _), calls = given(), []
+    whole = several(weight, [slice(12)], calls)
+    (expected,) = torch.autograd.grad(whole, weight)
+    assert len(calls) == 1
+    found = several(weight, blocks(12, 5), calls)
+    torch.testing.assert_close(found, whole)
+    torch.testing.assert_close(torch.autograd.grad(found, weight)[0], expected)
+    assert len(calls) == 1 + 2 * 3
 
 
 def test_nothing_is_made_again_where_no_slope_is_asked_for() -> None:

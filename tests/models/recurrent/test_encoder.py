@@ -103,7 +103,7 @@ def test_nothing_is_known_of_a_step_or_a_later_one_before_it() -> None:
 
 def test_dropout_is_between_the_layers_and_of_the_training_alone() -> None:
     encoder, (window, told) = encoder_of(), given_windows()
-    gates = encoder.gates(window, told)
+    gates = encoder.shifted(window, told)
     low = encoder.first(gates)[0]
     encoder.train()
     torch.manual_seed(5)

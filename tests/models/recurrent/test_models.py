@@ -1,4 +1,4 @@
-"""What holds for every forecaster with a recurrent encoder: training, keeping, forecasting."""
+"""What holds for every forecaster that is shown lagged values: training, keeping, forecasting."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,23 +14,28 @@ from powerphase.models.base import Forecaster
 from powerphase.models.deepar.model import DeepAR
 from powerphase.models.registry import model_class
 from powerphase.models.run import RunFolder
+from powerphase.models.tempflow.model import TempFlow
 from powerphase.models.timegrad.model import TimeGrad
 from powerphase.models.timemcl.model import TimeMCL
 from powerphase.models.training import Progress
+from powerphase.models.transformertempflow.model import TransformerTempFlow
 from powerphase.models.variants import with_variants
 from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
 from tests.models.toys import curve_of, same_weights
 
-MODELS = [DeepAR, TimeGrad, TimeMCL]
+MODELS = [DeepAR, TempFlow, TimeGrad, TimeMCL, TransformerTempFlow]
 CASES = [
     (DeepAR, {}),
     (DeepAR, {"rank": 3}),
     (DeepAR, {"reduction": "first"}),
+    (TempFlow, {}),
     (TimeGrad, {}),
     (TimeGrad, {"rows": 30}),
     (TimeMCL, {}),
     (TimeMCL, {"objective": "annealed", "cooling": 1e-4}),
     (TimeMCL, {"resamples": 5, "leak": True}),
+    (TransformerTempFlow, {}),
+    (TransformerTempFlow, {"decoding": "length-one"}),
 ]
 
 each_model = pytest.mark.parametrize("kind", MODELS)
@@ -198,7 +203,7 @@ def test_variants_are_named(kind: Any) -> None:
 
 @each_model
 def test_odd_configurations_are_refused_in_one_sentence(kind: Any) -> None:
-    with pytest.raises(ConfigError, match=r"lags must differ.*; cells must be 1 or more; least_sc"):
-        kind.config_type(lags=(1, 1), cells=0, least_scale=0.0)
+    with pytest.raises(ConfigError, match=r"lags must differ.*; least_scale must be above 0"):
+        kind.config_type(lags=(1, 1), least_scale=0.0)
     with pytest.raises(ConfigError, match="lags needs a number, and all must be 1 or more"):
         kind.config_type(lags=())

@@ -8,7 +8,7 @@ from powerphase.errors import ForecastError
 from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.encoder import RecurrentEncoder
 from powerphase.models.recurrent.inputs import Window, clock, scales
-from powerphase.models.recurrent.rollout import check_paths, roll_out, see, shares
+from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
 from powerphase.models.sampling import PathNoise, window_generators
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, windows_of
 
@@ -30,12 +30,12 @@ def test_a_path_that_draws_what_happened_is_what_teacher_forcing_encodes() -> No
 
     out = torch.empty(3, 2, HORIZON, 8, dtype=torch.float64)
     with torch.no_grad():
-        seen = see(encoder, Window(context.past, None, scale), told)
+        seen = encoder.see(Window(context.past, None, scale), told)
         state = roll_out(encoder, seen, draw, out)
         known = encoder(Window(context.past, target, scale), told)[:, -HORIZON:]
     torch.testing.assert_close(out, target[:, None].expand_as(out))
     torch.testing.assert_close(torch.stack(outputs, 2), known[:, None].expand(-1, 2, -1, -1))
-    gates = encoder.gates(Window(context.past, target, scale), told)
+    gates = encoder.shifted(Window(context.past, target, scale), told)
     expected = encoder.run(gates)[1]
     torch.testing.assert_close(state[1][0][:, ::2], expected[1][0])
 
@@ -47,7 +47,7 @@ def test_what_was_seen_of_a_context_serves_for_many_rollouts() -> None:
     out = torch.empty(2, 3, 2, HORIZON, 8, dtype=torch.float64)
     with torch.no_grad():
         scale = scales(context.past, CONFIG, in_batch=False)
-        seen = see(encoder, Window(context.past, None, scale), told)
+        seen = encoder.see(Window(context.past, None, scale), told)
         for one in out:
             roll_out(encoder, seen, lambda known: known.sum(2, keepdim=True).expand(-1, -1, 8), one)
     assert torch.equal(out[0], out[1])

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
 CONTEXT, HORIZON, LAGS = 16, 6, (1, 2, 5)
+LSTM = {"lags": LAGS, "cells": 6}
+TRANSFORMER = {"width": 8, "heads": 2, "layers": 2, "feed_forward": 12}
+SMALL = {**LSTM, **TRANSFORMER, "diffusion_steps": 4, "blocks": 2, "paths": 5}
+"""Sizes, of which each config has some."""
 
 
 def layout_of(n_buses: int) -> Layout:
@@ -67,9 +70,7 @@ def budget(epochs: int = 2, **changes: Any) -> TrainingConfig:
 
 def tiny(kind: Any, epochs: int = 2, training: dict[str, Any] | None = None, **changes: Any) -> Any:
     """A config of the type for these windows."""
-    sizes: dict[str, Any] = {"lags": LAGS, "cells": 6}
-    if kind is TimeGradConfig:
-        sizes |= {"diffusion_steps": 4, "blocks": 2, "paths": 5}
+    sizes: dict[str, Any] = {k: v for k, v in SMALL.items() if k in kind.__dataclass_fields__}
     return kind(**{**sizes, **changes}, training=budget(epochs, **(training or {})))
 
 

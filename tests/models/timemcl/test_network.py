@@ -82,7 +82,7 @@ def forced(network: TimeMCLNetwork, context: Context, made: Tensor) -> tuple[Ten
     scale = network.see(context).scale
     told = Window(context.past, made, scale)
     clock = network._clock(context)
-    return network.encoder(told, clock)[:, -HORIZON:], network.encoder.gates(told, clock)
+    return network.encoder(told, clock)[:, -HORIZON:], network.encoder.shifted(told, clock)
 
 
 @pytest.mark.parametrize("at_once", [None, 3])

@@ -2,6 +2,7 @@
 
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.network import DeepARNetwork
+from powerphase.models.recurrent.memory import Size, block_numbers, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
 
 
@@ -12,7 +13,8 @@ class DeepAR(RecurrentModel):
     config_type = DeepARConfig
     network_type = DeepARNetwork
 
-    @property
-    def head_tensors(self) -> float:
-        """Some for the Gaussian, and some for each factor."""
-        return 7.0 + 3.0 * self.config.rank
+    def step_numbers(self, size: Size, channel_block: int | None) -> float:
+        """Those of the front end, of the Gaussian, and of each factor."""
+        tensors, rows = 7.0 + 3.0 * self.config.rank, size.rows(self.config)
+        head = block_numbers(rows, size.n_channels, channel_block, tensors)
+        return step_numbers(self.config, size, channel_block, head)

@@ -1,10 +1,13 @@
 """Work on some channels at a time, with nothing of it kept for the backward pass."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+Made = TypeVar("Made")
 
 BLOCK_NUMBERS = 2**26
 """Numbers in one tensor of a block, where nobody says how many channels it shall have: 256 MiB."""
@@ -81,3 +84,17 @@ def _part(
     of_block: OfBlock, here: slice, shared: Tensor | None, weights: tuple[Tensor, ...]
 ) -> Tensor:
     return of_block(here, shared, *(weight[..., here, :] for weight in weights))
+
+
+def remade(function: Callable[..., Made], pieces: Sequence[tuple[Any, ...]]) -> Iterator[Made]:
+    """What a function makes of each piece; of several, the backward pass makes each once more.
+
+    For what `summed` cannot do: several results, and gradients to tensors that belong to a piece
+    without being its arguments. Nothing random may happen in it: there is no random state to bring
+    back.
+    """
+    for piece in pieces:
+        if len(pieces) == 1:
+            yield function(*piece)
+        else:
+            yield checkpoint(function, *piece, use_reentrant=False, preserve_rng_state=False)

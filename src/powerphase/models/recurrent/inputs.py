@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from powerphase.models.recurrent.config import RecurrentConfig
+from powerphase.models.recurrent.config import LaggedConfig
 from powerphase.models.scaling import mean_sizes
 
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
@@ -43,7 +43,7 @@ class Window(NamedTuple):
 
 
 def scales(
-    past: Float[Tensor, "B T C"], config: RecurrentConfig, in_batch: bool
+    past: Float[Tensor, "B T C"], config: LaggedConfig, in_batch: bool
 ) -> Float[Tensor, "B C"]:
     """Mean size of each window's channels over the steps that are encoded, with a floor.
 

@@ -40,33 +40,53 @@ class Size(NamedTuple):
     """Those of them that the loss is of."""
     parameters: int
 
+    def rows(self, config: RecurrentConfig) -> int:
+        """Steps of windows that are encoded, and that a head is judged by."""
+        return self.counted * (self.context + self.horizon - max(config.lags))
 
-def memory_gib(
-    config: RecurrentConfig,
-    size: Size,
-    channel_block: int | None,
-    tensors: float,
-    copies: int = 1,
-    head: float = 0.0,
-) -> float:
+
+def memory_gib(size: Size, step: float) -> float:
     """About the peak on one process's device, with the record and the network itself.
+
+    Args:
+        size: of the training.
+        step: numbers that a step has at its peak, beside the batch and the weights.
+    """
+    steps = size.context + size.horizon
+    kept = size.n_channels * (size.record_steps + VALIDATION * size.validation_windows * steps)
+    batch = BATCHES * size.batch * steps * size.n_channels
+    numbers = kept + batch + PER_PARAMETER * size.parameters + step
+    return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
+
+
+def step_numbers(
+    config: RecurrentConfig, size: Size, channel_block: int | None, head: float
+) -> float:
+    """Numbers that a step of the recurrent encoder and a head has at its peak.
 
     Args:
         config: of the front end.
         size: of the training.
         channel_block: channels of a block; None for as many as the network chooses.
-        tensors: that a head has at its peak, of the size of a block.
-        copies: how many values of each channel a block has side by side.
-        head: numbers that it has at its peak, where they are not those of a block.
+        head: numbers of the head.
     """
-    steps, reach = size.context + size.horizon, max(config.lags)
-    rows, gates = size.counted * (steps - reach), GATES * config.cells
-    kept = size.n_channels * (size.record_steps + VALIDATION * size.validation_windows * steps)
-    batch = BATCHES * size.batch * steps * size.n_channels
-    encoded = rows * gates * (PRODUCTS * len(config.lags) + STATES)
-    at_once = channels_at_once(channel_block, size.n_channels, copies * rows)
-    # The projection has one tensor of its own blocks, with fewer copies in them.
-    projected = size.counted * steps * channels_at_once(channel_block, size.n_channels, rows)
-    blocks = max(tensors * copies * rows * at_once, head, 2 * projected)
-    numbers = kept + batch + encoded + blocks + PER_PARAMETER * size.parameters
-    return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
+    rows = size.rows(config)
+    encoded = rows * GATES * config.cells * (PRODUCTS * len(config.lags) + STATES)
+    at_once = channels_at_once(channel_block, size.n_channels, rows)
+    projected = size.counted * (size.context + size.horizon) * at_once
+    return encoded + max(head, 2 * projected)
+
+
+def block_numbers(
+    rows: int, n_channels: int, channel_block: int | None, tensors: float, copies: int = 1
+) -> float:
+    """Numbers in so many tensors of a block.
+
+    Args:
+        rows: steps of windows.
+        n_channels: of the grid.
+        channel_block: channels of a block; None for as many as the network chooses.
+        tensors: that there are at a time.
+        copies: how many values of each channel they have side by side.
+    """
+    return tensors * copies * rows * channels_at_once(channel_block, n_channels, copies * rows)

@@ -26,19 +26,9 @@ class RecurrentModel(Trained):
         size = (KINDS * place.n_buses, place.context, place.horizon)
         return self.network_type(self.config, *size, self.channel_block)
 
-    @property
     @abstractmethod
-    def head_tensors(self) -> float:
-        """Tensors of a block of channels that live at the peak of a step."""
-
-    @property
-    def copies(self) -> int:
-        """How many values of each channel the head makes at a time."""
-        return 1
-
-    def head_numbers(self, size: Size, channel_block: int | None) -> float:
-        """Numbers that the head has at its peak, where they are not those of a block."""
-        return 0.0
+    def step_numbers(self, size: Size, channel_block: int | None) -> float:
+        """Numbers that a step has at its peak, beside the batch and the weights."""
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
@@ -58,8 +48,7 @@ class RecurrentModel(Trained):
             len(range(batch)[network.counted]),
             sum(one.numel() for one in network.parameters()),
         )
-        head = self.head_numbers(size, channel_block)
-        return memory_gib(self.config, size, channel_block, self.head_tensors, self.copies, head)
+        return memory_gib(size, self.step_numbers(size, channel_block))
 
     def answer(self, context: Context) -> Scenarios:
         """What the network says; what is random in it is that of the window."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from powerphase.models.recurrent.blocks import channels_at_once
 from powerphase.models.recurrent.encoder import RecurrentEncoder
 from powerphase.models.recurrent.inputs import Window, clock, scales
-from powerphase.models.recurrent.rollout import Seen, check_paths, roll_out, see, shares
+from powerphase.models.recurrent.rollout import Seen, check_paths, roll_out, shares
 from powerphase.models.sampling import PathNoise, window_generators
 from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
@@ -41,6 +41,7 @@ class RecurrentNetwork(nn.Module, ABC):
 
     name: ClassVar[str]
     criterion: ClassVar[str] = "loss"
+    encoder_type: ClassVar[Callable[..., Any]] = RecurrentEncoder
     paths_at_once: int | None = None
     """How many paths to roll out at a time; None for as many as keep a step's values small."""
 
@@ -56,7 +57,8 @@ class RecurrentNetwork(nn.Module, ABC):
         super().__init__()
         self.config, self.n_channels, self.horizon = config, n_channels, horizon
         self.channel_block = channel_block
-        self.encoder = RecurrentEncoder(config, n_channels, context_steps, channel_block, condition)
+        size = (n_channels, context_steps)
+        self.encoder = self.encoder_type(config, *size, channel_block, condition)
 
     @abstractmethod
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
@@ -100,7 +102,8 @@ class RecurrentNetwork(nn.Module, ABC):
     def see(self, context: Context) -> Seen:
         """What is known of these windows when their forecast begins."""
         scale = scales(context.past, self.config, in_batch=False)
-        return see(self.encoder, Window(context.past, None, scale), self._clock(context))
+        found: Seen = self.encoder.see(Window(context.past, None, scale), self._clock(context))
+        return found
 
     def sampled(self, context: Context, seed: int, n_paths: int, draw: NoisyDraw) -> Scenarios:
         """Paths of equal weight, each step drawn with the noise of its window and path."""

@@ -1,7 +1,7 @@
 """Paths into the future: what is drawn for one step is among the inputs of the next ones."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from powerphase.errors import ForecastError
 from powerphase.models.recurrent.blocks import BLOCK_NUMBERS
-from powerphase.models.recurrent.encoder import RecurrentEncoder, State
 from powerphase.models.recurrent.inputs import Window
 
 Draw = Callable[[Float[Tensor, "B P K"]], Float[Tensor, "B P C"]]
@@ -19,34 +18,43 @@ Draw = Callable[[Float[Tensor, "B P K"]], Float[Tensor, "B P C"]]
 class Seen(NamedTuple):
     """What the encoder has made of contexts."""
 
-    state: State
+    state: Any
     """After the last step of the context."""
-    ahead: Float[Tensor, "B H gates"]
-    """What contexts and the clock add to the gates of each step to come."""
+    ahead: Float[Tensor, "B H width"]
+    """What contexts and the clock add to the inputs of each step to come."""
     scale: Float[Tensor, "B C"]
 
 
-def see(encoder: RecurrentEncoder, window: Window, clock: Float[Tensor, "B steps 6"]) -> Seen:
-    """Encode contexts once, for all paths."""
-    gates = encoder.gates(window, clock)
-    encoded = window.past.shape[1] - encoder.reach
-    _, state = encoder.run(gates[:, :encoded])
-    return Seen(state, gates[:, encoded:], window.scale)
+@runtime_checkable
+class Stepping(Protocol):
+    """An encoder that can go on step by step."""
+
+    def see(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> Seen:
+        """Encode contexts once, for all paths."""
+
+    def spread(self, state: Any, n_paths: int) -> Any:
+        """The state of each window for so many paths of it."""
+
+    def run(
+        self, inputs: Float[Tensor, "N steps width"], state: Any
+    ) -> tuple[Float[Tensor, "N steps K"], Any]:
+        """What is known before the next steps, and the state after them."""
+
+    def feed(
+        self, values: Float[Tensor, "N C"], ahead: Float[Tensor, "N H width"], step: int
+    ) -> None:
+        """Add to the inputs of the steps ahead what these values of a step tell them."""
 
 
-def roll_out(
-    encoder: RecurrentEncoder, seen: Seen, draw: Draw, out: Float[Tensor, "B P H C"]
-) -> State:
+def roll_out(encoder: Stepping, seen: Seen, draw: Draw, out: Float[Tensor, "B P H C"]) -> Any:
     """Write P paths of each window to `out`, step by step; the state after the last step.
 
-    All windows and paths are one batch. What a value tells the steps ahead is added to their gates
+    All windows and paths are one batch. What a value tells the steps ahead is added to their inputs
     as soon as it is drawn, so that it is projected once and need not be kept.
     """
     n_windows, n_paths, horizon, _ = out.shape
     ahead = seen.ahead.repeat_interleave(n_paths, 0)
-    state: State = tuple(  # type: ignore[assignment]
-        tuple(part.repeat_interleave(n_paths, 1) for part in layer) for layer in seen.state
-    )
+    state = encoder.spread(seen.state, n_paths)
     for step in range(horizon):
         output, state = encoder.run(ahead[:, step : step + 1], state)
         drawn = draw(output.unflatten(0, (n_windows, n_paths)).squeeze(2))

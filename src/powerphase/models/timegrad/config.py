@@ -4,11 +4,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
-from powerphase.models.recurrent.config import (
-    REFERENCE_INPUTS,
-    REFERENCE_SCALE,
-    RecurrentConfig,
-)
+from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
+from powerphase.models.scaling import REFERENCE_SCALE
 from powerphase.models.variants import SHORT, AnyValue, Variants
 
 

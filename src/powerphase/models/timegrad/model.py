@@ -1,7 +1,7 @@
 """TimeGrad as a forecaster."""
 
 from powerphase.models.device import choose_device
-from powerphase.models.recurrent.memory import Size
+from powerphase.models.recurrent.memory import Size, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.network import TimeGradNetwork
@@ -25,12 +25,15 @@ class TimeGrad(RecurrentModel):
     name = "timegrad"
     config_type = TimeGradConfig
     network_type = TimeGradNetwork
-    head_tensors = 0.0
 
-    def head_numbers(self, size: Size, channel_block: int | None) -> float:
-        """Some tensors of all rows, and one piece of the noise network."""
+    def step_numbers(self, size: Size, channel_block: int | None) -> float:
+        """Those of the front end, some tensors of all rows, and one piece of the noise network."""
+        head = self._head_numbers(size, channel_block)
+        return step_numbers(self.config, size, channel_block, head)
+
+    def _head_numbers(self, size: Size, channel_block: int | None) -> float:
         config, n_channels = self.config, size.n_channels
-        rows = size.counted * (size.context + size.horizon - max(config.lags))
+        rows = size.rows(config)
         chosen = min(rows, config.rows or rows)
         before = rows if chosen < rows else 0  # all values, of which some rows are taken
         features, halo = 2 * config.width, sum(config.dilations) + 2

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
-from powerphase.models.sampling import PathNoise, window_generators
+from powerphase.models.sampling import PathNoise
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
@@ -22,6 +21,7 @@ from powerphase.scenarios import Context, Scenarios
 class TimeGradNetwork(RecurrentNetwork):
     """TimeGrad for one grid; `RecurrentNetwork` says what can be given."""
 
+    name = "timegrad"
     config: TimeGradConfig
 
     def __init__(
@@ -56,16 +56,8 @@ class TimeGradNetwork(RecurrentNetwork):
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """Paths of equal weight."""
-        seen, n_paths, table = self.see(context), self.config.paths, self.denoiser.steps()
-        values = self._empty_paths(context, n_paths)
-        for part in shares(n_paths, self.paths_at_once, len(values), self.n_channels):
-            # Anew for each share: its noise must not depend on how paths are divided.
-            generators = window_generators(seed, context.time, values.device)
-            noise = PathNoise(generators, n_paths, part)
-            draw = partial(self._drawn, noise=noise, table=table)
-            roll_out(self.encoder, seen, draw, values[:, part])
-        check_paths(values, "timegrad")
-        return Scenarios.equal(values)
+        draw = partial(self._drawn, self.denoiser.steps())
+        return self.sampled(context, seed, self.config.paths, draw)
 
     def _rows(
         self, output: Float[Tensor, "B steps K"], window: Window
@@ -81,9 +73,9 @@ class TimeGradNetwork(RecurrentNetwork):
 
     def _drawn(
         self,
-        known: Float[Tensor, "B P K"],
-        noise: PathNoise,
         table: Float[Tensor, "steps blocks width"],
+        noise: PathNoise,
+        known: Float[Tensor, "B P K"],
     ) -> Float[Tensor, "B P C"]:
         """One draw of z for each path: from noise to values, all paths together."""
         conditioner = self.denoiser.conditioner(known.flatten(0, 1))

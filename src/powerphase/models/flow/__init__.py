@@ -1,0 +1,1 @@
+"""The normalising flow that TempFlow and Transformer-TempFlow share: a conditional RealNVP."""

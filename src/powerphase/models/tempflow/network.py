@@ -1,0 +1,11 @@
+"""The network: the recurrent encoder, and a flow for every step of context and horizon."""
+
+from powerphase.models.flow.network import FlowNetwork
+from powerphase.models.tempflow.config import TempFlowConfig
+
+
+class TempFlowNetwork(FlowNetwork):
+    """TempFlow for one grid; `RecurrentNetwork` says what can be given."""
+
+    name = "tempflow"
+    config: TempFlowConfig
