@@ -151,7 +151,8 @@ def test_only_models_that_can_be_kept_are_trained() -> None:
     with pytest.raises(
         TrainingError,
         match="last-week needs no training, `powerphase forecast last-week` fits it; trained are "
-        "deepar, ets, factorforge, powerforge, timemcl, timeprism",
+        "deepar, ets, factorforge, powerforge, tempflow, timegrad, timemcl, timeprism, "
+        "transformer-tempflow",
     ):
         trainable("last-week")
     with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):

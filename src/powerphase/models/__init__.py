@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from powerphase.models.naive import LastWeek as LastWeek
     from powerphase.models.powerforge.config import PowerForgeConfig as PowerForgeConfig
     from powerphase.models.powerforge.model import PowerForge as PowerForge
+    from powerphase.models.tempflow.config import TempFlowConfig as TempFlowConfig
+    from powerphase.models.tempflow.model import TempFlow as TempFlow
+    from powerphase.models.timegrad.config import TimeGradConfig as TimeGradConfig
+    from powerphase.models.timegrad.model import TimeGrad as TimeGrad
     from powerphase.models.timemcl.config import TimeMCLConfig as TimeMCLConfig
     from powerphase.models.timemcl.model import TimeMCL as TimeMCL
     from powerphase.models.timeprism.config import TimePrismConfig as TimePrismConfig
     from powerphase.models.timeprism.model import TimePrism as TimePrism
     from powerphase.models.training_config import TrainingConfig as TrainingConfig
+    from powerphase.models.transformertempflow.config import (
+        TransformerTempFlowConfig as TransformerTempFlowConfig,
+    )
+    from powerphase.models.transformertempflow.model import (
+        TransformerTempFlow as TransformerTempFlow,
+    )
 
 _HOMES = {
     "Climatology": "powerphase.models.naive",
@@ -35,11 +45,17 @@ _HOMES = {
     "LastWeek": "powerphase.models.naive",
     "PowerForge": "powerphase.models.powerforge.model",
     "PowerForgeConfig": "powerphase.models.powerforge.config",
+    "TempFlow": "powerphase.models.tempflow.model",
+    "TempFlowConfig": "powerphase.models.tempflow.config",
+    "TimeGrad": "powerphase.models.timegrad.model",
+    "TimeGradConfig": "powerphase.models.timegrad.config",
     "TimeMCL": "powerphase.models.timemcl.model",
     "TimeMCLConfig": "powerphase.models.timemcl.config",
     "TimePrism": "powerphase.models.timeprism.model",
     "TimePrismConfig": "powerphase.models.timeprism.config",
     "TrainingConfig": "powerphase.models.training_config",
+    "TransformerTempFlow": "powerphase.models.transformertempflow.model",
+    "TransformerTempFlowConfig": "powerphase.models.transformertempflow.config",
 }
 
 __all__ = [
@@ -55,11 +71,17 @@ __all__ = [
     "LastWeek",
     "PowerForge",
     "PowerForgeConfig",
+    "TempFlow",
+    "TempFlowConfig",
+    "TimeGrad",
+    "TimeGradConfig",
     "TimeMCL",
     "TimeMCLConfig",
     "TimePrism",
     "TimePrismConfig",
     "TrainingConfig",
+    "TransformerTempFlow",
+    "TransformerTempFlowConfig",
 ]
 
 

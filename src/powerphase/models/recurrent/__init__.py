@@ -1,1 +1,1 @@
-"""What all forecasters with the reference's LSTM share: inputs, encoder, loss by block, rollout."""
+"""What all forecasters that are shown lagged values share: inputs, encoder, blocks, rollout."""
