@@ -16,6 +16,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
+        "tactis-2": "tactis.model:TACTiS",
         "timemcl": "timemcl.model:TimeMCL",
     }
 )

@@ -1,0 +1,57 @@
+"""TACTiS-2 as a forecaster."""
+
+from math import ceil
+
+import torch
+from torch import nn
+
+from powerphase.axes import KINDS
+from powerphase.models.base import Prediction
+from powerphase.models.device import team_size
+from powerphase.models.run import Place
+from powerphase.models.tactis.config import TactisConfig
+from powerphase.models.tactis.network import TactisNetwork
+from powerphase.models.trained import Trained
+from powerphase.scenarios import Context, Training
+
+NUMBER_BYTES, GIB = 4, 2**30
+
+# Fitted on a CPU with 4 and 14 buses and batches of 8 to 64; on a GPU nothing was fitted.
+PER_PARAMETER = 4.0
+"""A weight, its gradient, and two numbers of Adam's."""
+TENSORS = 36.0
+"""Tensors of all tokens of the bags that a step keeps."""
+VALIDATION = 3.0
+"""Copies of the validation windows, while they are read."""
+ALWAYS_GIB = 0.45
+
+
+class TACTiS(Trained):
+    """The reference's TACTiS-2; `Trained` says what can be given."""
+
+    name = "tactis-2"
+    config_type = TactisConfig
+
+    def make_network(self, place: Place) -> nn.Module:
+        """The network for this grid and these windows."""
+        size = (KINDS * place.n_buses, place.context, place.horizon)
+        return TactisNetwork(self.config, *size, self.channel_block)
+
+    def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
+        """About how much memory the training takes on its device, in such blocks of channels."""
+        config, windows = self.config, train.validation
+        n_channels, steps = train.layout.n_channels, windows.context_steps + windows.horizon
+        batch, bag = ceil(config.training.batch_size / team_size()), min(config.bag, n_channels)
+        at_once = min(batch, max(1, (channel_block or batch * bag) // bag))
+        place = Place.of(train.layout, windows.context_steps, windows.horizon)
+        with torch.device("meta"):  # to count its numbers without having them
+            parameters = sum(one.numel() for one in self.make_network(place).parameters())
+        gathered = steps * (batch + VALIDATION * len(windows))
+        numbers = n_channels * (len(train.record) + gathered) + PER_PARAMETER * parameters
+        numbers += TENSORS * at_once * bag * steps * config.width
+        return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
+
+    def answer(self, context: Context) -> Prediction:
+        """What the network says; what is random in it is that of the window."""
+        assert isinstance(self.network, TactisNetwork)
+        return self.network.scenarios(context, self.seed)
