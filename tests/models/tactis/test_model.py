@@ -34,7 +34,7 @@ def test_it_is_a_forecaster_that_the_command_line_knows() -> None:
     assert model_class("tactis-2") is TACTiS
 
 
-CASES: list[dict[str, Any]] = [{}]
+CASES: list[dict[str, Any]] = [{}, {"epochs": 3, "margin_epochs": 1, "copula": True}]
 
 
 @pytest.mark.parametrize("changes", CASES)

@@ -28,9 +28,9 @@ def bag_loss(network: TactisNetwork, past: Tensor, target: Tensor, bag: list[int
 
 def test_the_loss_is_minus_the_sum_of_log_slopes_by_the_number_of_channels() -> None:
     network, (context, target) = network_of(bag=3), windows_of()
-    past, future, series = network.inputs(context, target)
+    past, future, series, order = network.inputs(context, target)
     expected = [bag_loss(network, context.past[k], target[k], series[k].tolist()) for k in range(3)]
-    found = network.losses(past, future, series)
+    found = network.losses(past, future, series, order)
     torch.testing.assert_close(found.loss, torch.stack(expected).mean())
     torch.testing.assert_close(found.parts["per token"] * HORIZON, found.loss.detach())
     mine = torch.autograd.grad(found.loss, list(network.parameters()))

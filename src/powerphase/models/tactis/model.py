@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from powerphase.axes import KINDS
+from powerphase.errors import TrainingError
 from powerphase.models.base import Prediction
 from powerphase.models.device import team_size
 from powerphase.models.run import Place
@@ -50,6 +51,24 @@ class TACTiS(Trained):
         numbers = n_channels * (len(train.record) + gathered) + PER_PARAMETER * parameters
         numbers += TENSORS * at_once * bag * steps * config.width
         return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
+
+    def _prepare(self, train: Training) -> None:
+        """Also refuse a copula that could never be drawn from."""
+        n_channels, most = train.layout.n_channels, self.config.copula_channels
+        if self.config.copula and n_channels > most:
+            raise TrainingError(
+                f"tactis-2 with a copula draws tokens one after the other, {n_channels:,} channels "
+                f"times {train.validation.horizon} steps of them, and copula_channels is {most}; "
+                "train it without the copula, or raise copula_channels and wait"
+            )
+        super()._prepare(train)
+
+    @property
+    def n_parameters(self) -> int | None:
+        """Number of trained numbers, whichever of them the last stage trained."""
+        if self.network is None:
+            return None
+        return sum(one.numel() for one in self.network.parameters())
 
     def answer(self, context: Context) -> Prediction:
         """What the network says; what is random in it is that of the window."""
