@@ -39,7 +39,8 @@ class AttentionLayer(nn.Module):
     ) -> Float[Tensor, "N asked width"]:
         """What the last tokens of each sequence become, so many; they look at all of it."""
         weight, bias = self.project.weight, self.project.bias
-        own = tokens[:, tokens.shape[1] - asked :]
+        # Of a strided tensor, PyTorch rounds the product by whether the weights are being learned.
+        own = tokens[:, tokens.shape[1] - asked :].contiguous()
         query = F.linear(own, weight[: self.width], bias[: self.width])
         pair = F.linear(tokens, weight[self.width :], bias[self.width :])
         key, value = pair.split(self.width, dim=2)

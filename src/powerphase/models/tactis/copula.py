@@ -99,7 +99,7 @@ class Copula(nn.Module):
         key, value = query.new_empty(size), query.new_empty(size)
         level = noise.clone()
         for k in range(len(order)):
-            here = asked[:, k : k + 1].expand(-1, noise.shape[1], -1)
+            here = asked[:, k : k + 1].repeat(1, noise.shape[1], 1)
             if k > 0:
                 found = _found(query[:, k], fit[:, k], told[:, k], key[:, :, :k], value[:, :, :k])
                 level[k] = _level(self.log_share(here, found[None])[0].exp(), noise[k])

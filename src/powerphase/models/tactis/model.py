@@ -17,11 +17,13 @@ from powerphase.scenarios import Context, Training
 
 NUMBER_BYTES, GIB = 4, 2**30
 
-# Fitted on a CPU with 4 and 14 buses and batches of 8 to 64; on a GPU nothing was fitted.
+# Fitted on a CPU with 4 buses and batches of 8 to 32; on a GPU nothing was fitted.
 PER_PARAMETER = 4.0
 """A weight, its gradient, and two numbers of Adam's."""
 TENSORS = 36.0
-"""Tensors of all tokens of the bags that a step keeps."""
+"""Tensors of all tokens of the bags that a step keeps, as wide as the encoder."""
+COPULA_TENSORS = 115.0
+"""The same where the copula learns, whose keys and values are made by wider networks."""
 VALIDATION = 3.0
 """Copies of the validation windows, while they are read."""
 ALWAYS_GIB = 0.45
@@ -49,7 +51,8 @@ class TACTiS(Trained):
             parameters = sum(one.numel() for one in self.make_network(place).parameters())
         gathered = steps * (batch + VALIDATION * len(windows))
         numbers = n_channels * (len(train.record) + gathered) + PER_PARAMETER * parameters
-        numbers += TENSORS * at_once * bag * steps * config.width
+        tensors = COPULA_TENSORS if config.copula else TENSORS
+        numbers += tensors * at_once * bag * steps * config.width
         return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
 
     def _prepare(self, train: Training) -> None:
