@@ -151,7 +151,7 @@ def test_only_models_that_can_be_kept_are_trained() -> None:
     with pytest.raises(
         TrainingError,
         match="last-week needs no training, `powerphase forecast last-week` fits it; trained are "
-        "deepar, ets, factorforge, powerforge, tempflow, timegrad, timemcl, timeprism, "
+        "deepar, ets, factorforge, powerforge, tactis-2, tempflow, timegrad, timemcl, timeprism, "
         "transformer-tempflow",
     ):
         trainable("last-week")

@@ -396,3 +396,73 @@ def test_a_network_whose_training_failed_does_not_forecast() -> None:
         model.fit(flat_training())
     with pytest.raises(ForecastError, match="toy is not trained"):
         model.predict(flat_training().validation.context(0))
+
+
+class Staged(Scripted):
+    """Learns in two stages, and remembers with which weights the second began."""
+
+    stages = (2,)
+
+    def __init__(self, scores: list[float]) -> None:
+        super().__init__(scores)
+        self.begun: list[tuple[int, torch.Tensor]] = []
+
+    def enter(self, stage: int) -> None:
+        self.begun.append((stage, self.weight.detach().clone()))
+
+
+def test_a_stage_goes_on_from_the_best_weights_at_the_first_rate() -> None:
+    # The script goes on from the best epoch too, so that the second score comes twice.
+    staged, shelf = Staged([0.2, 0.3, 0.25]), Shelf()
+    first = Scripted([0.2])
+    run(first, epochs=1, learning_rate=0.1)
+    run(staged, keeper=shelf, epochs=4, learning_rate=0.1, patience=0)
+    ((stage, weight),) = staged.begun
+    assert stage == 1
+    assert torch.equal(weight, first.weight)
+    assert [line["learning_rate"] for line in shelf.lines] == [0.1, 0.1, 0.1, 0.05]
+
+
+def test_a_stage_that_is_no_better_leaves_the_best_weights_as_they_were() -> None:
+    shelf = run(Staged([0.2, 0.3, 0.25]), epochs=4)
+    assert shelf.best()[1]["epoch"] == 1
+
+
+class StagedToy(Toy):
+    """A toy whose second stage is like the first."""
+
+    stages = (1,)
+
+    def enter(self, stage: int) -> None:
+        pass
+
+
+class StagedModel(ToyModel):
+    """It, as a forecaster."""
+
+    def make_network(self, place: Place) -> nn.Module:
+        return StagedToy()
+
+
+def test_a_stage_that_is_cut_after_it_became_better_begins_again_where_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(now: Progress) -> None:
+        if now.step == 7:
+            raise Stopped
+
+    monkeypatch.setattr(training_module, "SAVE_SECONDS", 1e9)
+    models = [StagedModel(device="cpu", run=tmp_path / name) for name in ("whole", "cut", "cut")]
+    models[0].fit(wavy_training())
+    models[1].on_progress = stop
+    with pytest.raises(Stopped):
+        models[1].fit(wavy_training())
+    before, kept = RunFolder.open(tmp_path / "cut").curve()[:2]
+    assert kept["validation_crps"] < before["validation_crps"]
+    models[2].fit(wavy_training())
+    assert models[0].network is not None
+    assert models[2].network is not None
+    assert same_weights(models[0].network, models[2].network)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from powerphase.models.naive import LastWeek as LastWeek
     from powerphase.models.powerforge.config import PowerForgeConfig as PowerForgeConfig
     from powerphase.models.powerforge.model import PowerForge as PowerForge
+    from powerphase.models.tactis.config import TactisConfig as TactisConfig
+    from powerphase.models.tactis.model import TACTiS as TACTiS
     from powerphase.models.tempflow.config import TempFlowConfig as TempFlowConfig
     from powerphase.models.tempflow.model import TempFlow as TempFlow
     from powerphase.models.timegrad.config import TimeGradConfig as TimeGradConfig
@@ -45,6 +47,8 @@ _HOMES = {
     "LastWeek": "powerphase.models.naive",
     "PowerForge": "powerphase.models.powerforge.model",
     "PowerForgeConfig": "powerphase.models.powerforge.config",
+    "TACTiS": "powerphase.models.tactis.model",
+    "TactisConfig": "powerphase.models.tactis.config",
     "TempFlow": "powerphase.models.tempflow.model",
     "TempFlowConfig": "powerphase.models.tempflow.config",
     "TimeGrad": "powerphase.models.timegrad.model",
@@ -71,6 +75,8 @@ __all__ = [
     "LastWeek",
     "PowerForge",
     "PowerForgeConfig",
+    "TACTiS",
+    "TactisConfig",
     "TempFlow",
     "TempFlowConfig",
     "TimeGrad",

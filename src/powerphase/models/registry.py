@@ -17,6 +17,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "last-7-days": "naive:LastSevenDays",
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
+        "tactis-2": "tactis.model:TACTiS",
         "tempflow": "tempflow.model:TempFlow",
         "timegrad": "timegrad.model:TimeGrad",
         "timemcl": "timemcl.model:TimeMCL",

@@ -86,6 +86,11 @@ class Trainer:
     A network is a module with `forward(context, target)`, which gives `Losses`,
     `scenarios(context)`, and `prepare(batches)`, which is called once before the first step. It is
     chosen by the CRPS of its scenarios, or by its loss where it has `criterion = "loss"`.
+
+    One that learns in stages has `stages`, the number of epochs before each later one, and
+    `enter(stage)`, which says what is learned from then on. A stage goes on from the best weights
+    before it, with a fresh optimiser and schedule. The criterion stays one and the same: what a
+    stage does not improve by it is not kept.
     """
 
     def __init__(
@@ -108,17 +113,23 @@ class Trainer:
         self.network, self.train, self.config = network.to(device), train, config
         self.seed, self.device, self.keeper = seed, device, keeper
         self._report = on_progress or (lambda progress: None)
-        self.optimiser = make_optimiser(network, config, device)
-        self.schedule = ReduceLROnPlateau(
-            self.optimiser, factor=config.factor, patience=config.patience
-        )
+        self._begin_rate()
         self.criterion: str = getattr(network, "criterion", "crps")
+        self.stages: tuple[int, ...] = getattr(network, "stages", ())
+        self.stage = 0
         self.epoch, self.best, self.seconds = 0, inf, 0.0
         self.hardware: list[str] = []
         """All that the training has run on."""
         self.continued = False
         self._saved = -inf
         self._last: tuple[float | None, float | None] = (None, None)
+
+    def _begin_rate(self) -> None:
+        config = self.config
+        self.optimiser = make_optimiser(self.network, config, self.device)
+        self.schedule = ReduceLROnPlateau(
+            self.optimiser, factor=config.factor, patience=config.patience
+        )
 
     def run(self) -> None:
         """Train to the end of the budget, from wherever the keeper has it."""
@@ -148,9 +159,23 @@ class Trainer:
         step = self._stepper(members)
         while self.epoch < self.config.epochs:
             start = perf_counter()
+            if self.epoch in self.stages[self.stage :]:
+                self._begin_stage(members)
+                step = self._stepper(members)
             numbers = self._epoch(step, batches, members)
             self._finish_epoch(numbers, self._validate(windows, members), start, members)
         members.wait()
+
+    def _begin_stage(self, members: Team) -> None:
+        """Go on from the best weights; saved, for soon these may be of the stage itself."""
+        members.wait()
+        load_into(self.network, self.keeper.best()[0], "the best weights so far")
+        self.stage += 1
+        self.network.enter(self.stage)  # type: ignore[operator]
+        self._begin_rate()
+        self.schedule.best = self.best
+        if members.leads:
+            self.keeper.save(*self._state())
 
     def _stepper(self, members: Team) -> Stepper:
         """Recorded on a GPU; what several processes do together cannot be."""
@@ -260,6 +285,7 @@ class Trainer:
             tensors |= {f"optimiser.{number}.{name}": t for name, t in state.items()}
         facts = {
             "epoch": self.epoch,
+            "stage": self.stage,
             "best": self.best,
             "schedule_best": self.schedule.best,
             "seconds": self.seconds,
@@ -277,6 +303,9 @@ class Trainer:
             part, _, rest = name.partition(".")
             split[part][rest] = tensor
         load_into(self.network, split["network"], "the saved training")
+        self.stage = facts.get("stage", 0)
+        if self.stage:
+            self.network.enter(self.stage)  # type: ignore[operator]
         whole = self.optimiser.state_dict()
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in split["optimiser"].items():

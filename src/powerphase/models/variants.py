@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from powerphase.errors import UnknownName
 from powerphase.models.configuration import changed, replaced
-from powerphase.models.training_config import TrainingConfig
 
 C = TypeVar("C")
 
@@ -29,7 +28,7 @@ class AnyValue(NamedTuple):
 BUDGET = ("training.epochs", "training.batches_per_epoch")
 
 SHORT: Variants = MappingProxyType({"short": {"training.epochs": 20}})
-"""A tenth of the reference's budget. Whatever trains less than the default is called so."""
+"""A tenth of the reference's budget. Whatever trains less than the model's default is called so."""
 
 
 def with_variants(config: C, words: list[str], variants: Variants) -> C:
@@ -45,7 +44,7 @@ def with_variants(config: C, words: list[str], variants: Variants) -> C:
 def variant_of(config: Any, default: Any, variants: Variants) -> str | None:
     """The words for what is not the default's; None if nothing is.
 
-    `custom` stands for whatever no word covers, `short` for any smaller budget of training.
+    `custom` stands for whatever no word covers, `short` for any smaller budget than the default's.
     """
     left = {name: _value(config, name) for name in changed(config, default)}
     words = []
@@ -53,7 +52,7 @@ def variant_of(config: Any, default: Any, variants: Variants) -> str | None:
         if word != "short" and all(_matches(left, *field) for field in fields.items()):
             words.append(word)
             left = {name: value for name, value in left.items() if name not in fields}
-    if set(BUDGET) & set(left) and config.training.steps < TrainingConfig().steps:
+    if set(BUDGET) & set(left) and config.training.steps < default.training.steps:
         words.append("short")
         left = {name: value for name, value in left.items() if name not in BUDGET}
     return "-".join([*words, *["custom"] * bool(left)]) or None

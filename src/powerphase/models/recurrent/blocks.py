@@ -89,9 +89,8 @@ def _part(
 def remade(function: Callable[..., Made], pieces: Sequence[tuple[Any, ...]]) -> Iterator[Made]:
     """What a function makes of each piece; of several, the backward pass makes each once more.
 
-    For what `summed` cannot do: several results, and gradients to tensors that belong to a piece
-    without being its arguments. Nothing random may happen in it: there is no random state to bring
-    back.
+    For what `summed` cannot do: several results, and gradients to tensors that are no arguments.
+    Nothing random may happen in it: there is no random state to bring back.
     """
     for piece in pieces:
         if len(pieces) == 1:

@@ -1,0 +1,79 @@
+"""TACTiS-2 as a forecaster."""
+
+from math import ceil
+
+import torch
+from torch import nn
+
+from powerphase.axes import KINDS
+from powerphase.errors import TrainingError
+from powerphase.models.base import Prediction
+from powerphase.models.device import team_size
+from powerphase.models.run import Place
+from powerphase.models.tactis.config import TactisConfig
+from powerphase.models.tactis.network import TactisNetwork
+from powerphase.models.trained import Trained
+from powerphase.scenarios import Context, Training
+
+NUMBER_BYTES, GIB = 4, 2**30
+
+# Fitted on a CPU with 4 buses and batches of 8 to 32; on a GPU nothing was fitted.
+PER_PARAMETER = 4.0
+"""A weight, its gradient, and two numbers of Adam's."""
+TENSORS = 36.0
+"""Tensors of all tokens of the bags that a step keeps, as wide as the encoder."""
+COPULA_TENSORS = 115.0
+"""The same where the copula learns, whose keys and values are made by wider networks."""
+VALIDATION = 3.0
+"""Copies of the validation windows, while they are read."""
+ALWAYS_GIB = 0.45
+
+
+class TACTiS(Trained):
+    """The reference's TACTiS-2; `Trained` says what can be given."""
+
+    name = "tactis-2"
+    config_type = TactisConfig
+
+    def make_network(self, place: Place) -> nn.Module:
+        """The network for this grid and these windows."""
+        size = (KINDS * place.n_buses, place.context, place.horizon)
+        return TactisNetwork(self.config, *size, self.channel_block)
+
+    def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
+        """About how much memory the training takes on its device, in such blocks of channels."""
+        config, windows = self.config, train.validation
+        n_channels, steps = train.layout.n_channels, windows.context_steps + windows.horizon
+        batch, bag = ceil(config.training.batch_size / team_size()), min(config.bag, n_channels)
+        at_once = min(batch, max(1, (channel_block or batch * bag) // bag))
+        place = Place.of(train.layout, windows.context_steps, windows.horizon)
+        with torch.device("meta"):  # to count its numbers without having them
+            parameters = sum(one.numel() for one in self.make_network(place).parameters())
+        gathered = steps * (batch + VALIDATION * len(windows))
+        numbers = n_channels * (len(train.record) + gathered) + PER_PARAMETER * parameters
+        tensors = COPULA_TENSORS if config.copula else TENSORS
+        numbers += tensors * at_once * bag * steps * config.width
+        return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
+
+    def _prepare(self, train: Training) -> None:
+        """Also refuse a copula that could never be drawn from."""
+        n_channels, most = train.layout.n_channels, self.config.copula_channels
+        if self.config.copula and n_channels > most:
+            raise TrainingError(
+                f"tactis-2 with a copula draws tokens one after the other, {n_channels:,} channels "
+                f"times {train.validation.horizon} steps of them, and copula_channels is {most}; "
+                "train it without the copula, or raise copula_channels and wait"
+            )
+        super()._prepare(train)
+
+    @property
+    def n_parameters(self) -> int | None:
+        """Number of trained numbers, whichever of them the last stage trained."""
+        if self.network is None:
+            return None
+        return sum(one.numel() for one in self.network.parameters())
+
+    def answer(self, context: Context) -> Prediction:
+        """What the network says; what is random in it is that of the window."""
+        assert isinstance(self.network, TactisNetwork)
+        return self.network.scenarios(context, self.seed)
