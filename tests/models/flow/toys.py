@@ -25,7 +25,7 @@ def correlated(n_steps: int = 1500) -> np.ndarray:
 
 def learned(kind: Any, horizon: int = HORIZON, **changes: Any) -> tuple[Any, Any, Training]:
     """A model that was trained on it, and one that was not."""
-    budget = {"batches_per_epoch": 30, "batch_size": 32, "learning_rate": 1e-2, "patience": 1}
+    budget = {"batches_per_epoch": 25, "batch_size": 32, "learning_rate": 1e-2, "patience": 1}
     sizes = {"condition": 16, "hidden": 24, "paths": 100, "dropout": 0.0, "lags": (1, 2, CYCLE)}
     config = tiny(kind.config_type, epochs=4, training=budget, **{**sizes, **changes})
     train = training_of(correlated(), context=24, horizon=horizon, n_validation=3)

@@ -170,9 +170,10 @@ def correlated() -> np.ndarray:
 
 def test_a_planted_correlation_is_drawn_with_the_copula_and_not_without() -> None:
     train = training_of(correlated(), context=4, horizon=1)
-    rate = {"learning_rate": 2e-3, "batches_per_epoch": 50, "batch_size": 32}
-    sizes = {"width": 16, "encoder_layers": 1, "copula_heads": 2, "copula_bins": 5, "paths": 400}
-    stages: list[dict[str, Any]] = [{"epochs": 1}, {**STAGES, "epochs": 9}]
+    rate = {"learning_rate": 3e-3, "batches_per_epoch": 50, "batch_size": 32}
+    sizes = {"width": 16, "encoder_layers": 1, "flow_layers": 1, "copula_heads": 2}
+    sizes |= {"copula_bins": 5, "paths": 400}
+    stages: list[dict[str, Any]] = [{"epochs": 1}, {**STAGES, "epochs": 7}]
     alone, together = (_correlation(tiny(**one, **sizes, training=rate), train) for one in stages)
     assert (alone - torch.eye(4)).abs().max() < 0.2
     assert together.min() > 0.4
