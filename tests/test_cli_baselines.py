@@ -91,3 +91,10 @@ def test_ets_can_be_kept(sixty_days: Store, tmp_path: Path) -> None:
     assert "never move" in done.stdout
     options = ("--data", sixty_days.path, "--windows", 1, "--out", tmp_path / "forecast")
     assert "ets+season-24" in here("forecast", run, *options).stdout
+
+
+def test_a_backend_is_refused_where_there_is_none(sixty_days: Store, tmp_path: Path) -> None:
+    options = ["--data", str(sixty_days.path), "--backend", "torch", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(cli.app, ["train", "deepar", *options])
+    assert "--backend: deepar has nothing of the kind to choose" in str(done.exception)
+    assert not (tmp_path / "run").exists()

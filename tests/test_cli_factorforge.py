@@ -118,7 +118,7 @@ def test_config_seed_and_the_default_place_are_as_for_every_model(
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--epochs", 3], "--epochs: factorforge is no network and has none of it; leave it out"),
+        (["--epochs", 3], "--epochs: factorforge has nothing of the kind to choose; leave it out"),
         (["--batch-size", 3, "--channel-block", 8], "--batch-size, --channel-block: factorforge"),
     ],
 )

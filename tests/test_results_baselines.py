@@ -57,5 +57,11 @@ def test_the_paper_s_ets_is_nearest_to_the_stale_one_with_24_steps() -> None:
 def test_ets_beside_powerforge() -> None:
     ours = score("activsg500", "ets", "crps")
     share = 1 - ours / score("activsg500", "powerforge", "crps")
-    assert f"CRPS lies {100 * share:.0f} % below PowerForge's" in WORDS
+    assert f"Our default's lies {100 * share:.0f} % below PowerForge's" in WORDS
+    ratio = scores_of(None)[1] / score("activsg500", "powerforge", "distortion")
+    assert f"its Distortion is {ratio:.1f} times PowerForge's" in WORDS
+    assert scores_of(None)[3] == pytest.approx(4e-7, abs=0.5e-7)
+    (board,) = (b for b in leaderboard(rows()) if b.grid == "activsg500")
+    ranks = {e.name: e.rank for e in board.entries if e.rank is not None}
+    assert max(ranks, key=ranks.__getitem__) == "ets"
     assert scores_of("season-24")[0] / ours == pytest.approx(10, abs=0.5)

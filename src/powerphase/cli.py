@@ -208,7 +208,7 @@ def train(
     seed: Seed = 42,
     config: Annotated[Path | None, typer.Option(help="A .toml or .json file of fields.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the configured ones.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Instead of the grid's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Instead of the model's own.")] = None,
     channel_block: Annotated[
         int | None, typer.Option(min=4, help="Channels at a time: less memory, more time.")
     ] = None,
@@ -249,6 +249,8 @@ def train(
         _fit_in_one_go(kind, given, task, seed, run, device)
         show_run(RunFolder.open(run))
         return
+    if backend != "auto" and not kind.takes_backend:
+        _refuse(name, ["backend"])
     with training_progress(model) as report:
         trained = kind(
             with_training(given, changes),
@@ -397,12 +399,12 @@ def quickstart(
 
 
 def _refuse(model: str, options: list[str]) -> None:
-    """Options of networks, where the model is none."""
+    """Options of other models."""
     from powerphase.errors import TrainingError
 
     if options:
         named = ", ".join(f"--{option.replace('_', '-')}" for option in options)
-        raise TrainingError(f"{named}: {model} is no network and has none of it; leave it out")
+        raise TrainingError(f"{named}: {model} has nothing of the kind to choose; leave it out")
 
 
 def _fit_in_one_go(kind: Any, config: Any, task: "Task", seed: int, run: Path, device: str) -> None:

@@ -141,6 +141,10 @@ def test_a_name_may_be_followed_by_variants(task: Task) -> None:
         model_for("ets+stail", task, 7)
     with pytest.raises(UnknownName, match="last-week has no variants, and 'last-week\\+draws'"):
         model_for("last-week+draws", task, 7)
+    with pytest.raises(UnknownName, match="oracle has no variants, and 'oracle\\+short'"):
+        model_for("oracle+short", task, 7)
+    with pytest.raises(UnknownName, match="no variant 'referense'; did you mean reference"):
+        model_for("deepar+referense", task, 7)
     with pytest.raises(TrainingError, match="`powerphase train deepar\\+reference --data"):
         model_for("deepar+reference", task, 7)
 

@@ -56,9 +56,24 @@ def test_no_gradient_goes_through_the_shares() -> None:
         assert not shared(errors, 0, TimeMCLConfig(objective=objective)).requires_grad
 
 
-def test_cross_entropy_is_pytorch_s_own_and_hands_on_what_is_no_number() -> None:
-    likely = torch.tensor([[0.2, 0.9], [0.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    won = torch.tensor([[0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+def test_cross_entropy_is_pytorch_s_own_where_nothing_is_certain() -> None:
+    likely = torch.tensor([[0.2, 0.9], [1e-9, 0.5]], dtype=torch.float64, requires_grad=True)
+    won = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     found, expected = cross_entropy(likely, won), F.binary_cross_entropy(likely, won)
     torch.testing.assert_close(found, expected)
-    assert cross_entropy(likely * torch.nan, won).isnan()
+    slopes = [torch.autograd.grad(one, likely)[0] for one in (found, expected)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_cross_entropy_of_what_is_certain_has_finite_gradients() -> None:
+    likely = torch.tensor([[1.0, 0.0, 1.0, 0.0, 0.3]], requires_grad=True)
+    won = torch.tensor([[1.0, 0.0, 0.0, 1.0, 0.0]])
+    found = cross_entropy(likely, won)
+    (slope,) = torch.autograd.grad(found, likely)
+    assert found.isfinite()
+    assert slope[0, :4].tolist() == [0, 0, 0, 0]
+    assert slope[0, 4] > 0
+
+
+def test_cross_entropy_hands_on_what_is_no_number() -> None:
+    assert cross_entropy(torch.tensor([[torch.nan]]), torch.ones(1, 1)).isnan()

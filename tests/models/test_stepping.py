@@ -157,7 +157,7 @@ def test_others_are_asked_for_scenarios() -> None:
     trainer = Trainer(net, train, CONFIG, 42, CPU, Shelf())
     context, target = train.validation.context(0), train.validation.target(0)
     wanted = crps(Fan.of(net.scenarios(context)), target).mean()
-    torch.testing.assert_close(trainer._crps(context, target), wanted.double())
+    torch.testing.assert_close(trainer._judged(context, target), wanted.double())
 
 
 GPU = torch.device("cuda")
@@ -254,3 +254,17 @@ def test_dropout_and_noise_of_a_recorded_step_are_those_of_its_seed() -> None:
         losses.append(stepper(context, target.to(GPU, torch.float32))["loss"].item())
     assert losses == pytest.approx([*losses[:3], *losses[:3], losses[0]], rel=1e-6)
     assert len({round(loss, 4) for loss in losses}) == 3
+
+
+def test_one_that_says_so_is_judged_by_its_loss() -> None:
+    class ByLoss(Toy):
+        criterion = "loss"
+
+    net, train, shelf = ByLoss(), wavy_training(), Shelf()
+    trainer = Trainer(net, train, CONFIG, 42, CPU, shelf)
+    net.eval()
+    context, target = train.validation.context(0), train.validation.target(0)
+    assert torch.equal(trainer._judged(context, target), net(context, target).loss)
+    trainer.run()
+    assert "validation_crps" not in shelf.lines[0]
+    assert trainer.best == min(line["validation_loss"] for line in shelf.lines)

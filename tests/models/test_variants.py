@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from powerphase.errors import UnknownName
+from powerphase.errors import ConfigError, UnknownName
 from powerphase.models.configuration import replaced
 from powerphase.models.registry import MODELS, model_class
 from powerphase.models.training_config import TrainingConfig
@@ -72,6 +72,18 @@ def test_any_smaller_budget_is_short_and_any_larger_custom() -> None:
 def test_a_dotted_name_sets_a_field_within_a_field() -> None:
     wanted = replace(DEFAULT, one=True, training=TrainingConfig(epochs=3))
     assert replaced(DEFAULT, {"training.epochs": 3, "one": True}) == wanted
+
+
+def test_the_name_of_a_row_can_be_asked_for() -> None:
+    for name in ("one-short", "both-short", "two"):
+        assert named(with_variants(DEFAULT, [name], Config.VARIANTS)) == name
+
+
+def test_words_that_contradict_each_other_are_refused() -> None:
+    variants = {**Config.VARIANTS, "three": {"three": 4}, "four": {"three": 5}}
+    with pytest.raises(ConfigError, match="variants three and four set three differently"):
+        with_variants(DEFAULT, ["three", "four"], variants)
+    with_variants(DEFAULT, ["both", "one"], variants)  # the same twice is none
 
 
 def test_an_unknown_word_is_refused_with_the_one_that_was_meant() -> None:

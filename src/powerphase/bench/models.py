@@ -1,6 +1,7 @@
 """Models for a task: by name, or by the folder of their training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -24,23 +25,22 @@ def model_for(given: str, task: Task, seed: int, device: str = "auto") -> Foreca
     """
     if is_run(given):
         return load_run(given, task)
-    if given == Oracle.name:
-        return Oracle(task.store, seed)
     name, *words = given.split("+")
-    if name not in MODELS:
+    if name not in [*MODELS, Oracle.name]:
         raise UnknownName.among("model or training", name, [*MODELS, Oracle.name])
-    kind = model_class(name)
+    kind: type[Any] = Oracle if name == Oracle.name else model_class(name)
+    if not issubclass(kind, Kept):
+        if words:
+            raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
+        return Oracle(task.store, seed) if kind is Oracle else make_model(name)
+    config = with_variants(kind.config_type(), words, kind.config_type.VARIANTS)
     if issubclass(kind, Trained):
         raise TrainingError(
             f"{given} is trained before it forecasts: `powerphase train {given} --data "
             f"{task.store.path} --out RUN`, then give RUN instead of its name"
         )
-    if issubclass(kind, Kept):
-        config = with_variants(kind.config_type(), words, kind.config_type.VARIANTS)
-        return kind(config, seed=seed, **({"device": device} if kind.takes_device else {}))
-    if words:
-        raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
-    return make_model(name)
+    made: Forecaster = kind(config, seed=seed, **({"device": device} if kind.takes_device else {}))
+    return made
 
 
 def trainable(name: str) -> type[Kept]:

@@ -1,8 +1,8 @@
 """A training on disk.
 
     RUN/model.json            which model for which grid and data; at the end, how it went
-    RUN/weights.safetensors   what was fitted; of a network, the best weights so far, by CRPS on
-                              the validation windows
+    RUN/weights.safetensors   what was fitted; of a network, the best weights so far, on the
+                              validation windows
     RUN/log.jsonl             one line per epoch: losses, gradient, learning rate, validation
     RUN/resume.safetensors    all that is needed to go on from an epoch; removed at the end
 

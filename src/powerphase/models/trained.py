@@ -18,7 +18,7 @@ from powerphase.cost import (
 from powerphase.errors import TrainingError
 from powerphase.models.base import Prediction
 from powerphase.models.checkpoint import load_into
-from powerphase.models.device import choose_device
+from powerphase.models.device import choose_device, team_size
 from powerphase.models.kept import Kept
 from powerphase.models.run import Place, RunFolder, is_run
 from powerphase.models.training import (
@@ -28,6 +28,9 @@ from powerphase.models.training import (
     seed_torch,
 )
 from powerphase.scenarios import Context, Training
+
+SAFE_SHARE = 0.9
+"""Of the memory that is free, what the estimate for a batch size may take."""
 
 
 class Trained(Kept):
@@ -44,6 +47,8 @@ class Trained(Kept):
     """
 
     takes_device: ClassVar[bool] = True
+    takes_backend: ClassVar[bool] = False
+    """Whether it has kernels and a form without them to choose between."""
     batch_sizes: ClassVar[tuple[int, ...]] = (200, 64, 32, 16, 8)
     """Of which a model takes the first that fits, if its configuration leaves it open."""
 
@@ -106,17 +111,27 @@ class Trained(Kept):
         super().settle(train)
         if self.config.training.batch_size is not None:
             return
-        if self.run is not None and is_run(self.run):
-            # Where the training was begun there may have been more memory, or less.
-            begun = RunFolder.open(self.run).header.config.get("training", {})
-            self.config = with_training(self.config, {"batch_size": begun.get("batch_size")})
-            return
-        there = free_memory_gib(choose_device(self.device))
-        asked = self.config
-        for size in self.batch_sizes:
+        if team_size() > 1:
+            raise TrainingError(
+                f"{self.name} would choose its batch size by the memory of each process; give all "
+                "of them one with --batch-size"
+            )
+        begun = self._begun_size()
+        there, asked = free_memory_gib(choose_device(self.device)), self.config
+        for size in self.batch_sizes if begun is None else (begun,):
             self.config = with_training(asked, {"batch_size": size})
-            if there is None or self.memory_gib(train, self.channel_block) <= there:
+            if there is None or self.memory_gib(train, self.channel_block) <= SAFE_SHARE * there:
                 break
+
+    def _begun_size(self) -> int | None:
+        """Of the training that is in the folder: there may have been more memory, or less."""
+        if self.run is None or not is_run(self.run):
+            return None
+        folder = RunFolder.open(self.run)
+        if folder.header.model != self.name or not folder.weights_file.exists():
+            return None
+        size: int | None = folder.header.config["training"]["batch_size"]
+        return size
 
     def _prepare(self, train: Training) -> None:
         """Refuse to begin what cannot fit; on a CPU, the system would kill it without a word."""
@@ -166,14 +181,13 @@ class Trained(Kept):
         trainer = Trainer(network, train, *options)
         trainer.run()
         weights, facts = keeper.best()
-        chosen_by = f"validation_{trainer.criterion}"
         load_into(network, weights, f"the best weights of {self.name}")
         network.zero_grad()  # gradients are in the memory of the recorded step
         self.network = network.eval()
         return {
             "steps": self.config.training.steps,
             "best_epoch": facts["epoch"],
-            chosen_by: facts[chosen_by],
+            f"validation_{trainer.criterion}": trainer.best,
             "train_s": trainer.seconds,
             # Of a training made in several goes, nobody knows what one would have taken.
             "peak_memory_gib": None if trainer.continued else peak_memory_gib(device),

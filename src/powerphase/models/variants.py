@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from powerphase.errors import UnknownName
+from powerphase.errors import ConfigError, UnknownName
 from powerphase.models.configuration import changed, replaced
 
 C = TypeVar("C")
@@ -32,13 +32,28 @@ SHORT: Variants = MappingProxyType({"short": {"training.epochs": 20}})
 
 
 def with_variants(config: C, words: list[str], variants: Variants) -> C:
-    """The config with the fields of these words set."""
-    for word in words:
-        if word not in variants:
-            raise UnknownName.among("variant", word, variants)
-        fields = variants[word].items()
-        config = replaced(config, {k: v.usual if isinstance(v, AnyValue) else v for k, v in fields})
-    return config
+    """The config with the fields of these words set; words may also be joined by hyphens."""
+    given: dict[str, Any] = {}
+    for word in (single for joined in words for single in _singles(joined, variants)):
+        fields = {
+            name: value.usual if isinstance(value, AnyValue) else value
+            for name, value in variants[word].items()
+        }
+        clash = [name for name, value in fields.items() if given.get(name, value) != value]
+        if clash:
+            raise ConfigError(f"variants {' and '.join(words)} set {clash[0]} differently")
+        given |= fields
+    return replaced(config, given)
+
+
+def _singles(joined: str, variants: Variants) -> list[str]:
+    """The words of a name such as season-24-stale, which is that of a row."""
+    for word in sorted(variants, key=len, reverse=True):
+        if joined == word:
+            return [word]
+        if joined.startswith(f"{word}-"):
+            return [word, *_singles(joined.removeprefix(f"{word}-"), variants)]
+    raise UnknownName.among("variant", joined, variants)
 
 
 def variant_of(config: Any, default: Any, variants: Variants) -> str | None:

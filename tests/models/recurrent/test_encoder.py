@@ -117,3 +117,14 @@ def test_dropout_is_between_the_layers_and_of_the_training_alone() -> None:
 def test_lags_that_leave_nothing_to_encode_are_refused() -> None:
     with pytest.raises(ConfigError, match="lags reach 5 steps back and a context has 5; give"):
         RecurrentEncoder(CONFIG, 8, 5)
+
+
+def test_blocks_made_in_half_precision_are_added_up_in_full() -> None:
+    encoder, (window, told) = encoder_of().float(), given_windows()
+    window = Window(window.past.float(), window.target.float(), window.scale.float())
+    exact = encoder.gates(window, told.float())
+    encoder.channel_block = 1
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder.gates(window, told.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, exact, rtol=0, atol=0.05)

@@ -26,9 +26,9 @@ from powerphase.models.ets.scans import SEASON, forward
 from powerphase.models.ets.states import guess, settle
 from powerphase.models.kept import Kept
 from powerphase.models.run import RunFolder
+from powerphase.models.sampling import window_generators
 from powerphase.models.training import Keeper
 from powerphase.scenarios import Context, Layout, Scenarios, Training
-from powerphase.seeds import stream
 
 OnBlock = Callable[[int, int], None]
 """Called with the number of channels that are fitted and of all."""
@@ -128,8 +128,8 @@ class ETS(Kept):
         size = (self.config.samples, context.horizon)
         learned = self.learned.to(past.device)
         values = past.new_empty((n_windows, *size, n_channels))
-        for window in range(n_windows):
-            generator = self._generator(context, window)
+        generators = window_generators(self.seed, context.time, past.device)
+        for window, generator in enumerate(generators):
             for first in range(0, n_channels, AT_ONCE):
                 here = slice(first, first + AT_ONCE)
                 part = learned.of(here)
@@ -159,11 +159,6 @@ class ETS(Kept):
         if self.config.trend_noise:
             gains[1] = learned.smoothing[1]
         return departures(errors * learned.deviation.float(), gains.float(), self.config.season)
-
-    def _generator(self, context: Context, window: int) -> torch.Generator:
-        """A window's own source of errors."""
-        drawn = stream(self.seed, "noise", str(context.time[window, 0])).integers(2**63)
-        return torch.Generator(context.past.device).manual_seed(int(drawn))
 
     def _block(self, n_steps: int) -> int:
         """Channels that are fitted together."""

@@ -20,6 +20,7 @@ class PowerForge(Trained):
 
     name = "powerforge"
     config_type = PowerForgeConfig
+    takes_backend = True
 
     def make_network(self, place: Place) -> nn.Module:
         """The network for this grid and these windows."""

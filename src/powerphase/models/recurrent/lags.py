@@ -80,6 +80,9 @@ class LagProjection(nn.Module):
         n_windows, _, n_channels = window.past.shape
         rows = n_windows * sum(part.shape[1] for part in window[:2] if part is not None)
         at_once = channels_at_once(self.channel_block, n_channels, rows)
-        return summed(
-            lambda here, _, weight: window.scaled(here) @ weight, at_once, None, self.project
-        )
+
+        def of_block(here: slice, _: Tensor | None, weight: Tensor) -> Tensor:
+            # Parts may be made in half precision, and must not be added up in it.
+            return (window.scaled(here) @ weight).to(weight.dtype)
+
+        return summed(of_block, at_once, None, self.project)

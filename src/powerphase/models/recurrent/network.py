@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, ClassVar
 
 import torch
@@ -95,8 +96,8 @@ class RecurrentNetwork(nn.Module, ABC):
         """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
         window = Window(past, target, scale)
         loss, parts = self.judged(self.encoder(window, clock), window)
-        floored = scale <= self.config.least_scale
-        found = {"largest input": window.largest(), "zero channels": floored.to(scale).mean()}
+        still = torch.linalg.vector_norm(past, ord=inf, dim=1) == 0
+        found = {"largest input": window.largest(), "zero channels": still.to(scale).mean()}
         return Losses(loss, {**parts, **found})
 
     def see(self, context: Context) -> Seen:

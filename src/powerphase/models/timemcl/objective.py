@@ -1,5 +1,6 @@
 """The scores' part of the loss."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -7,8 +8,9 @@ from torch import Tensor
 def cross_entropy(likely: Float[Tensor, "B M"], won: Float[Tensor, "B M"]) -> Float[Tensor, ""]:
     """Binary cross-entropy of how likely each hypothesis was to win, mean over all.
 
-    As PyTorch's own, but for one thing: numbers that are none are handed on to whoever checks the
-    loss, where that one ends the process of a GPU.
+    As PyTorch's own where nothing is certain. Of what is, gradients are 0; and numbers that are
+    none are handed on to whoever checks the loss, where PyTorch's ends the process of a GPU.
     """
-    certain = likely.log().clamp(min=-100), (-likely).log1p().clamp(min=-100)
-    return -(won * certain[0] + (1 - won) * certain[1]).mean()
+    limits = torch.finfo(likely.dtype)
+    likely = likely.clamp(limits.tiny, 1 - limits.eps)
+    return -(won * likely.log() + (1 - won) * (-likely).log1p()).mean()
