@@ -122,9 +122,9 @@ def test_lags_that_leave_nothing_to_encode_are_refused() -> None:
 def test_blocks_made_in_half_precision_are_added_up_in_full() -> None:
     encoder, (window, told) = encoder_of().float(), given_windows()
     window = Window(window.past.float(), window.target.float(), window.scale.float())
-    exact = encoder.gates(window, told.float())
+    exact = encoder.shifted(window, told.float())
     encoder.channel_block = 1
     with torch.autocast("cpu", torch.bfloat16):
-        found = encoder.gates(window, told.float())
+        found = encoder.shifted(window, told.float())
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, exact, rtol=0, atol=0.05)
