@@ -123,7 +123,8 @@ class Coupling(nn.Module):
         """What the still half adds to the first layers of both networks."""
 
         def contract(block: int, affine: Affine, weight: Tensor) -> Tensor:
-            return affine(still.read(block)) @ weight
+            # Parts may be made in half precision, and must not be added up in it.
+            return (affine(still.read(block)) @ weight).to(weight.dtype)
 
         pieces = zip(count(), still.affine.split(at_once), self.still.split(at_once))
         return reduce(torch.add, remade(contract, list(pieces)))

@@ -180,5 +180,6 @@ def _level(share: Float[Tensor, "M bins"], noise: Float[Tensor, " M"]) -> Float[
     n_bins = share.shape[1]
     ends = share.cumsum(1)
     bins = torch.searchsorted(ends, noise[:, None]).clamp(max=n_bins - 1)
-    inside = 1 - (ends.gather(1, bins) - noise[:, None]) / share.gather(1, bins)
+    width = share.gather(1, bins).clamp(min=torch.finfo(share.dtype).tiny)
+    inside = 1 - (ends.gather(1, bins) - noise[:, None]) / width
     return ((bins + inside.clamp(0, 1)) / n_bins)[:, 0]
