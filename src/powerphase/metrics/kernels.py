@@ -48,13 +48,9 @@ def spreads(
     errors: Float64[Tensor, "M H R"], weights: Float64[Tensor, " M"]
 ) -> Float64[Tensor, " H"]:
     """½ Σ Σ w w' ‖x − x'‖ of each step, each pair looked at once."""
-    horizon = errors.shape[1]
-    threads = min(torch.get_num_threads(), horizon)
-    edges = [horizon * k // threads for k in range(threads + 1)]
-    found = torch.empty(horizon, dtype=torch.float64)
+    found = torch.empty(errors.shape[1], dtype=torch.float64)
     given = (errors.movedim(1, 0).contiguous().numpy(), weights.contiguous().numpy())
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda ends: _spreads(*given, found.numpy(), *ends), pairwise(edges)))
+    _share_out(_spreads, (*given, found.numpy()), len(found))
     return found
 
 
@@ -66,23 +62,27 @@ def _run(
     weights: Tensor,
     target: Tensor,
 ) -> Tensor:
-    """Run the kernel on one window, its steps shared out among torch's threads.
+    """Run the kernel on one window.
 
     Limits are given, since a compiled kernel would keep an old one that it had taken from a module.
     """
     _, n_scenarios, horizon, n_channels = values.shape
-    threads = min(torch.get_num_threads(), horizon)
-    edges = [horizon * k // threads for k in range(threads + 1)]
     found = torch.empty((n_sums, horizon, n_channels), dtype=values.dtype)
     low, high = weights.aminmax()
     # Contiguous arrays: with strides, the compiler would gather number by number.
     given = [part[0].to(values.dtype).contiguous().numpy() for part in (weights, target)]
     exact = tuple(given[0].dtype.type(limit) for limit in limits)
     arguments = (network(n_scenarios), bool(low != high), *exact, *_rows(values), *given)
-    arguments += (found.numpy(),)
+    _share_out(kernel, (*arguments, found.numpy()), horizon)
+    return found
+
+
+def _share_out(kernel: Callable[..., None], arguments: tuple[object, ...], horizon: int) -> None:
+    """Run the kernel with its steps shared out among torch's threads."""
+    threads = min(torch.get_num_threads(), horizon)
+    edges = [horizon * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda ends: kernel(*arguments, *ends), pairwise(edges)))
-    return found
 
 
 def _rows(values: Tensor) -> tuple[np.ndarray, np.uint64, np.uint64]:

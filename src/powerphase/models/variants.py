@@ -36,7 +36,7 @@ def with_variants(config: C, words: list[str], variants: Variants) -> C:
     given: dict[str, Any] = {}
     for word in (single for joined in words for single in _singles(joined, variants)):
         fields = {
-            name: value.usual if isinstance(value, AnyValue) else value
+            name: _chosen(config, name, value) if isinstance(value, AnyValue) else value
             for name, value in variants[word].items()
         }
         clash = [name for name, value in fields.items() if given.get(name, value) != value]
@@ -44,6 +44,12 @@ def with_variants(config: C, words: list[str], variants: Variants) -> C:
             raise ConfigError(f"variants {' and '.join(words)} set {clash[0]} differently")
         given |= fields
     return replaced(config, given)
+
+
+def _chosen(config: Any, name: str, value: AnyValue) -> Any:
+    """What the config has already, if it is not the default, or else the usual."""
+    here, default = _value(config, name), _value(type(config)(), name)
+    return value.usual if here == default else here
 
 
 def _singles(joined: str, variants: Variants) -> list[str]:

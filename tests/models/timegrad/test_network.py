@@ -167,6 +167,8 @@ def test_half_precision_is_that_of_the_front_end_and_the_conditioner() -> None:
 def test_any_number_of_rows_has_one_word() -> None:
     variants = TimeGradConfig.VARIANTS
     assert with_variants(TimeGradConfig(), ["subsampled"], variants).rows == 4096
+    given = with_variants(TimeGradConfig(rows=77), ["subsampled"], variants)
+    assert given.rows == 77  # what was chosen stays
     assert TimeGradConfig(rows=77).variant("ieee14") == "subsampled"
     assert TimeGradConfig(rows=77, cells=9).variant("ieee14") == "subsampled-custom"
     assert TimeGradConfig(cells=9).variant("ieee14") == "custom"

@@ -10,9 +10,9 @@ from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.memory import memory_gib
 from powerphase.models.powerforge.network import PowerForgeNetwork, uses_triton
 from powerphase.models.run import Place
+from powerphase.models.sampling import window_seeds
 from powerphase.models.trained import Trained
 from powerphase.scenarios import Context, Scenarios, Training
-from powerphase.seeds import stream
 
 
 class PowerForge(Trained):
@@ -46,6 +46,6 @@ class PowerForge(Trained):
         assert isinstance(self.network, PowerForgeNetwork)
         if not self.config.noise_at_prediction:
             return self.network.scenarios(context)
-        number = stream(self.seed, "noise", str(context.time[0, 0])).integers(2**63)
-        generator = torch.Generator().manual_seed(int(number))  # the same on every device
+        number = window_seeds(self.seed, context.time)[0]
+        generator = torch.Generator().manual_seed(number)  # the same on every device
         return self.network.scenarios(context, generator)

@@ -89,7 +89,8 @@ def _in_parts(
 ) -> Float[Tensor, "N asked width"]:
     """All sequences, so many at a time: they do not meet."""
     per_sequence = 3 * tokens.shape[1] * tokens.shape[2]
-    at_once = at_once or max(1, PART_NUMBERS // per_sequence)
+    bound = max(1, PART_NUMBERS // per_sequence)
+    at_once = min(at_once or bound, bound)
     if at_once >= len(tokens):
         return layer(tokens, asked)
     return torch.cat([layer(part, asked) for part in tokens.split(at_once)])
