@@ -21,6 +21,7 @@ from powerphase.models.checkpoint import load_into
 from powerphase.models.device import choose_device, team_size
 from powerphase.models.kept import Kept
 from powerphase.models.run import Place, RunFolder, is_run
+from powerphase.models.stepping import is_recorded
 from powerphase.models.training import (
     Keeper,
     OnProgress,
@@ -75,6 +76,16 @@ class Trained(Kept):
     @abstractmethod
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks of channels."""
+
+    def outline(self, train: Training) -> nn.Module:
+        """The network for this training without its numbers, to count them."""
+        windows = train.validation
+        with torch.device("meta"):
+            return self.make_network(Place.of(train.layout, windows.context_steps, windows.horizon))
+
+    def is_recorded(self, network: nn.Module) -> bool:
+        """Whether its steps are recorded where the training will run."""
+        return is_recorded(network, choose_device(self.device), team_size())
 
     @property
     def is_fitted(self) -> bool:
