@@ -323,7 +323,7 @@ class Trainer:
         """The seeds and switches of torch as a training wants them, and as they were afterwards."""
         on_gpu, cudnn = self.device.type == "cuda", torch.backends.cudnn
         exact = self.config.precision == "float32"
-        before = torch.get_float32_matmul_precision()
+        before, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
         with (
             torch.random.fork_rng(devices=[self.device] if on_gpu else []),
             cudnn.flags(cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=not exact),
@@ -334,6 +334,8 @@ class Trainer:
                 yield
             finally:
                 torch.set_float32_matmul_precision(before)
+                # Attention switches it for parts of a backward pass, which may end in an error.
+                torch.set_deterministic_debug_mode(strict)
 
     @contextmanager
     def _out_of_memory(self, where: str) -> Iterator[None]:

@@ -62,12 +62,10 @@ class TACTiS(Trained):
             )
         super()._prepare(train)
 
-    @property
-    def n_parameters(self) -> int | None:
-        """Number of trained numbers, whichever of them the last stage trained."""
-        if self.network is None:
-            return None
-        return sum(one.numel() for one in self.network.parameters())
+    @classmethod
+    def learned(cls, network: nn.Module) -> dict[str, nn.Parameter]:
+        """All, whichever of them the last stage trained."""
+        return dict(network.named_parameters())
 
     def answer(self, context: Context) -> Prediction:
         """What the network says; what is random in it is that of the window."""
