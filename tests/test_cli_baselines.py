@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.dataset.store import Store
+from powerphase.models.registry import model_class
 from powerphase.models.run import RunFolder
 from powerphase.records.result import read_results
 
@@ -51,6 +52,7 @@ def test_a_training_says_what_it_takes_and_by_what_it_is_chosen(
     assert f"{name} on 56 channels in batches of 3: about" in done.stdout
     outcome = RunFolder.open(run).header.outcome
     assert f"{outcome['validation_loss']:.5f} after epoch {outcome['best_epoch']}" in done.stdout
+    assert f" {model_class(name).load(run).n_parameters:,}: " in done.stdout
     for phrase in (f"{name}+{variant_of(name)}, seed 42", "finished, 2 epochs", "validation loss"):
         assert phrase in done.stdout
 

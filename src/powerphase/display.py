@@ -96,20 +96,19 @@ def _model(model: str, variant: str | None, seed: int) -> str:
 
 def show_run(run: "RunFolder") -> None:
     """What was or is being trained, its parameters by part, its configuration and its curve."""
-    from powerphase.models.checkpoint import read_tensors
     from powerphase.models.configuration import configured
     from powerphase.models.registry import model_class
 
     h, curve = run.header, run.curve()
     table = _facts(f"training {run.path}")
-    kind = model_class(h.model).config_type
-    variant = configured(kind, h.config).variant(h.place.grid)
+    kind = model_class(h.model)
+    variant = configured(kind.config_type, h.config).variant(h.place.grid)
     table.add_row("model", _model(h.model, variant, h.seed))
     data = [f"{name} {str(value)[:12]}" for name, value in h.data.items() if name != "grid"]
     table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
     table.add_row("state", _state(h, curve))
     if run.weights_file.exists():
-        table.add_row("parameters", _parameters(read_tensors(run.weights_file)[0]))
+        table.add_row("parameters", _parameters(kind.learned_in(run)))
     table.add_row("configuration", ", ".join(_flat(h.config)))
     if curve:
         name = next(name for name in curve[0] if name.startswith("validation_"))

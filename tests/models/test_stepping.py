@@ -108,10 +108,17 @@ class Recordable(Toy):
         return context.past, target
 
 
+class Unwilling(Recordable):
+    """One that could be, and had better not."""
+
+    recordable = False
+
+
 @pytest.mark.parametrize(
     ("network", "device", "members", "recorded"),
     [
         (Recordable, "cuda", 1, True),
+        (Unwilling, "cuda", 1, False),
         (Recordable, "cpu", 1, False),
         (Recordable, "cuda", 2, False),
         (Toy, "cuda", 1, False),

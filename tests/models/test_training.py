@@ -420,7 +420,35 @@ def test_a_stage_goes_on_from_the_best_weights_at_the_first_rate() -> None:
     ((stage, weight),) = staged.begun
     assert stage == 1
     assert torch.equal(weight, first.weight)
-    assert [line["learning_rate"] for line in shelf.lines] == [0.1, 0.1, 0.1, 0.05]
+    assert [line["learning_rate"] for line in shelf.lines] == [0.1] * 4
+
+
+def test_a_stage_that_is_still_worse_than_the_one_before_keeps_its_rate_while_it_gets_better() -> (
+    None
+):
+    """A copula begins worse than independence, and has to come from there."""
+    scores = [0.2, 0.9, 0.8, 0.7, 0.6, 0.6]
+    shelf = run(Staged(scores), epochs=7, learning_rate=0.1, patience=0)
+    assert [line["validation_crps"] for line in shelf.lines] == pytest.approx(
+        [0.2, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6]
+    )
+    assert [line["learning_rate"] for line in shelf.lines] == [0.1] * 7
+    assert shelf.best()[1]["epoch"] == 1
+    after = run(Staged([*scores, 0.6]), epochs=8, learning_rate=0.1, patience=0)
+    assert after.lines[-1]["learning_rate"] == 0.05
+
+
+@pytest.mark.parametrize("saved", [0.2, None])
+def test_the_score_that_a_schedule_waits_for_is_saved_as_json_has_it(saved: float | None) -> None:
+    """Also as trainings have it that were saved when a stage took over the score before it."""
+    first, second = (
+        Trainer(Staged([0.2]), flat_training(), TrainingConfig(batch_size=4), 42, CPU, Shelf())
+        for _ in range(2)
+    )
+    tensors, facts = first._state()
+    assert facts["schedule_best"] is None
+    second._restore(tensors, {**facts, "best": 0.1, "schedule_best": saved})
+    assert second.schedule.best == (inf if saved is None else saved)
 
 
 def test_a_stage_that_is_no_better_leaves_the_best_weights_as_they_were() -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import distributed
@@ -79,6 +80,29 @@ class Team:
         """Until all processes are here."""
         if self.size > 1:
             distributed.barrier()
+
+
+def team_mean(value: torch.Tensor) -> torch.Tensor:
+    """The mean of a tensor over all processes that train together, with gradients to all."""
+    if team_size() == 1:
+        return value
+    apply: Any = _TeamMean.apply
+    found: torch.Tensor = apply(value)
+    return found
+
+
+class _TeamMean(torch.autograd.Function):
+    """Each process has a share in the mean of all, and so in the slope of each: a mean as well."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        total = value.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total)
+        return total / distributed.get_world_size()
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> torch.Tensor:
+        return _TeamMean.forward(ctx, slope)
 
 
 def _leave() -> None:

@@ -56,6 +56,11 @@ class Kept(ABC):
         model._take(folder)
         return model
 
+    @classmethod
+    def learned_in(cls, folder: RunFolder) -> dict[str, Tensor]:
+        """What was learned, of all that the folder keeps; networks keep more than that."""
+        return folder.best()[0]
+
     @abstractmethod
     def _learn(self, train: Training, keeper: Keeper) -> dict[str, Any]:
         """Learn, let the keeper have what was learned, and say how it went."""

@@ -44,6 +44,16 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
+def is_recorded(network: nn.Module, device: torch.device, n_processes: int) -> bool:
+    """Whether steps are recorded: on a GPU, by a process alone, if the network is made for it.
+
+    What several processes do together cannot be recorded. A network whose step is so many commands
+    that giving them costs nothing beside carrying them out says that it is not `recordable`.
+    """
+    made_for_it = hasattr(network, "inputs") and getattr(network, "recordable", True)
+    return bool(device.type == "cuda" and n_processes == 1 and made_for_it)
+
+
 class Stepper:
     """Takes steps with a network.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from powerphase.cost import (
     commit,
@@ -18,9 +18,11 @@ from powerphase.cost import (
 from powerphase.errors import TrainingError
 from powerphase.models.base import Prediction
 from powerphase.models.checkpoint import load_into
+from powerphase.models.configuration import configured
 from powerphase.models.device import choose_device, team_size
 from powerphase.models.kept import Kept
 from powerphase.models.run import Place, RunFolder, is_run
+from powerphase.models.stepping import is_recorded
 from powerphase.models.training import (
     Keeper,
     OnProgress,
@@ -76,18 +78,40 @@ class Trained(Kept):
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks of channels."""
 
+    def outline(self, train: Training) -> nn.Module:
+        """The network for this training without its numbers, to count them."""
+        windows = train.validation
+        with torch.device("meta"):
+            return self.make_network(Place.of(train.layout, windows.context_steps, windows.horizon))
+
+    def is_recorded(self, network: nn.Module) -> bool:
+        """Whether its steps are recorded where the training will run."""
+        return is_recorded(network, choose_device(self.device), team_size())
+
     @property
     def is_fitted(self) -> bool:
         """Whether there is a trained network."""
         return self.network is not None
+
+    @classmethod
+    def learned(cls, network: nn.Module) -> dict[str, nn.Parameter]:
+        """What is trained of a network."""
+        return {name: one for name, one in network.named_parameters() if one.requires_grad}
+
+    @classmethod
+    def learned_in(cls, folder: RunFolder) -> dict[str, Tensor]:
+        """The trained weights alone, without running averages and what is frozen."""
+        model = cls(configured(cls.config_type, folder.header.config))
+        with torch.device("meta"):
+            names = cls.learned(model.make_network(folder.header.place))
+        return {name: one for name, one in folder.best()[0].items() if name in names}
 
     @property
     def n_parameters(self) -> int | None:
         """Number of trained numbers."""
         if self.network is None:
             return None
-        parameters = self.network.parameters()
-        return sum(one.numel() for one in parameters if one.requires_grad)
+        return sum(one.numel() for one in self.learned(self.network).values())
 
     @property
     def n_steps(self) -> int | None:

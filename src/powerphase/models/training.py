@@ -22,7 +22,7 @@ from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
 from powerphase.models.checkpoint import load_into
 from powerphase.models.device import Team, team
-from powerphase.models.stepping import Stepper, make_optimiser, set_rate
+from powerphase.models.stepping import Stepper, is_recorded, make_optimiser, set_rate
 from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Batches, Context, Training
 from powerphase.seeds import stream
@@ -173,15 +173,13 @@ class Trainer:
         self.stage += 1
         self.network.enter(self.stage)  # type: ignore[operator]
         self._begin_rate()
-        self.schedule.best = self.best
         if members.leads:
             self.keeper.save(*self._state())
 
     def _stepper(self, members: Team) -> Stepper:
-        """Recorded on a GPU; what several processes do together cannot be."""
         alone = members.size == 1
         network = self.network if alone else DistributedDataParallel(self.network)
-        recorded = alone and self.device.type == "cuda" and hasattr(self.network, "inputs")
+        recorded = is_recorded(self.network, self.device, members.size)
         return Stepper(network, self.optimiser, self.config, self.device, recorded)
 
     def _epoch(self, step: Stepper, batches: Batches, members: Team) -> dict[str, list[float]]:
@@ -287,7 +285,8 @@ class Trainer:
             "epoch": self.epoch,
             "stage": self.stage,
             "best": self.best,
-            "schedule_best": self.schedule.best,
+            # Of a stage that has just begun it is infinite, which JSON does not have.
+            "schedule_best": self.schedule.best if isfinite(self.schedule.best) else None,
             "seconds": self.seconds,
             "hardware": self.hardware,
             "learning_rate": float(self.optimiser.param_groups[0]["lr"]),
@@ -313,7 +312,8 @@ class Trainer:
             state.setdefault(int(number), {})[rest] = tensor
         self.optimiser.load_state_dict({**whole, "state": state})
         set_rate(self.optimiser, facts["learning_rate"])
-        self.schedule.best = facts["schedule_best"]
+        best = facts["schedule_best"]
+        self.schedule.best = inf if best is None else best
         self.schedule.num_bad_epochs = facts["bad_epochs"]
         self.epoch, self.best, self.seconds = facts["epoch"], facts["best"], facts["seconds"]
         self.hardware, self._last = list(facts.get("hardware", [])), tuple(facts["last"])
@@ -323,7 +323,7 @@ class Trainer:
         """The seeds and switches of torch as a training wants them, and as they were afterwards."""
         on_gpu, cudnn = self.device.type == "cuda", torch.backends.cudnn
         exact = self.config.precision == "float32"
-        before = torch.get_float32_matmul_precision()
+        before, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
         with (
             torch.random.fork_rng(devices=[self.device] if on_gpu else []),
             cudnn.flags(cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=not exact),
@@ -334,6 +334,8 @@ class Trainer:
                 yield
             finally:
                 torch.set_float32_matmul_precision(before)
+                # Attention switches it for parts of a backward pass, which may end in an error.
+                torch.set_deterministic_debug_mode(strict)
 
     @contextmanager
     def _out_of_memory(self, where: str) -> Iterator[None]:

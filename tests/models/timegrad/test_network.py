@@ -11,9 +11,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.sampling import PathNoise, window_generators
+from powerphase.models.stepping import is_recorded
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.model import TimeGrad
 from powerphase.models.timegrad.network import TimeGradNetwork
+from powerphase.models.timegrad.objective import Pieces
+from powerphase.models.training_config import TrainingConfig
 from powerphase.models.variants import with_variants
 from powerphase.scenarios import Context, Training
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, training_of, windows_of
@@ -200,3 +203,27 @@ def test_a_step_asks_the_device_for_no_number(rows: int | None) -> None:
         loss.backward()
         with pytest.raises(DataDependentOutputException):
             loss.item()
+
+
+@pytest.mark.parametrize(
+    ("n_channels", "batch", "rows", "block", "recorded"),
+    [
+        (56, 200, None, None, True),
+        (2000, 200, None, None, False),
+        (2000, 200, 4096, None, True),
+        (2000, 4, None, None, True),
+        (2000, 4, None, 250, False),
+        (36_964, 8, None, None, False),
+    ],
+)
+def test_it_is_recorded_where_a_step_is_few_pieces(
+    n_channels: int, batch: int, rows: int | None, block: int | None, recorded: bool
+) -> None:
+    """A piece on a GPU has 2²⁰ rows × channels."""
+    config = TimeGradConfig(rows=rows, training=TrainingConfig(batch_size=batch))
+    with torch.device("meta"):
+        network = TimeGradNetwork(config, n_channels, 672, 96, block)
+    assert is_recorded(network, torch.device("cuda"), 1) == recorded
+    taken = min(batch * 720, rows or batch * 720)
+    pieces = Pieces.of(network.denoiser, n_channels, block, "cuda")
+    assert pieces.count(taken) == len(list(pieces.each(taken)))

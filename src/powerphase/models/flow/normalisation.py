@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from powerphase.models.device import team_mean, team_size
+
 EPSILON = 1e-5
 """Added to variances."""
 NEWS = 0.1
@@ -28,6 +30,11 @@ class Moments(NamedTuple):
         """Those of all windows and steps."""
         variance, mean = torch.var_mean(values, dim=(0, 1), correction=0)
         return cls(mean, variance)
+
+    def of_team(self) -> "Moments":
+        """Those over the rows of all processes that train together, which have as many each."""
+        mean = team_mean(self.mean)
+        return Moments(mean, team_mean(self.variance + (self.mean - mean).square()))
 
     @classmethod
     def joined(cls, parts: list["Moments"]) -> "Moments":
@@ -66,7 +73,10 @@ class Affine(NamedTuple):
 
 
 class FlowNorm(nn.Module):
-    """Normalises channels by the batch in training, and by running averages otherwise."""
+    """Normalises channels by the batch in training, and by running averages otherwise.
+
+    The batch is that of all processes which train together: what they learn is what one would.
+    """
 
     mean: Tensor
     variance: Tensor
@@ -82,7 +92,9 @@ class FlowNorm(nn.Module):
         """The map for so many rows with these moments, and its log-determinant."""
         mean, variance = self.mean, self.variance
         if self.training:
-            mean, variance = found.mean, found.variance * (rows / (rows - 1))
+            rows *= team_size()
+            mean, variance = found.of_team()
+            variance = variance * (rows / (rows - 1))
             self.mean.lerp_(mean.detach(), NEWS)
             self.variance.lerp_(variance.detach(), NEWS)
         width = variance + EPSILON

@@ -7,23 +7,18 @@ was fitted.
 
 from typing import NamedTuple
 
+from powerphase.models.memory import ALWAYS_GIB, PER_PARAMETER, VALIDATION, gib, peak_numbers
 from powerphase.models.recurrent.blocks import channels_at_once
 from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.encoder import GATES
+from powerphase.models.training import VALIDATION_SHARE
 
-NUMBER_BYTES, GIB = 4, 2**30
-
-PER_PARAMETER = 4.0
-"""A weight, its gradient, and two numbers of Adam's."""
 BATCHES = 2.0
 """Copies of a batch: as it is gathered, and where a recorded step looks for it."""
 PRODUCTS = 2.5
 """Tensors of windows × steps × (lags × gates)."""
 STATES = 5.0
 """Tensors of windows × steps × gates that the LSTM keeps."""
-VALIDATION = 3.0
-"""Copies of the validation windows, while they are read."""
-ALWAYS_GIB = 0.45
 
 
 class Size(NamedTuple):
@@ -39,24 +34,33 @@ class Size(NamedTuple):
     counted: int
     """Those of them that the loss is of."""
     parameters: int
+    recorded: bool = False
+    """Whether steps are, on a GPU."""
+
+    @property
+    def validation(self) -> "Size":
+        """The same with so many windows as are validated at a time."""
+        share = max(1, self.batch // VALIDATION_SHARE)
+        return self._replace(batch=share, counted=min(share, self.counted))
 
     def rows(self, config: RecurrentConfig) -> int:
         """Steps of windows that are encoded, and that a head is judged by."""
         return self.counted * (self.context + self.horizon - max(config.lags))
 
 
-def memory_gib(size: Size, step: float) -> float:
+def memory_gib(size: Size, step: float, validation: float) -> float:
     """About the peak on one process's device, with the record and the network itself.
 
     Args:
         size: of the training.
         step: numbers that a step has at its peak, beside the batch and the weights.
+        validation: those of a batch of validation windows.
     """
     steps = size.context + size.horizon
     kept = size.n_channels * (size.record_steps + VALIDATION * size.validation_windows * steps)
     batch = BATCHES * size.batch * steps * size.n_channels
-    numbers = kept + batch + PER_PARAMETER * size.parameters + step
-    return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
+    peak = peak_numbers(step, validation, size.parameters, size.recorded)
+    return ALWAYS_GIB + gib(kept + batch + PER_PARAMETER * size.parameters + peak)
 
 
 def step_numbers(

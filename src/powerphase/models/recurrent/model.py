@@ -4,7 +4,6 @@ from abc import abstractmethod
 from math import ceil
 from typing import ClassVar
 
-import torch
 from torch import nn
 
 from powerphase.axes import KINDS
@@ -32,23 +31,26 @@ class RecurrentModel(Trained):
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
-        windows = train.validation
-        place = Place.of(train.layout, windows.context_steps, windows.horizon)
-        with torch.device("meta"):  # to count its numbers without having them
-            network = self.make_network(place)
+        windows, network = train.validation, self.outline(train)
         assert isinstance(network, RecurrentNetwork)
         batch = ceil(self.config.training.batch_size / team_size())
         size = Size(
             train.layout.n_channels,
             len(train.record),
             len(windows),
-            place.context,
-            place.horizon,
+            windows.context_steps,
+            windows.horizon,
             batch,
             len(range(batch)[network.counted]),
             sum(one.numel() for one in network.parameters()),
+            self.is_recorded(network),
         )
-        return memory_gib(size, self.step_numbers(size, channel_block))
+        validation = self.validation_numbers(size.validation, channel_block)
+        return memory_gib(size, self.step_numbers(size, channel_block), validation)
+
+    def validation_numbers(self, size: Size, channel_block: int | None) -> float:
+        """Numbers that a batch of validation has, at most: those of a step of as many windows."""
+        return self.step_numbers(size, channel_block)
 
     def answer(self, context: Context) -> Scenarios:
         """What the network says; what is random in it is that of the window."""

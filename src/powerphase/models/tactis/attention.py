@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from powerphase.models.attention import attended
+
 FEW = 32
 """Up to so many keys, plain matrix products are faster than a kernel made for many."""
 
@@ -58,7 +60,7 @@ def attend(
         fit = torch.bmm(query, key.mT) / sqrt(query.shape[2])
         return torch.bmm(fit.softmax(2), value)
     query, key, value = (part.unsqueeze(1) for part in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value).squeeze(1)
+    return attended(query, key, value).squeeze(1)
 
 
 def over_time(

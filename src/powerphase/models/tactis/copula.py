@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from powerphase.models.attention import attended
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.encoder import Encoder
 from powerphase.models.tactis.margins import perceptron
@@ -68,7 +68,7 @@ class Copula(nn.Module):
         key, value = (torch.cat(pair, dim=2) for pair in zip(context, before, strict=True))
         visible = _visible(order.shape[1], context.key.shape[2], order.device)
         query = self._heads(asked)
-        found = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        found = attended(query, key, value, visible)
         likely = self.log_share(asked, found.transpose(1, 2).flatten(2))
         bins = (level * self.n_bins).long().clamp(0, self.n_bins - 1)
         chosen = likely.gather(2, bins[..., None])[..., 0]

@@ -2,31 +2,25 @@
 
 from math import ceil
 
-import torch
 from torch import nn
 
 from powerphase.axes import KINDS
 from powerphase.errors import TrainingError
 from powerphase.models.base import Prediction
 from powerphase.models.device import team_size
+from powerphase.models.memory import ALWAYS_GIB, PER_PARAMETER, VALIDATION, gib, peak_numbers
 from powerphase.models.run import Place
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.network import TactisNetwork
 from powerphase.models.trained import Trained
+from powerphase.models.training import VALIDATION_SHARE
 from powerphase.scenarios import Context, Training
 
-NUMBER_BYTES, GIB = 4, 2**30
-
 # Fitted on a CPU with 4 buses and batches of 8 to 32; on a GPU nothing was fitted.
-PER_PARAMETER = 4.0
-"""A weight, its gradient, and two numbers of Adam's."""
 TENSORS = 36.0
 """Tensors of all tokens of the bags that a step keeps, as wide as the encoder."""
 COPULA_TENSORS = 115.0
 """The same where the copula learns, whose keys and values are made by wider networks."""
-VALIDATION = 3.0
-"""Copies of the validation windows, while they are read."""
-ALWAYS_GIB = 0.45
 
 
 class TACTiS(Trained):
@@ -46,14 +40,16 @@ class TACTiS(Trained):
         n_channels, steps = train.layout.n_channels, windows.context_steps + windows.horizon
         batch, bag = ceil(config.training.batch_size / team_size()), min(config.bag, n_channels)
         at_once = min(batch, max(1, (channel_block or batch * bag) // bag))
-        place = Place.of(train.layout, windows.context_steps, windows.horizon)
-        with torch.device("meta"):  # to count its numbers without having them
-            parameters = sum(one.numel() for one in self.make_network(place).parameters())
+        network = self.outline(train)
+        parameters = sum(one.numel() for one in network.parameters())
         gathered = steps * (batch + VALIDATION * len(windows))
         numbers = n_channels * (len(train.record) + gathered) + PER_PARAMETER * parameters
         tensors = COPULA_TENSORS if config.copula else TENSORS
-        numbers += tensors * at_once * bag * steps * config.width
-        return ALWAYS_GIB + NUMBER_BYTES * numbers / GIB
+        window = tensors * bag * steps * config.width
+        validated = min(at_once, max(1, batch // VALIDATION_SHARE))
+        recorded = self.is_recorded(network)
+        peak = peak_numbers(window * at_once, window * validated, parameters, recorded)
+        return ALWAYS_GIB + gib(numbers + peak)
 
     def _prepare(self, train: Training) -> None:
         """Also refuse a copula that could never be drawn from."""
@@ -66,12 +62,10 @@ class TACTiS(Trained):
             )
         super()._prepare(train)
 
-    @property
-    def n_parameters(self) -> int | None:
-        """Number of trained numbers, whichever of them the last stage trained."""
-        if self.network is None:
-            return None
-        return sum(one.numel() for one in self.network.parameters())
+    @classmethod
+    def learned(cls, network: nn.Module) -> dict[str, nn.Parameter]:
+        """All, whichever of them the last stage trained."""
+        return dict(network.named_parameters())
 
     def answer(self, context: Context) -> Prediction:
         """What the network says; what is random in it is that of the window."""

@@ -28,13 +28,18 @@ class TimeGrad(RecurrentModel):
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
         """Those of the front end, some tensors of all rows, and one piece of the noise network."""
-        head = self._head_numbers(size, channel_block)
+        rows = size.rows(self.config)
+        head = self._head_numbers(size, channel_block, min(rows, self.config.rows or rows))
         return step_numbers(self.config, size, channel_block, head)
 
-    def _head_numbers(self, size: Size, channel_block: int | None) -> float:
+    def validation_numbers(self, size: Size, channel_block: int | None) -> float:
+        """Those of a step of as many windows that takes all rows of them."""
+        head = self._head_numbers(size, channel_block, size.rows(self.config))
+        return step_numbers(self.config, size, channel_block, head)
+
+    def _head_numbers(self, size: Size, channel_block: int | None, chosen: int) -> float:
         config, n_channels = self.config, size.n_channels
         rows = size.rows(config)
-        chosen = min(rows, config.rows or rows)
         before = rows if chosen < rows else 0  # all values, of which some rows are taken
         features, halo = 2 * config.width, sum(config.dilations) + 2
         device = choose_device(self.device).type

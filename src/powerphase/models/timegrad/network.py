@@ -17,6 +17,9 @@ from powerphase.models.timegrad.schedule import Schedule
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
+FEW_PIECES = 8
+"""Up to so many are worth recording: each is some four hundred commands."""
+
 
 class TimeGradNetwork(RecurrentNetwork):
     """TimeGrad for one grid; `RecurrentNetwork` says what can be given."""
@@ -37,6 +40,14 @@ class TimeGradNetwork(RecurrentNetwork):
         noise = (config.diffusion_steps, config.least_noise, config.most_noise)
         self.schedule = Schedule(*noise)
         self.denoiser = Denoiser(config, n_channels)
+        self._window_rows = context_steps + horizon - self.encoder.reach
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a step on a GPU is few pieces; of many, the recording alone would fill memory."""
+        rows = (self.config.training.batch_size or 1) * self._window_rows
+        pieces = Pieces.of(self.denoiser, self.n_channels, self.channel_block, "cuda")
+        return pieces.count(min(rows, self.config.rows or rows)) <= FEW_PIECES
 
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Mean squared error of the noise, at one random diffusion step for each row.

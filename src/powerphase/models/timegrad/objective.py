@@ -6,6 +6,7 @@ more than one is in memory.
 """
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,10 @@ class Pieces(NamedTuple):
         features = 2 * len(denoiser.enter.bias)
         rows, channels = piece_size(n_channels, asked, features, device)
         return cls(rows, tiles(n_channels, channels, denoiser.halo))
+
+    def count(self, n_rows: int) -> int:
+        """How many there are."""
+        return ceil(n_rows / self.rows) * len(self.tiles)
 
     def each(self, n_rows: int) -> Iterator[tuple[slice, Tile]]:
         """All pieces."""

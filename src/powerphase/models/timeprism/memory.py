@@ -6,11 +6,9 @@ training of ACTIVSg 500 with a batch of 100 then took 3.0 GiB, as is said here. 
 on a GPU.
 """
 
+from powerphase.models.memory import gib, peak_numbers
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.network import channels_at_once
-
-NUMBER_BYTES = 4
-GIB = 2**30
 
 HEADS = 10.0
 """Copies of the heads: themselves, gradient, Adam's two moments, and what folds them and back."""
@@ -49,7 +47,6 @@ def memory_gib(
     # Of a row: what goes in, what the heads make of it, the seasons' slopes, and all hypotheses'
     # distances, shares and weights.
     row = context + horizon + made + config.seasons * horizon + 3 * config.hypotheses
-    # A recorded step keeps its memory to itself, so that validation takes its own.
-    block = (2 if recorded else 1) * rows * row
-    heads = HEADS * made * (context + 1)
-    return ALWAYS_GIB + NUMBER_BYTES * (kept + gathered + block + heads) / GIB
+    block, heads = float(rows * row), made * (context + 1)
+    peak = peak_numbers(block, block, heads, recorded)
+    return ALWAYS_GIB + gib(kept + gathered + peak + HEADS * heads)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from powerphase.models.device import choose_device, team_size
+from powerphase.models.device import team_size
 from powerphase.models.run import Place
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.memory import memory_gib
@@ -32,16 +32,16 @@ class TimePrism(Trained):
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks."""
-        windows, team = train.validation, team_size()
+        windows = train.validation
         return memory_gib(
             self.config,
-            ceil((self.config.training.batch_size or self.batch_sizes[0]) / team),
+            ceil((self.config.training.batch_size or self.batch_sizes[0]) / team_size()),
             train.layout.n_channels,
             len(train.record),
             len(windows),
             (windows.context_steps, windows.horizon),
             channel_block,
-            team == 1 and choose_device(self.device).type == "cuda",
+            self.is_recorded(self.outline(train)),
         )
 
     def answer(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from powerphase.models.attention import attended
+
 
 class Memory(NamedTuple):
     """What can be attended to: keys and values."""
@@ -39,9 +41,7 @@ class Attention(nn.Module):
         width = asking.shape[2]
         queries = self._by_head(F.linear(asking, self.into[:width], self.into_bias[:width]))
         dropout = self.dropout if self.training else 0.0
-        found = F.scaled_dot_product_attention(
-            queries, *memory, dropout_p=dropout, is_causal=causal
-        )
+        found = attended(queries, *memory, dropout=dropout, causal=causal)
         return self.out(found.movedim(1, 2).flatten(2))
 
     def remember(self, steps: Float[Tensor, "N steps width"]) -> Memory:
