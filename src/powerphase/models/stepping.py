@@ -4,7 +4,7 @@ A step is hundreds of short commands to a GPU, and for small grids giving them t
 carrying them out. So a step can be recorded once, as a CUDA graph, and replayed as a whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -143,6 +143,43 @@ class Stepper:
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip_norm)
         self.optimiser.step()
         return {**parts, "loss": loss.detach(), "gradient norm": norm}
+
+
+class Replayed:
+    """A function of tensors, without slopes, that a GPU carries out as one command.
+
+    It is recorded at the first call with tensors of such sizes, and replayed from then on. What it
+    gives is written over by the next call. On a CPU it is simply called.
+    """
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]] = {}
+
+    @torch.no_grad()
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """What the function makes of them."""
+        if inputs[0].device.type != "cuda":
+            return self.function(*inputs)
+        sizes = tuple(one.shape for one in inputs)
+        if sizes not in self._recorded:
+            self._recorded[sizes] = self._record(inputs)
+        recorded, places, made = self._recorded[sizes]
+        for place, value in zip(places, inputs, strict=True):
+            place.copy_(value)
+        recorded.replay()
+        return made
+
+    def _record(
+        self, inputs: tuple[Tensor, ...]
+    ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]:
+        device, places = inputs[0].device, tuple(one.clone() for one in inputs)
+        with _aside(device):
+            self.function(*places)  # compiles kernels, which a recording cannot
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded, stream=_side_stream(device)):
+            made = self.function(*places)
+        return recorded, places, made
 
 
 @cache

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.sampling import PathNoise
+from powerphase.models.stepping import Replayed
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
@@ -67,7 +68,7 @@ class TimeGradNetwork(RecurrentNetwork):
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """Paths of equal weight."""
-        draw = partial(self._drawn, self.denoiser.steps())
+        draw = partial(self._drawn, self.denoiser.steps(), Replayed(self._predicted))
         return self.sampled(context, seed, self.config.paths, draw)
 
     def _rows(
@@ -85,21 +86,29 @@ class TimeGradNetwork(RecurrentNetwork):
     def _drawn(
         self,
         table: Float[Tensor, "steps blocks width"],
+        predicted: Replayed,
         noise: PathNoise,
         known: Float[Tensor, "B P K"],
     ) -> Float[Tensor, "B P C"]:
         """One draw of z for each path: from noise to values, all paths together."""
         conditioner = self.denoiser.conditioner(known.flatten(0, 1))
-        pieces = self._pieces(conditioner)
 
         def fresh() -> Float[Tensor, "R C"]:
             return noise.normal(self.n_channels, conditioner).flatten(0, 1)
 
         def predict(values: Float[Tensor, "R C"], step: int) -> Float[Tensor, "R C"]:
-            here = table[step : step + 1]
-            return predicted(self.denoiser, values, conditioner, here, pieces)
+            return predicted(values, conditioner, table[step : step + 1])
 
         return self.schedule.sample(predict, fresh(), fresh).unflatten(0, known.shape[:2])
+
+    def _predicted(
+        self,
+        values: Float[Tensor, "R C"],
+        conditioner: Float[Tensor, "R C"],
+        step: Float[Tensor, "1 blocks width"],
+    ) -> Float[Tensor, "R C"]:
+        """The noise in values of some paths."""
+        return predicted(self.denoiser, values, conditioner, step, self._pieces(values))
 
     def _pieces(self, like: Float[Tensor, "R C"]) -> Pieces:
         return Pieces.of(self.denoiser, self.n_channels, self.channel_block, like.device.type)

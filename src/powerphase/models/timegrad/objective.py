@@ -6,6 +6,7 @@ more than one is in memory.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.timegrad.denoiser import Denoiser
+from powerphase.models.timegrad.kernels import denoised, kernels_run_on
 from powerphase.models.timegrad.tiles import Tile, add_back, cut, piece_size, tiles
 
 
@@ -55,10 +57,11 @@ def predicted(
     step: Float[Tensor, "1 blocks width"],
     pieces: Pieces,
 ) -> Float[Tensor, "R C"]:
-    """The noise in values that all come from the same diffusion step."""
+    """The noise in values that all come from the same diffusion step; without slopes."""
     found = torch.empty_like(values)
+    network = partial(denoised, denoiser) if kernels_run_on(values.device) else denoiser
     for rows, tile in pieces.each(len(values)):
-        made = denoiser(cut(values[rows], tile), cut(conditioner[rows], tile), step)
+        made = network(cut(values[rows], tile), cut(conditioner[rows], tile), step)
         found[rows, tile.channels] = made
     return found
 
