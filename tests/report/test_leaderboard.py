@@ -15,18 +15,15 @@ from scipy.stats import rankdata
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
+from powerphase.report.entries import COSTS, PAPER_GRIDS, Entry, paper_entries
 from powerphase.report.leaderboard import (
     COLUMNS,
-    COSTS,
     HEADER,
-    PAPER_GRIDS,
     Board,
-    Entry,
     as_csv,
     as_markdown,
     as_table,
     leaderboard,
-    paper_entries,
 )
 from tests.records.rows import row
 
@@ -194,6 +191,34 @@ def test_an_ablation_has_a_line_of_its_own_and_is_no_seed_of_the_model() -> None
     note = "Variants, named model+variant, take no rank."
     assert note in as_markdown([found])
     assert note not in as_markdown([alone])
+
+
+def test_a_smaller_budget_competes_where_there_is_no_other() -> None:
+    short, full = row(variant="short", draw=1), row(draw=2)
+    rest = [row(model="ets", draw=3), row(model="ets", variant="stale", draw=4)]
+    alone = leaderboard([short, *rest])[0]
+    assert {entry.name for entry in alone.entries if entry.rank is not None} == {
+        "powerforge+short",
+        "ets",
+    }
+    assert "powerforge+short 6,000 steps." in alone.notes[1]
+    assert alone.notes[2] == "Other variants, named model+variant, take no rank."
+    both = leaderboard([short, full, *rest])[0]
+    assert {entry.name for entry in both.entries if entry.rank is not None} == {"powerforge", "ets"}
+    assert both.notes[1] == "Variants, named model+variant, take no rank."
+
+
+@pytest.mark.parametrize("variant", ["short-stale", "shorter", "no-anchor-short"])
+def test_nothing_but_a_smaller_budget_competes_in_the_models_place(variant: str) -> None:
+    found = leaderboard([row(variant=variant), row(model="ets", draw=1)])[0]
+    assert [entry.name for entry in found.entries if entry.rank is not None] == ["ets"]
+
+
+def test_a_smaller_budget_of_unknown_steps_says_so() -> None:
+    cost = row().cost | {"steps": None}
+    found = leaderboard([row(variant="short", cost=cost), row(model="oracle", variant="short")])[0]
+    assert [entry.rank for entry in found.entries] == [1, None]
+    assert "powerforge+short an unknown number of steps." in found.notes[1]
 
 
 def test_a_lone_oracle_is_shown_without_rank() -> None:

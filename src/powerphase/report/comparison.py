@@ -19,14 +19,14 @@ from typing import Literal
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
-from powerphase.report.leaderboard import (
+from powerphase.report.entries import (
     PAPER_DECIMALS,
     PAPER_GRIDS,
     Entry,
-    leaderboard,
     orders_forecasts,
     paper_entries,
 )
+from powerphase.report.leaderboard import leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.task.protocol import Protocol
 
