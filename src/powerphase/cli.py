@@ -17,6 +17,7 @@ from powerphase.display import (
     show_forecast,
     show_result,
     show_run,
+    show_sheets,
     show_store,
     training_progress,
 )
@@ -322,36 +323,56 @@ def score(
         console.print(f"written to {evaluation.save(out)}", soft_wrap=True)
 
 
+Results = Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")]
+Format = Annotated[str, typer.Option(help="table, markdown or csv.")]
+
+
 @app.command()
 def leaderboard(
-    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
-    format: Annotated[str, typer.Option(help="table, markdown or csv.")] = "table",
+    results: Results = None,
+    format: Format = "table",
     paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Skill, and which differences are noise.")
+    ] = False,
+    against: Annotated[
+        str | None, typer.Option(help="With --statistics: whom to lay all beside, else the best.")
+    ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="With --statistics: each beside each other.")
+    ] = False,
+    score: Annotated[
+        list[str] | None, typer.Option(help="With --statistics: only this score; may be repeated.")
+    ] = None,
 ) -> None:
     """Rank what was scored, grid by grid; by default all rows under results/.
 
     Example: `powerphase leaderboard results --format markdown`
     """
-    from powerphase.errors import UnknownName
     from powerphase.records.result import read_results
-    from powerphase.report.leaderboard import as_csv, as_markdown, as_table
-    from powerphase.report.leaderboard import leaderboard as boards_of
+    from powerphase.report import leaderboard as table
+    from powerphase.report import standings
 
-    if format not in ("table", "markdown", "csv"):
-        raise UnknownName.among("format", format, ("table", "markdown", "csv"))
-    boards = boards_of(read_results(results or [Path("results")]), paper)
-    if format == "table":
-        for board in boards:
-            console.print(as_table(board, console.width))
+    boards = table.leaderboard(read_results(results or [Path("results")]), paper)
+    if not statistics:
+        _refuse_without("--statistics", against=against, pairs=pairs, score=score)
+        show_sheets(format, lambda: map(table.sheet, boards), lambda: table.as_csv(boards))
+        return
+    standings.check_other(boards, against)
+    scores = tuple(score or standings.TESTED)
+    if pairs:
+        every = ((board, name) for board in boards for name in scores)
+        matrices = (standings.pairs_sheet(board, name) for board, name in every)
+        show_sheets(format, lambda: matrices, lambda: standings.pairs_as_csv(boards, scores))
     else:
-        render = as_markdown if format == "markdown" else as_csv
-        typer.echo(render(boards), nl=False)
+        sheets = (standings.sheet(board, scores, against) for board in boards)
+        show_sheets(format, lambda: sheets, lambda: standings.as_csv(boards, scores, against))
 
 
 @app.command()
 def compare(
     model: Annotated[str, typer.Argument(help="A model of the paper, such as powerforge.")],
-    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
+    results: Results = None,
     edition: Annotated[str, typer.Option(help="The edition of the data of our rows.")] = "opsd-r",
     format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
 ) -> None:
@@ -359,19 +380,12 @@ def compare(
 
     Example: `powerphase compare powerforge results --format markdown`
     """
-    from powerphase.errors import UnknownName
     from powerphase.records.result import read_results
-    from powerphase.report.comparison import as_markdown, sheets
     from powerphase.report.comparison import compare as comparison_of
+    from powerphase.report.comparison import sheets
 
-    if format not in ("table", "markdown"):
-        raise UnknownName.among("format", format, ("table", "markdown"))
-    comparison = comparison_of(read_results(results or [Path("results")]), model, edition)
-    if format == "table":
-        for sheet in sheets(comparison):
-            console.print(sheet.as_table(console.width))
-    else:
-        typer.echo(as_markdown(comparison), nl=False)
+    rows = read_results(results or [Path("results")])
+    show_sheets(format, lambda: sheets(comparison_of(rows, model, edition)))
 
 
 @app.command()
@@ -396,6 +410,13 @@ def quickstart(
         "paper's budget. The oracle is not ranked."
     )
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
+
+
+def _refuse_without(needed: str, **options: Any) -> None:
+    """Options that mean nothing without another one."""
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)} needs {needed}")
 
 
 def _refuse(model: str, options: list[str]) -> None:

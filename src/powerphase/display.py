@@ -1,7 +1,7 @@
 """What the command shows: facts on standard output, bars and problems on standard error."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isnan, log
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from typer import echo
+
+from powerphase.errors import UnknownName
 
 if TYPE_CHECKING:
     from powerphase.dataset.certificate import Certificate
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from powerphase.models.training import Progress as TrainingProgress
     from powerphase.records.forecast_file import ForecastFile
     from powerphase.records.result import Result
+    from powerphase.report.sheet import Sheet
 
 IS_FOLLOWER = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
 """Whether torchrun started this process beside another one, which does the talking."""
@@ -53,6 +57,22 @@ def show_store(store: "Store") -> None:
     table.add_row("made with", ", ".join(f"{k} {v}" for k, v in m.made_with.items()))
     table.add_row("sources", "\n".join(m.attribution))
     console.print(table)
+
+
+def show_sheets(
+    format: str, sheets: Callable[[], Iterable["Sheet"]], as_csv: Callable[[], str] | None = None
+) -> None:
+    """Tables in the format that was asked for; what is not asked for is not computed."""
+    known = ("table", "markdown") + ("csv",) * (as_csv is not None)
+    if format not in known:
+        raise UnknownName.among("format", format, known)
+    if format == "csv" and as_csv is not None:
+        echo(as_csv(), nl=False)
+    elif format == "markdown":
+        echo("\n".join(sheet.as_markdown() for sheet in sheets()), nl=False)
+    else:
+        for sheet in sheets():
+            console.print(sheet.as_table(console.width))
 
 
 def show_forecast(file: "ForecastFile") -> None:

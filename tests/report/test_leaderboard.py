@@ -26,6 +26,7 @@ from powerphase.report.leaderboard import (
     leaderboard,
 )
 from tests.records.rows import row
+from tests.report.planted import planted
 
 # As printed in the paper's main table; no other table of it has ranks.
 PRINTED_RANKS = {
@@ -319,6 +320,26 @@ def test_the_best_of_the_ranked_is_bold_where_a_score_orders_forecasts() -> None
         lowest = min(ranked, key=lambda entry: entry.mean[name])
         assert bold == ([] if name in ("necv", "coverage_80") else [lowest.name])
     assert [cells[2].startswith("**") for cells in rows] == [True] + [False] * 4
+
+
+def test_what_cannot_be_told_from_the_best_is_marked_and_the_mark_is_explained() -> None:
+    # DeepAR loses nine windows and wins one by a lot: its mean is worse, and that is noise.
+    crps = {"ets": 1.0, "deepar": [1.1] * 9 + [0.3], "timemcl": 1.5, "oracle": 0.9}
+    rows = [planted(model, crps=values) for model, values in crps.items()]
+    rows.append(planted("ets", variant="stale", crps=1.0))
+    found = leaderboard(rows, paper=False)
+    by_name = {cells[0].split()[0]: cells for cells in cells_of(as_markdown(found))}
+    assert {name: cells[3] for name, cells in by_name.items()} == {
+        "ets": "**1.000**",
+        "deepar": "≈1.020",
+        "timemcl": "1.500",
+        "oracle": "0.9000",
+        "ets+stale": "1.000",
+    }
+    assert [cells[4] for cells in by_name.values()][:3] == ["**0.5000**"] * 3  # all the same
+    note = "≈ marks what cannot be told from the best"
+    assert note in as_markdown(found)
+    assert note not in as_markdown(leaderboard(rows[2:], paper=False))
 
 
 def test_those_that_tie_for_the_best_are_all_bold() -> None:

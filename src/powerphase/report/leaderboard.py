@@ -6,7 +6,7 @@ below ours and are ranked among themselves.
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
@@ -16,6 +16,7 @@ from rich.table import Table
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
+from powerphase.report.contrasts import against
 from powerphase.report.entries import (
     PAPER_DECIMALS,
     PAPER_GRIDS,
@@ -39,6 +40,13 @@ HEADER = ("model", "seeds", "Rank", *(SCORES[name].title for name in COLUMNS))
 DISPENSABLE = ("seeds", *(SCORES[n].title for n in ("coverage_80", "mse", "necv", "energy")))
 DISPENSABLE += tuple(SCORES[name].title for name in ("twcrps", "brier"))
 """The columns that a narrow terminal goes without, in this order."""
+
+
+LIKE_THE_BEST = "≈"
+MARKED = (
+    f"{LIKE_THE_BEST} marks what cannot be told from the best of its column, which is bold, by a "
+    "paired test over windows and by seeds; `powerphase leaderboard --statistics` tells more."
+)
 
 
 @dataclass(frozen=True)
@@ -98,12 +106,12 @@ def leaderboard(results: Iterable[Result], paper: bool = True) -> list[Board]:
 
 def as_table(board: Board, width: int) -> Table:
     """The board for a terminal of that width, with the columns that there is room for."""
-    return _sheet(board).as_table(width)
+    return sheet(board).as_table(width)
 
 
 def as_markdown(boards: Iterable[Board]) -> str:
     """The boards as Markdown: for each a heading, a table and its notes."""
-    return "\n".join(_sheet(board).as_markdown() for board in boards)
+    return "\n".join(sheet(board).as_markdown() for board in boards)
 
 
 def as_csv(boards: Iterable[Board]) -> str:
@@ -157,22 +165,40 @@ def _entries(rows: Sequence[Result]) -> tuple[Entry, ...]:
     return with_ranks([entry_of(seeds) for seeds in grouped(rows, lambda row: row.name).values()])
 
 
-def _sheet(board: Board) -> Sheet:
+def sheet(board: Board) -> Sheet:
+    """The board as a table."""
     above, *below = board.notes
-    groups = tuple(tuple(_cells(entries)) for entries in (board.entries, board.paper))
+    noise = {name: _like_the_best(board, name) for name in COLUMNS}
+    if any(noise.values()):
+        below.insert(0, MARKED)
+    groups = (tuple(_cells(board.entries, noise)), tuple(_cells(board.paper, {})))
     return Sheet(board.title, HEADER, groups, above, tuple(below), dispensable=DISPENSABLE)
 
 
-def _cells(entries: Sequence[Entry]) -> Iterator[tuple[Cell, ...]]:
+def _like_the_best(board: Board, name: str) -> set[str]:
+    """The entries that are not the best, and cannot be told from it."""
+    if not orders_forecasts(name):
+        return set()
+    found = against(board.entries, board.windows, name)
+    return {c.name for c in found if c.verdict == "noise" and c.difference}
+
+
+def _cells(
+    entries: Sequence[Entry], noise: Mapping[str, Collection[str]]
+) -> Iterator[tuple[Cell, ...]]:
     """The cells of each entry as text, each with whether it is the best of the ranked entries."""
     best = {name: _lowest(entries, name) for name in COLUMNS}
     for entry in entries:
         ranked = entry.rank is not None
+        marks = {name: LIKE_THE_BEST * (entry.name in noise.get(name, ())) for name in COLUMNS}
         yield (
             (entry.label, False),
             (str(len(entry.seeds)), False),
             (f"{entry.rank:.2f}" if ranked else MISSING, ranked and entry.rank == entries[0].rank),
-            *((_shown(entry, name), ranked and entry.mean[name] in best[name]) for name in COLUMNS),
+            *(
+                (marks[name] + _shown(entry, name), ranked and entry.mean[name] in best[name])
+                for name in COLUMNS
+            ),
         )
 
 
