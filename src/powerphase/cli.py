@@ -389,6 +389,24 @@ def compare(
 
 
 @app.command()
+def safety(
+    results: Results = None,
+    grid: Annotated[str | None, typer.Option(help="Look at one grid, bus by bus.")] = None,
+    edition: Annotated[str, typer.Option(help="The edition of the data.")] = "opsd-r",
+    format: Format = "table",
+) -> None:
+    """Do fidelity and safety order forecasters alike? And which buses are hard, and for whom?
+
+    Example: `powerphase safety results --grid polish2383`
+    """
+    from powerphase.records.result import find_results
+    from powerphase.report import safety as report
+
+    found = report.safety(find_results(results or [Path("results")]), edition, grid)
+    show_sheets(format, lambda: report.sheets(found), lambda: report.as_csv(found))
+
+
+@app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Where to.")] = Path("data/quickstart"),
 ) -> None:
