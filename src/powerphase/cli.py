@@ -14,6 +14,7 @@ from powerphase.display import (
     problems,
     progress,
     show_certificate,
+    show_checks,
     show_forecast,
     show_result,
     show_run,
@@ -25,6 +26,7 @@ from powerphase.errors import PowerphaseError
 
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
+    from powerphase.records.result import Result
     from powerphase.task.windows import Task
 
 app = typer.Typer(
@@ -344,6 +346,13 @@ def leaderboard(
     score: Annotated[
         list[str] | None, typer.Option(help="With --statistics: only this score; may be repeated.")
     ] = None,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Score forecasts again; exit 1 if a row is wrong.")
+    ] = False,
+    forecasts: Annotated[
+        Path | None, typer.Option(help="With --recompute: where forecasts lie.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="With --recompute: where data lie.")] = None,
 ) -> None:
     """Rank what was scored, grid by grid; by default all rows under results/.
 
@@ -353,7 +362,14 @@ def leaderboard(
     from powerphase.report import leaderboard as table
     from powerphase.report import standings
 
-    boards = table.leaderboard(read_results(results or [Path("results")]), paper)
+    rows = read_results(results or [Path("results")])
+    if recompute:
+        if statistics:
+            raise typer.BadParameter("--recompute and --statistics are two questions; ask one")
+        _recompute(rows, forecasts, data, format)
+        return
+    _refuse_without("--recompute", forecasts=forecasts, data=data)
+    boards = table.leaderboard(rows, paper)
     if not statistics:
         _refuse_without("--statistics", against=against, pairs=pairs, score=score)
         show_sheets(format, lambda: map(table.sheet, boards), lambda: table.as_csv(boards))
@@ -428,6 +444,24 @@ def quickstart(
         "paper's budget. The oracle is not ranked."
     )
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
+
+
+def _recompute(
+    rows: "list[Result]", forecasts: Path | None, data: Path | None, format: str
+) -> None:
+    """Score what is there again, and say of every row what became of it."""
+    from powerphase.bench.recheck import recheck
+
+    if forecasts is None or data is None:
+        raise typer.BadParameter("--recompute needs --forecasts and --data")
+    checks = []
+    with progress("rows", MofNCompleteColumn()) as report:
+        for check in recheck(rows, forecasts, data):
+            checks.append(check)
+            report(len(checks), len(rows))
+    show_checks(checks, format)
+    if any(check.outcome == "differs" for check in checks):
+        raise typer.Exit(1)
 
 
 def _refuse_without(needed: str, **options: Any) -> None:
