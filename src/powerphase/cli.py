@@ -381,8 +381,10 @@ def leaderboard(
         matrices = (standings.pairs_sheet(board, name) for board, name in every)
         show_sheets(format, lambda: matrices, lambda: standings.pairs_as_csv(boards, scores))
     else:
-        sheets = (standings.sheet(board, scores, against) for board in boards)
-        show_sheets(format, lambda: sheets, lambda: standings.as_csv(boards, scores, against))
+        question = (boards, scores, against)
+        show_sheets(
+            format, lambda: standings.sheets(*question), lambda: standings.as_csv(*question)
+        )
 
 
 @app.command()

@@ -20,7 +20,7 @@ from powerphase.report.standings import (
     as_csv,
     pairs_as_csv,
     pairs_sheet,
-    sheet,
+    sheets,
     standings,
 )
 from tests.report.planted import planted
@@ -36,6 +36,10 @@ def field() -> list[Result]:
     rows += [planted("last-7-days", crps=0.4, seed=0), planted("oracle", crps=0.1)]
     rows += [planted("ets", variant="stale", crps=0.15)]
     return rows
+
+
+def shown(*arguments: Any) -> str:
+    return "\n".join(sheet.as_markdown() for sheet in sheets([board()], *arguments))
 
 
 def board() -> Board:
@@ -66,11 +70,11 @@ def test_whoever_all_are_laid_beside_is_there_though_it_does_not_compete() -> No
 def lines_of(markdown: str) -> dict[tuple[str, str], list[str]]:
     lines = [line for line in markdown.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {(line[0], line[1].split()[0]): line for line in cells[2:]}
+    return {(line[1], line[2].split()[0]): line[1:] for line in cells[2:]}
 
 
 def test_a_table_says_who_is_worse_by_how_much_and_what_is_noise() -> None:
-    text = sheet(board()).as_markdown()
+    text = shown()
     lines = lines_of(text)
     # Skill is 1 − 0.33 / 0.4, the way to the oracle 0.07 / 0.3; 0.02 / √2 is the deviation.
     base = 0.2 + 0.001 * NOISE.mean()
@@ -81,16 +85,31 @@ def test_a_table_says_who_is_worse_by_how_much_and_what_is_noise() -> None:
     assert lines["Distortion", "deepar"][5:7] == ["–", "–"]
     assert "10 windows allow no p below 0.002, which Holm over 3 comparisons makes 0.0059." in text
     assert "Of more than 25 comparisons together none could be told from noise." in text
-    assert "Missing skill: Brier: last-7-days scores 0; Brier: oracle is not better than" in text
+    assert (
+        "Missing skill: activsg500, Brier: last-7-days scores 0; activsg500, Brier: oracle" in text
+    )
     assert "Skill is told of proper scores only." in text
 
 
 def test_beside_another_the_note_and_the_best_stay_true() -> None:
-    text = sheet(board(), ["crps"], "last-7-days").as_markdown()
+    text = shown(["crps"], "last-7-days")
     assert "The difference is to last-7-days;" in text
     assert lines_of(text)["CRPS", "ets"][3].startswith("**")
     assert lines_of(text)["CRPS", "ets"][-1] == "better"
     assert "not proper" not in text
+
+
+def test_grids_of_an_edition_share_a_table_and_editions_do_not() -> None:
+    rows = [
+        planted(model, crps=0.1, grid=grid) for model in ("ets", "deepar") for grid in ("a", "b")
+    ]
+    rows += [planted("ets", edition="opsd")]
+    found = sheets(leaderboard(rows), ["crps"])
+    assert [sheet.title for sheet in found] == [
+        "What differs, edition opsd",
+        "What differs, edition synthetic",
+    ]
+    assert [[line[0][0] for line in group] for group in found[1].groups] == [["a"] * 2, ["b"] * 2]
 
 
 def test_a_matrix_mirrors_itself() -> None:
@@ -128,7 +147,7 @@ def test_a_csv_file_holds_every_number() -> None:
 
 
 def test_every_line_has_every_cell_in_any_width() -> None:
-    for table in (sheet(board()), pairs_sheet(board(), "crps")):
+    for table in (*sheets([board()]), pairs_sheet(board(), "crps")):
         assert {len(line) for group in table.groups for line in group} == {len(table.header)}
         for width in (80, 160):
             text = StringIO()
@@ -145,13 +164,13 @@ def here(tmp_path: Path, *options: str) -> Any:
 
 def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
     markdown = ("--statistics", "--format", "markdown")
-    assert here(tmp_path, *markdown).stdout == sheet(board()).as_markdown()
+    assert here(tmp_path, *markdown).stdout == shown()
     one = here(tmp_path, *markdown, "--score", "crps", "--against", "deepar").stdout
-    assert one == sheet(board(), ["crps"], "deepar").as_markdown()
+    assert one == shown(["crps"], "deepar")
     matrix = here(tmp_path, *markdown, "--pairs", "--score", "crps").stdout
     assert matrix == pairs_sheet(board(), "crps").as_markdown()
     assert here(tmp_path, "--statistics", "--format", "csv").stdout == as_csv([board()])
-    assert "what differs" in here(tmp_path, "--statistics").stdout
+    assert "What differs" in here(tmp_path, "--statistics").stdout
 
 
 @pytest.mark.parametrize(

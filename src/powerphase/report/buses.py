@@ -40,8 +40,8 @@ class HardBuses:
     spearman_scoring: float | None
     """Over the buses where at least one of the two scores at all.
 
-    Most buses never come near the band's limits and score nothing for anyone. They tie, and alone
-    make ρ over all buses large.
+    Most buses never come near the band's limits and tie at nothing, so that ρ over all buses tells
+    little more than whether the same ones score at all.
     """
 
 

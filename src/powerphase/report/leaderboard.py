@@ -69,10 +69,15 @@ class Board:
         return f"{self.grid}, edition {self.edition}"
 
     @property
+    def span(self) -> str:
+        """How many windows there are, and when."""
+        days = [window.partition("T")[0] for window in self.windows]
+        return f"{len(days)} windows from {days[0]} to {days[-1]}"
+
+    @property
     def notes(self) -> list[str]:
         """What the numbers rest on, and what to bear in mind about the paper's."""
-        days = [window.partition("T")[0] for window in self.windows]
-        span = f" {len(days)} windows from {days[0]} to {days[-1]};" if days else ""
+        span = f" {self.span};" if self.windows else ""
         data = f"data {self.fingerprint[:12]}."
         notes = [f"Task {self.task}, version {self.task_version};{span} {data}"]
         short = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]

@@ -82,12 +82,9 @@ def safety(
 
 
 def sheets(found: Sequence[GridSafety]) -> list[Sheet]:
-    """The agreement of the orders; of one grid alone its ranks, its buses and its hard ones too."""
-    tables = [_agreement(found)]
-    for one in found:
-        if one.per_bus:
-            tables += [_ranks(one), _buses(one), _shared(one)]
-    return tables
+    """The agreement of the orders; of a grid that was looked at, ranks, buses, and hard ones."""
+    close = [table(one) for one in found if one.per_bus for table in (_ranks, _buses, _shared)]
+    return close or [_agreement(found)]
 
 
 def as_csv(found: Iterable[GridSafety]) -> str:
@@ -150,7 +147,15 @@ def _ranks(grid: GridSafety) -> Sheet:
         header=("model", "fidelity", "safety", "proper safety"),
         groups=tuple(tuple(_numbers(*line) for line in group) for group in (lines, printed)),
         above="1 is best; the paper's among themselves.",
+        below=(
+            f"Kendall's τ of fidelity and safety is {_tau(grid.ours)}, of fidelity and proper "
+            f"safety {_tau(grid.proper)}; of the paper's rows {_tau(grid.paper)}.",
+        ),
     )
+
+
+def _tau(found: Tradeoff) -> str:
+    return number(found.kendall, decimals=2)
 
 
 def _numbers(name: str, *values: float | None) -> tuple[Cell, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES
 from powerphase.report.contrasts import FAR, LEVEL, Contrast, against, least_p, pairs
-from powerphase.report.entries import Entry, orders_forecasts, places
+from powerphase.report.entries import Entry, grouped, orders_forecasts, places
 from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.skill import ORACLE, REFERENCE, Skill, skills
@@ -18,7 +18,7 @@ TESTED = ("crps", "distortion", "safety_mbrier", "brier", "twcrps", "energy")
 """The scores that are shown unless others are asked for."""
 
 HEADER = (
-    *("score", "model", "seeds", "mean", "place", "skill", "to oracle"),
+    *("grid", "score", "model", "seeds", "mean", "place", "skill", "to oracle"),
     *("difference", "p", "seeds apart", "verdict"),
 )
 CSV_HEADER = (
@@ -78,17 +78,25 @@ def standings(board: Board, score: str, other: str | None = None) -> tuple[Stand
     )
 
 
-def sheet(board: Board, scores: Iterable[str] = TESTED, other: str | None = None) -> Sheet:
-    """The standings on each of the scores as a table."""
-    groups = [standings(board, score, other) for score in scores]
+def sheets(
+    boards: Iterable[Board], scores: Sequence[str] = TESTED, other: str | None = None
+) -> list[Sheet]:
+    """The standings on each of the scores: one table for all grids of a task and an edition."""
+    together = grouped(boards, lambda b: (b.task, b.task_version, b.edition, b.windows))
+    return [_sheet(own, scores, other) for own in together.values()]
+
+
+def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) -> Sheet:
+    groups = [(b, standings(b, score, other)) for b in boards for score in scores]
+    first = boards[0]
     return Sheet(
-        title=f"{board.title}: what differs",
+        title=f"What differs, edition {first.edition}",
         header=HEADER,
-        groups=tuple(tuple(_line(line, lines[0]) for line in lines) for lines in groups),
-        above=board.notes[0],
-        below=tuple(_notes(board, groups, other)),
-        names=2,
-        dispensable=("seeds", "place", "seeds apart", "to oracle"),
+        groups=tuple(tuple(_line(b, line, lines[0]) for line in lines) for b, lines in groups),
+        above=f"Task {first.task}, version {first.task_version}; {first.span}.",
+        below=tuple(_notes(groups, other)),
+        names=3,
+        dispensable=("seeds", "place", "seeds apart", "to oracle", "p"),
     )
 
 
@@ -148,17 +156,17 @@ def _check_score(score: str) -> None:
         raise UnknownName.among("score that orders forecasts", score, known)
 
 
-def _line(standing: Standing, first: Standing) -> tuple[Cell, ...]:
+def _line(board: Board, standing: Standing, first: Standing) -> tuple[Cell, ...]:
     entry, score = standing.entry, standing.score
     stands_out = standing.place is not None and standing.place == first.place
     place = MISSING if standing.place is None else f"{standing.place:g}"
     values = (
-        *(SCORES[score].title, entry.label, str(len(entry.seeds))),
+        *(board.grid, SCORES[score].title, entry.label, str(len(entry.seeds))),
         *(number(entry.mean[score], entry.std[score]), place),
         *(_percent(standing.skill.value), _percent(standing.reach.value)),
         *_contrast_texts(standing.contrast, entry.mean[score]),
     )
-    return tuple((text, stands_out and k == 3) for k, text in enumerate(values))
+    return tuple((text, stands_out and k == 4) for k, text in enumerate(values))
 
 
 def _contrast_texts(contrast: Contrast | None, mean: float | None) -> Iterator[str]:
@@ -179,27 +187,27 @@ def _percent(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1%}"
 
 
-def _notes(board: Board, groups: Sequence[Sequence[Standing]], other: str | None) -> Iterator[str]:
-    lines = [line for group in groups for line in group]
-    tested = [sum(s.contrast is not None for s in group) for group in groups]
-    beside = other or "the best of the score, which is bold"
+def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None) -> Iterator[str]:
+    beside = other or "the best of its score, which is bold"
     yield (
         f"Skill is 1 − score / that of {REFERENCE}; to oracle, the share of the way from there to "
         f"the oracle. The difference is to {beside}; p is that of an exact sign-flip test over "
-        "windows, after Holm over the lines of the score; seeds apart is the difference in pooled "
-        f"deviations of single seeds. A difference is noise if p exceeds {LEVEL} or if it is less "
-        f"than {FAR:g} deviations of a seed."
+        "windows, after Holm over the lines of a grid and score; seeds apart is the difference in "
+        f"pooled deviations of single seeds. A difference is noise if p exceeds {LEVEL} or if it "
+        f"is less than {FAR:g} deviations of a seed."
     )
-    yield _power(board, max(tested, default=0))
+    most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
+    yield _power(groups[0][0], most)
     why = dict.fromkeys(
-        f"{SCORES[line.score].title}: {part.why_not}"
+        f"{board.grid}, {SCORES[line.score].title}: {part.why_not}"
+        for board, lines in groups
         for line in lines
         for part in (line.skill, line.reach)
-        if part.why_not and "not proper" not in part.why_not
+        if part.why_not and SCORES[line.score].proper
     )
     if why:
         yield f"Missing skill: {'; '.join(why)}."
-    if any("not proper" in line.skill.why_not for line in lines):
+    if not all(SCORES[line.score].proper for _, lines in groups for line in lines):
         yield "Skill is told of proper scores only."
 
 
