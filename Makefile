@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test check fix clean
+.PHONY: quickstart test check fix results clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -21,6 +21,10 @@ check: $(VENV)/.installed-dev
 fix: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The tables of docs/results.md, after rows were added.
+results: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.page_of_results
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "powerphase needs Python 3.11 or newer: make PYTHON=python3.12")'

@@ -1,17 +1,47 @@
-"""The page of results, and what it is held against: rows, and what was measured beside them."""
+"""The page of results, and what it is held against: rows, and what was measured beside them.
+
+Parts of the page are written by commands, which stand above them. `make results` writes them anew.
+"""
 
 import json
+import os
+import re
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from typer.testing import CliRunner
+
+from powerphase import cli
 from powerphase.records.result import Result, read_results
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+FILE = ROOT / "docs" / "results.md"
+PAGE = FILE.read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
+
+END = "\n<!-- end of what the command writes -->\n"
+PART = re.compile(r"(<!-- powerphase (?P<command>.*?) -->\n\n)(?P<text>.*?)" + END, re.DOTALL)
+
+
+def written(page: str) -> str:
+    """The page as its commands write it."""
+    return PART.sub(lambda part: part[1] + output(part["command"]) + END, page)
+
+
+def output(command: str) -> str:
+    """What a command writes in the root of the repository."""
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        shown = CliRunner().invoke(cli.app, command.split())
+    finally:
+        os.chdir(before)
+    if shown.exit_code:
+        raise RuntimeError(f"powerphase {command}: {shown.output or shown.exception}")
+    return shown.stdout
 
 
 @cache
@@ -53,3 +83,7 @@ def trainings(**wanted: Any) -> list[dict[str, Any]]:
 def percent(share: float, decimals: int = 0) -> str:
     """As the page writes it."""
     return f"{100 * share:.{decimals}f} %"
+
+
+if __name__ == "__main__":
+    FILE.write_text(written(PAGE), encoding="utf-8")

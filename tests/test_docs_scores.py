@@ -21,6 +21,7 @@ from powerphase.metrics.streaming import RELIABILITY_BINS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.leaderboard import leaderboard
+from powerphase.report.skill import reach, skill
 from tests.records.rows import WINDOWS, row
 from tests.records.rows import scored as random_scores
 
@@ -88,6 +89,8 @@ def worked() -> dict[str, float]:
         "energy, apart": energy((0.05, -0.05), (-0.05, 0.05)),
         "coverage_80 on ACTIVSg 500": covered_by_stillness(load_grid("activsg500")),
         "rank of A": ranks()["a"],
+        "skill": skill(0.002, 0.005).value,
+        "to oracle": reach(0.002, 0.005, 0.001).value,
     }
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from powerphase import cli
 from powerphase.records.result import Result, read_result, read_results, read_sidecar
-from powerphase.report.leaderboard import PAPER_GRIDS, Entry, as_markdown, leaderboard
+from powerphase.report.entries import PAPER_GRIDS, Entry
+from powerphase.report.leaderboard import leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
+from tests.page_of_results import PAGE, PART, written
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = sorted(RESULTS.rglob("*.json"))
@@ -62,23 +62,11 @@ def test_every_file_under_results_belongs_to_a_row() -> None:
     assert files == {file for row in ROWS for file in (row, row.with_suffix(".npz"))}
 
 
-def test_the_page_of_results_is_what_the_leaderboard_says() -> None:
-    page = (RESULTS.parent / "docs" / "results.md").read_text()
-    assert page.endswith("\n" + as_markdown(leaderboard(rows())))
-
-
-def test_the_page_lays_powerforge_beside_the_paper_as_the_command_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    page = (RESULTS.parent / "docs" / "results.md").read_text()
-    command, _, rest = page.partition("<!-- powerphase ")[2].partition(" -->\n\n")
-    section, end, _ = rest.partition("\n<!-- end of what the command writes -->\n")
-    assert end
-    assert command.startswith("compare powerforge results ")
-    monkeypatch.chdir(RESULTS.parent)
-    shown = CliRunner().invoke(cli.app, command.split())
-    assert shown.exit_code == 0, shown.output
-    assert section == shown.stdout
+def test_the_page_of_results_is_what_its_commands_write() -> None:
+    assert [part["command"].split()[0] for part in PART.finditer(PAGE)] == [
+        *("compare", "leaderboard", "safety", "safety", "leaderboard")
+    ]
+    assert written(PAGE) == PAGE, "write it anew with `make results`"
 
 
 def test_what_the_page_says_about_the_rows_is_so() -> None:

@@ -14,9 +14,11 @@ from powerphase.display import (
     problems,
     progress,
     show_certificate,
+    show_checks,
     show_forecast,
     show_result,
     show_run,
+    show_sheets,
     show_store,
     training_progress,
 )
@@ -24,6 +26,7 @@ from powerphase.errors import PowerphaseError
 
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
+    from powerphase.records.result import Result
     from powerphase.task.windows import Task
 
 app = typer.Typer(
@@ -322,36 +325,72 @@ def score(
         console.print(f"written to {evaluation.save(out)}", soft_wrap=True)
 
 
+Results = Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")]
+Format = Annotated[str, typer.Option(help="table, markdown or csv.")]
+
+
 @app.command()
 def leaderboard(
-    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
-    format: Annotated[str, typer.Option(help="table, markdown or csv.")] = "table",
+    results: Results = None,
+    format: Format = "table",
     paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Skill, and which differences are noise.")
+    ] = False,
+    against: Annotated[
+        str | None, typer.Option(help="With --statistics: whom to lay all beside, else the best.")
+    ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="With --statistics: each beside each other.")
+    ] = False,
+    score: Annotated[
+        list[str] | None, typer.Option(help="With --statistics: only this score; may be repeated.")
+    ] = None,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Score forecasts again; exit 1 if a row is wrong.")
+    ] = False,
+    forecasts: Annotated[
+        Path | None, typer.Option(help="With --recompute: where forecasts lie.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="With --recompute: where data lie.")] = None,
 ) -> None:
     """Rank what was scored, grid by grid; by default all rows under results/.
 
     Example: `powerphase leaderboard results --format markdown`
     """
-    from powerphase.errors import UnknownName
     from powerphase.records.result import read_results
-    from powerphase.report.leaderboard import as_csv, as_markdown, as_table
-    from powerphase.report.leaderboard import leaderboard as boards_of
+    from powerphase.report import leaderboard as table
+    from powerphase.report import standings
 
-    if format not in ("table", "markdown", "csv"):
-        raise UnknownName.among("format", format, ("table", "markdown", "csv"))
-    boards = boards_of(read_results(results or [Path("results")]), paper)
-    if format == "table":
-        for board in boards:
-            console.print(as_table(board, console.width))
+    rows = read_results(results or [Path("results")])
+    if recompute:
+        if statistics:
+            raise typer.BadParameter("--recompute and --statistics are two questions; ask one")
+        _recompute(rows, forecasts, data, format)
+        return
+    _refuse_without("--recompute", forecasts=forecasts, data=data)
+    boards = table.leaderboard(rows, paper)
+    if not statistics:
+        _refuse_without("--statistics", against=against, pairs=pairs, score=score)
+        show_sheets(format, lambda: map(table.sheet, boards), lambda: table.as_csv(boards))
+        return
+    standings.check_other(boards, against)
+    scores = tuple(score or standings.TESTED)
+    if pairs:
+        every = ((board, name) for board in boards for name in scores)
+        matrices = (standings.pairs_sheet(board, name) for board, name in every)
+        show_sheets(format, lambda: matrices, lambda: standings.pairs_as_csv(boards, scores))
     else:
-        render = as_markdown if format == "markdown" else as_csv
-        typer.echo(render(boards), nl=False)
+        question = (boards, scores, against)
+        show_sheets(
+            format, lambda: standings.sheets(*question), lambda: standings.as_csv(*question)
+        )
 
 
 @app.command()
 def compare(
     model: Annotated[str, typer.Argument(help="A model of the paper, such as powerforge.")],
-    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
+    results: Results = None,
     edition: Annotated[str, typer.Option(help="The edition of the data of our rows.")] = "opsd-r",
     format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
 ) -> None:
@@ -359,19 +398,30 @@ def compare(
 
     Example: `powerphase compare powerforge results --format markdown`
     """
-    from powerphase.errors import UnknownName
     from powerphase.records.result import read_results
-    from powerphase.report.comparison import as_markdown, sheets
     from powerphase.report.comparison import compare as comparison_of
+    from powerphase.report.comparison import sheets
 
-    if format not in ("table", "markdown"):
-        raise UnknownName.among("format", format, ("table", "markdown"))
-    comparison = comparison_of(read_results(results or [Path("results")]), model, edition)
-    if format == "table":
-        for sheet in sheets(comparison):
-            console.print(sheet.as_table(console.width))
-    else:
-        typer.echo(as_markdown(comparison), nl=False)
+    rows = read_results(results or [Path("results")])
+    show_sheets(format, lambda: sheets(comparison_of(rows, model, edition)))
+
+
+@app.command()
+def safety(
+    results: Results = None,
+    grid: Annotated[str | None, typer.Option(help="Look at one grid, bus by bus.")] = None,
+    edition: Annotated[str, typer.Option(help="The edition of the data.")] = "opsd-r",
+    format: Format = "table",
+) -> None:
+    """Do fidelity and safety order forecasters alike? And which buses are hard, and for whom?
+
+    Example: `powerphase safety results --grid polish2383`
+    """
+    from powerphase.records.result import find_results
+    from powerphase.report import safety as report
+
+    found = report.safety(find_results(results or [Path("results")]), edition, grid)
+    show_sheets(format, lambda: report.sheets(found), lambda: report.as_csv(found))
 
 
 @app.command()
@@ -396,6 +446,31 @@ def quickstart(
         "paper's budget. The oracle is not ranked."
     )
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
+
+
+def _recompute(
+    rows: "list[Result]", forecasts: Path | None, data: Path | None, format: str
+) -> None:
+    """Score what is there again, and say of every row what became of it."""
+    from powerphase.bench.recheck import recheck
+
+    if forecasts is None or data is None:
+        raise typer.BadParameter("--recompute needs --forecasts and --data")
+    checks = []
+    with progress("rows", MofNCompleteColumn()) as report:
+        for check in recheck(rows, forecasts, data):
+            checks.append(check)
+            report(len(checks), len(rows))
+    show_checks(checks, format)
+    if any(check.outcome == "differs" for check in checks):
+        raise typer.Exit(1)
+
+
+def _refuse_without(needed: str, **options: Any) -> None:
+    """Options that mean nothing without another one."""
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)} needs {needed}")
 
 
 def _refuse(model: str, options: list[str]) -> None:

@@ -1,7 +1,8 @@
 """What the command shows: facts on standard output, bars and problems on standard error."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isnan, log
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,19 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from typer import echo
+
+from powerphase.errors import UnknownName
 
 if TYPE_CHECKING:
+    from powerphase.bench.recheck import Check
     from powerphase.dataset.certificate import Certificate
     from powerphase.dataset.store import Store
     from powerphase.models.run import Header, RunFolder
     from powerphase.models.training import Progress as TrainingProgress
     from powerphase.records.forecast_file import ForecastFile
     from powerphase.records.result import Result
+    from powerphase.report.sheet import Cell, Sheet
 
 IS_FOLLOWER = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
 """Whether torchrun started this process beside another one, which does the talking."""
@@ -53,6 +59,63 @@ def show_store(store: "Store") -> None:
     table.add_row("made with", ", ".join(f"{k} {v}" for k, v in m.made_with.items()))
     table.add_row("sources", "\n".join(m.attribution))
     console.print(table)
+
+
+def show_sheets(
+    format: str, sheets: Callable[[], Iterable["Sheet"]], as_csv: Callable[[], str] | None = None
+) -> None:
+    """Tables in the format that was asked for; what is not asked for is not computed."""
+    known = ("table", "markdown") + ("csv",) * (as_csv is not None)
+    if format not in known:
+        raise UnknownName.among("format", format, known)
+    if format == "csv" and as_csv is not None:
+        echo(as_csv(), nl=False)
+    elif format == "markdown":
+        echo("\n".join(sheet.as_markdown() for sheet in sheets()), nl=False)
+    else:
+        for sheet in sheets():
+            console.print(sheet.as_table(console.width))
+
+
+def show_checks(checks: "Sequence[Check]", format: str) -> None:
+    """What became of rows that were scored again."""
+    import csv
+    from io import StringIO
+
+    from powerphase.bench.recheck import DIGITS
+    from powerphase.report.sheet import Sheet
+
+    def as_csv() -> str:
+        text = StringIO()
+        lines: list[tuple[Any, ...]] = [("row", "outcome", "why", "number", "old", "new")]
+        for check in checks:
+            start = (str(check.row.path), check.outcome, check.why)
+            lines += [(*start, d.name, d.old, d.new) for d in check.differences]
+            lines += [start] * (not check.differences)
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        return text.getvalue()
+
+    counts = Counter(check.outcome for check in checks)
+    sheet = Sheet(
+        title="rows scored again",
+        header=("row", "outcome", "what"),
+        groups=(tuple(_check_line(check) for check in checks),),
+        above=f"{counts['matches']} match to {DIGITS} digits, {counts['differs']} differ, "
+        f"{counts['unchecked']} could not be checked.",
+        names=3,
+    )
+    show_sheets(format, lambda: [sheet], as_csv)
+
+
+def _check_line(check: "Check") -> "tuple[Cell, ...]":
+    """A row, its outcome, and the first number that differs or why it could not be checked."""
+    what = check.why
+    if check.differences:
+        first, *rest = check.differences
+        what = f"{first.name} is {first.old!r} in the row and {first.new!r} again"
+        what += f", and {len(rest)} more" if rest else ""
+    differs = check.outcome == "differs"
+    return (str(check.row.path), False), (check.outcome, differs), (what, False)
 
 
 def show_forecast(file: "ForecastFile") -> None:

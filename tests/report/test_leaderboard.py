@@ -15,20 +15,18 @@ from scipy.stats import rankdata
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
+from powerphase.report.entries import COSTS, PAPER_GRIDS, Entry, paper_entries
 from powerphase.report.leaderboard import (
     COLUMNS,
-    COSTS,
     HEADER,
-    PAPER_GRIDS,
     Board,
-    Entry,
     as_csv,
     as_markdown,
     as_table,
     leaderboard,
-    paper_entries,
 )
 from tests.records.rows import row
+from tests.report.planted import planted
 
 # As printed in the paper's main table; no other table of it has ranks.
 PRINTED_RANKS = {
@@ -196,6 +194,34 @@ def test_an_ablation_has_a_line_of_its_own_and_is_no_seed_of_the_model() -> None
     assert note not in as_markdown([alone])
 
 
+def test_a_smaller_budget_competes_where_there_is_no_other() -> None:
+    short, full = row(variant="short", draw=1), row(draw=2)
+    rest = [row(model="ets", draw=3), row(model="ets", variant="stale", draw=4)]
+    alone = leaderboard([short, *rest])[0]
+    assert {entry.name for entry in alone.entries if entry.rank is not None} == {
+        "powerforge+short",
+        "ets",
+    }
+    assert "powerforge+short 6,000 steps." in alone.notes[1]
+    assert alone.notes[2] == "Other variants, named model+variant, take no rank."
+    both = leaderboard([short, full, *rest])[0]
+    assert {entry.name for entry in both.entries if entry.rank is not None} == {"powerforge", "ets"}
+    assert both.notes[1] == "Variants, named model+variant, take no rank."
+
+
+@pytest.mark.parametrize("variant", ["short-stale", "shorter", "no-anchor-short"])
+def test_nothing_but_a_smaller_budget_competes_in_the_models_place(variant: str) -> None:
+    found = leaderboard([row(variant=variant), row(model="ets", draw=1)])[0]
+    assert [entry.name for entry in found.entries if entry.rank is not None] == ["ets"]
+
+
+def test_a_smaller_budget_of_unknown_steps_says_so() -> None:
+    cost = row().cost | {"steps": None}
+    found = leaderboard([row(variant="short", cost=cost), row(model="oracle", variant="short")])[0]
+    assert [entry.rank for entry in found.entries] == [1, None]
+    assert "powerforge+short an unknown number of steps." in found.notes[1]
+
+
 def test_a_lone_oracle_is_shown_without_rank() -> None:
     (only,) = leaderboard([row(model="oracle")])[0].entries
     assert only.rank is None
@@ -294,6 +320,26 @@ def test_the_best_of_the_ranked_is_bold_where_a_score_orders_forecasts() -> None
         lowest = min(ranked, key=lambda entry: entry.mean[name])
         assert bold == ([] if name in ("necv", "coverage_80") else [lowest.name])
     assert [cells[2].startswith("**") for cells in rows] == [True] + [False] * 4
+
+
+def test_what_cannot_be_told_from_the_best_is_marked_and_the_mark_is_explained() -> None:
+    # DeepAR loses nine windows and wins one by a lot: its mean is worse, and that is noise.
+    crps = {"ets": 1.0, "deepar": [1.1] * 9 + [0.3], "timemcl": 1.5, "oracle": 0.9}
+    rows = [planted(model, crps=values) for model, values in crps.items()]
+    rows.append(planted("ets", variant="stale", crps=1.0))
+    found = leaderboard(rows, paper=False)
+    by_name = {cells[0].split()[0]: cells for cells in cells_of(as_markdown(found))}
+    assert {name: cells[3] for name, cells in by_name.items()} == {
+        "ets": "**1.000**",
+        "deepar": "≈1.020",
+        "timemcl": "1.500",
+        "oracle": "0.9000",
+        "ets+stale": "1.000",
+    }
+    assert [cells[4] for cells in by_name.values()][:3] == ["**0.5000**"] * 3  # all the same
+    note = "≈ marks what cannot be told from the best"
+    assert note in as_markdown(found)
+    assert note not in as_markdown(leaderboard(rows[2:], paper=False))
 
 
 def test_those_that_tie_for_the_best_are_all_bold() -> None:

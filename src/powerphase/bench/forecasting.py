@@ -109,10 +109,16 @@ def load_forecast(path: str | Path) -> Forecast:
     h = file.header
     facts = {name: getattr(h, name) for name in FACTS}
     description = Description(h.model, h.variant, h.config, h.parameters, h.seed)
-    cost = {name: value for name, value in file.cost.items() if name != BALANCE}
+    cost = UNKNOWN_COST | {name: value for name, value in file.cost.items() if name != BALANCE}
     balance = file.cost.get(BALANCE)
     return Forecast(facts, description, cost, lambda skip: _stored(file, skip), balance)
 
+
+UNKNOWN_COST: dict[str, Any] = {
+    **dict.fromkeys(("train_s", "predict_s", "steps", "peak_memory_gib")),
+    "hardware": "unknown",
+}
+"""What a file that was made elsewhere need not tell."""
 
 BALANCE = "balance"
 """Where the cost in a file holds a forecast's balance."""

@@ -107,9 +107,14 @@ def read_result(path: str | Path) -> Result:
 
 def read_results(paths: Iterable[str | Path]) -> list[Result]:
     """The rows in the files, and in all JSON files of the folders; each once, sorted by path."""
+    return list(find_results(paths).values())
+
+
+def find_results(paths: Iterable[str | Path]) -> dict[Path, Result]:
+    """The same rows by the file that each was read from, beside which its sidecar lies."""
     files: dict[Path, Path] = {}
     problems: list[str] = []
-    results: list[Result] = []
+    results: dict[Path, Result] = {}
     for path in map(Path, paths):
         found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
         files.update((_place(file), file) for file in found)
@@ -117,7 +122,7 @@ def read_results(paths: Iterable[str | Path]) -> list[Result]:
             problems.append(f"{path}: no results here; name a result's file or a folder of them")
     for place in sorted(files):
         try:
-            results.append(read_result(files[place]))
+            results[files[place]] = read_result(files[place])
         except ResultError as error:
             problems.append(str(error))
     if problems:

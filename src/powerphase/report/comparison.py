@@ -19,14 +19,15 @@ from typing import Literal
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
-from powerphase.report.leaderboard import (
+from powerphase.report.contrasts import FAR
+from powerphase.report.entries import (
     PAPER_DECIMALS,
     PAPER_GRIDS,
     Entry,
-    leaderboard,
     orders_forecasts,
     paper_entries,
 )
+from powerphase.report.leaderboard import leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.task.protocol import Protocol
 
@@ -36,9 +37,6 @@ Scores = Mapping[str, float | None]
 ONE_UNIT = 10.0**-PAPER_DECIMALS
 HALF_A_UNIT = ONE_UNIT / 2
 """How far a mean or deviation of the paper may lie from what it prints."""
-
-FAR = 2.0
-"""Standard deviations beyond which a difference is one."""
 
 HEADER = ("grid", "score", "seeds", "ours", "paper", "ratio", "std apart")
 ABLATION_SCORES = ("crps", "distortion", "safety_mbrier", "necv", "cvar_0.1")

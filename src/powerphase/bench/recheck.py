@@ -1,0 +1,165 @@
+"""Rows scored again: from forecast files and data sets that are there, to what still holds.
+
+A row is a claim. Whoever has its forecast file and its data set can compute every number again;
+what cannot be computed again is said to be unchecked, and never taken for right.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import isclose
+from pathlib import Path
+from typing import Any, Literal
+
+from powerphase.bench.evaluation import score
+from powerphase.dataset.manifest import MANIFEST
+from powerphase.dataset.store import read_manifest
+from powerphase.errors import PowerphaseError
+from powerphase.records.forecast_header import RECORD, ForecastHeader, read_record
+from powerphase.records.result import Result
+from powerphase.records.result_rules import ROUNDING
+from powerphase.task.windows import Task
+
+Outcome = Literal["matches", "differs", "unchecked"]
+
+DIGITS = 5
+"""Two numbers match if they differ by no more than one unit in the last of so many digits.
+
+Sums in another order, on another device, differ in single precision from about the seventh on.
+"""
+
+NAME = ("task", "grid", "edition", "model", "variant", "seed")
+"""What a row and its forecast are found by."""
+
+CONTENT = ("task_version", "fingerprint", "config", "windows")
+"""What both must say alike, or they are not of one another."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A number of a row that is not found again."""
+
+    name: str
+    """Such as `crps`, `by_type.V.crps`, `by_window.crps[3]` or `truth.necv`."""
+    old: float | None
+    new: float | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What became of one row."""
+
+    row: Result
+    outcome: Outcome
+    why: str = ""
+    """Why it could not be checked."""
+    differences: tuple[Difference, ...] = ()
+
+
+def recheck(
+    rows: Iterable[Result], forecasts: str | Path, data: str | Path, device: str = "auto"
+) -> Iterator[Check]:
+    """Score the forecast of every row again, where it and its data set are there.
+
+    Args:
+        rows: what to check.
+        forecasts: a folder under which forecasts lie, anywhere.
+        data: a folder under which data sets lie, anywhere, or one itself.
+        device: where to score: cpu, cuda, or auto for a GPU where there is one.
+    """
+    files = _forecasts(Path(forecasts))
+    stores = _stores(Path(data))
+
+    @cache
+    def task(path: Path, context: int, horizon: int, windows: int, every: bool) -> Task:
+        return Task(path, context=context, horizon=horizon, windows="all" if every else windows)
+
+    for row in rows:
+        found = files.get(_name(row), [])
+        problem = _obstacle(row, found, stores)
+        if problem:
+            yield Check(row, "unchecked", problem)
+            continue
+        (path, header), store = found[0], stores[row.fingerprint]
+        every = row.task.endswith("-all")
+        try:
+            given = task(store, header.context, header.horizon, len(header.windows), every)
+            again = score(path, given, device=device).row
+        except PowerphaseError as error:
+            yield Check(row, "unchecked", str(error))
+            continue
+        differing = tuple(differences(row, again))
+        yield Check(row, "differs" if differing else "matches", differences=differing)
+
+
+def differences(row: Result, again: Result) -> Iterator[Difference]:
+    """The numbers in which two rows of one forecast differ, the scores first."""
+    old, new = numbers(row), numbers(again)
+    # A bias is what is left of excursions that cancel, and as exact as these are.
+    coarse = abs(row.scores["excursion_error"] or 0.0)
+    for name in old:
+        least = coarse if "excursion_bias" in name else 0.0
+        if not _match(old[name], new.get(name), least):
+            yield Difference(name, old[name], new.get(name))
+
+
+def numbers(row: Result) -> dict[str, float | None]:
+    """Everything in a row that scoring computes, by name."""
+    found: dict[str, float | None] = dict(row.scores)
+    found |= {f"truth.{name}": value for name, value in row.truth.items()}
+    found |= {f"by_type.{k}.{n}": v for k, own in row.by_type.items() for n, v in own.items()}
+    for name, values in row.by_window.items():
+        found |= {f"by_window.{name}[{k}]": value for k, value in enumerate(values or ())}
+    return found
+
+
+def _match(old: float | None, new: float | None, least: float) -> bool:
+    if old is None or new is None:
+        return old is new
+    tolerance = 10.0**-DIGITS
+    return isclose(old, new, rel_tol=tolerance, abs_tol=max(ROUNDING, tolerance * least))
+
+
+def _obstacle(
+    row: Result, found: Sequence[tuple[Path, ForecastHeader]], stores: Mapping[str, Path]
+) -> str:
+    """Why a row cannot be checked with what is there; empty if it can."""
+    if not found:
+        return "no forecast file"
+    if len(found) > 1:
+        return f"several forecast files: {', '.join(str(path) for path, _ in found)}"
+    header = found[0][1]
+    other = [name for name in CONTENT if getattr(header, name) != getattr(row, name)]
+    if other:
+        return f"its forecast file has another {', '.join(other)}"
+    return "" if row.fingerprint in stores else f"no data set {row.fingerprint[:12]}"
+
+
+def _name(described: Result | ForecastHeader) -> tuple[Any, ...]:
+    return tuple(getattr(described, name) for name in NAME)
+
+
+def _forecasts(root: Path) -> dict[tuple[Any, ...], list[tuple[Path, ForecastHeader]]]:
+    """The forecasts under the root by name; also unfinished ones, which scoring refuses."""
+    found: dict[tuple[Any, ...], list[tuple[Path, ForecastHeader]]] = {}
+    for path in _folders(root, RECORD):
+        record = read_record(path)
+        if record is not None:
+            found.setdefault(_name(record.header), []).append((path, record.header))
+    return found
+
+
+def _stores(root: Path) -> dict[str, Path]:
+    """The data sets under the root by fingerprint."""
+    found = {path: read_manifest(path) for path in _folders(root, MANIFEST)}
+    return {manifest.fingerprint: path for path, manifest in found.items() if manifest}
+
+
+def _folders(root: Path, mark: str) -> Iterator[Path]:
+    """The folders under the root that hold the file `mark`, in order; what they hold is theirs."""
+    for place, inner, files in os.walk(root):
+        inner.sort()
+        if mark in files:
+            inner.clear()
+            yield Path(place)

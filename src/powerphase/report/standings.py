@@ -1,0 +1,248 @@
+"""The statistics behind a board: places, skill, and which differences are more than noise."""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from powerphase.errors import UnknownName
+from powerphase.records.scores import SCORES
+from powerphase.report.contrasts import FAR, LEVEL, Contrast, against, least_p, pairs
+from powerphase.report.entries import Entry, grouped, orders_forecasts, places
+from powerphase.report.leaderboard import Board
+from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.report.skill import ORACLE, REFERENCE, Skill, skills
+
+TESTED = ("crps", "distortion", "safety_mbrier", "brier", "twcrps", "energy")
+"""The scores that are shown unless others are asked for."""
+
+HEADER = (
+    *("grid", "score", "model", "seeds", "mean", "place", "skill", "to oracle"),
+    *("difference", "p", "seeds apart", "verdict"),
+)
+CSV_HEADER = (
+    *("task", "task_version", "edition", "grid", "fingerprint", "score", "model", "seeds"),
+    *("mean", "std", "rank", "place", "skill", "why_no_skill", "to_oracle", "why_not_to_oracle"),
+    *("other", "difference", "p", "p_holm", "seeds_apart", "verdict"),
+)
+MANY = 99.9
+"""Deviations of seeds beyond which a table does not count them: some scores hardly vary."""
+
+SIGNS = {"better": "<", "worse": ">", "noise": "≈"}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One entry on one score: its place, what it is worth, and how it differs from another."""
+
+    score: str
+    entry: Entry
+    place: float | None
+    """Among those that compete, 1 is best; equal means share the mean of their places."""
+    skill: Skill
+    """Beside `last-7-days`."""
+    reach: Skill
+    """The share of the way from `last-7-days` to the oracle."""
+    contrast: Contrast | None
+    """None for the entry that the others are laid beside, and for what does not compete."""
+
+
+def standings(board: Board, score: str, other: str | None = None) -> tuple[Standing, ...]:
+    """The competing entries from best to worst, then what they are laid beside, and the oracle.
+
+    Args:
+        board: of one grid.
+        score: one that orders forecasts.
+        other: the entry beside which all are laid; by default the best.
+    """
+    _check_score(score)
+    competing = [e for e in board.entries if e.rank is not None and e.mean[score] is not None]
+    place = dict(
+        zip((e.name for e in competing), places([e.mean[score] for e in competing]), strict=True)
+    )
+    found = {c.name: c for c in against(board.entries, board.windows, score, other)}
+    worth = skills(board.entries, score)
+    shown = sorted(competing, key=lambda entry: place[entry.name])
+    shown += [e for e in board.entries if e not in shown and e.name in (other, ORACLE)]
+    return tuple(
+        Standing(
+            score,
+            entry,
+            place.get(entry.name),
+            worth[entry.name].skill,
+            worth[entry.name].reach,
+            found.get(entry.name),
+        )
+        for entry in shown
+    )
+
+
+def sheets(
+    boards: Iterable[Board], scores: Sequence[str] = TESTED, other: str | None = None
+) -> list[Sheet]:
+    """The standings on each of the scores: one table for all grids of a task and an edition."""
+    together = grouped(boards, lambda b: (b.task, b.task_version, b.edition, b.windows))
+    return [_sheet(own, scores, other) for own in together.values()]
+
+
+def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) -> Sheet:
+    groups = [(b, standings(b, score, other)) for b in boards for score in scores]
+    first = boards[0]
+    return Sheet(
+        title=f"What differs, edition {first.edition}",
+        header=HEADER,
+        groups=tuple(tuple(_line(b, line, lines[0]) for line in lines) for b, lines in groups),
+        above=f"Task {first.task}, version {first.task_version}; {first.span}.",
+        below=tuple(_notes(groups, other)),
+        names=3,
+        dispensable=("seeds", "place", "seeds apart", "to oracle", "p"),
+    )
+
+
+def pairs_sheet(board: Board, score: str) -> Sheet:
+    """Every competing entry beside every other: < better, > worse, ≈ noise."""
+    _check_score(score)
+    found = pairs(board.entries, board.windows, score)
+    names = [s.entry.name for s in standings(board, score) if s.place is not None]
+    signs = {(c.name, c.other): SIGNS[c.verdict] for c in found}
+    turned = str.maketrans("<>", "><")
+    signs |= {(other, name): sign.translate(turned) for (name, other), sign in signs.items()}
+    lines = tuple(
+        ((f"{k} {name}", False), *((signs.get((name, other), MISSING), False) for other in names))
+        for k, name in enumerate(names, start=1)
+    )
+    return Sheet(
+        title=f"{board.title}: {SCORES[score].title} pair by pair",
+        header=("model", *(str(k) for k in range(1, len(names) + 1))),
+        groups=(lines,),
+        above="< says that the model of the line is better than that of the column, ≈ that the two "
+        "cannot be told apart.",
+        below=(_power(board, len(found)),),
+    )
+
+
+def as_csv(
+    boards: Iterable[Board], scores: Sequence[str] = TESTED, other: str | None = None
+) -> str:
+    """The standings unrounded: a line for each score and entry."""
+    lines = [
+        (*_data(b), *_values(s)) for b in boards for n in scores for s in standings(b, n, other)
+    ]
+    return _as_csv(CSV_HEADER, lines)
+
+
+def pairs_as_csv(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> str:
+    """All contrasts unrounded: a line for each score and pair."""
+    lines = [
+        (*_data(board), score, contrast.name, *_contrast_values(contrast))
+        for board in boards
+        for score in scores
+        for contrast in pairs(board.entries, board.windows, score)
+    ]
+    return _as_csv((*CSV_HEADER[:7], *CSV_HEADER[-6:]), lines)
+
+
+def check_other(boards: Iterable[Board], other: str | None) -> None:
+    """Refuse a name that is on no board."""
+    known = {entry.name for board in boards for entry in board.entries}
+    if other is not None and other not in known:
+        raise UnknownName.among("model with a row", other, known)
+
+
+def _check_score(score: str) -> None:
+    known = [name for name in SCORES if orders_forecasts(name)]
+    if score not in known:
+        raise UnknownName.among("score that orders forecasts", score, known)
+
+
+def _line(board: Board, standing: Standing, first: Standing) -> tuple[Cell, ...]:
+    entry, score = standing.entry, standing.score
+    stands_out = standing.place is not None and standing.place == first.place
+    place = MISSING if standing.place is None else f"{standing.place:g}"
+    values = (
+        *(board.grid, SCORES[score].title, entry.label, str(len(entry.seeds))),
+        *(number(entry.mean[score], entry.std[score]), place),
+        *(_percent(standing.skill.value), _percent(standing.reach.value)),
+        *_contrast_texts(standing.contrast, entry.mean[score]),
+    )
+    return tuple((text, stands_out and k == 4) for k, text in enumerate(values))
+
+
+def _contrast_texts(contrast: Contrast | None, mean: float | None) -> Iterator[str]:
+    if contrast is None or mean is None:
+        yield from [MISSING] * 4
+        return
+    base = mean - contrast.difference
+    # Where the other is as good as 0, a percentage says nothing.
+    relative = abs(base) > 1e-9 * abs(contrast.difference)
+    yield f"{contrast.difference / base:+.1%}" if relative else number(contrast.difference)
+    yield f"{contrast.adjusted:.3f}"
+    far = contrast.seeds is not None and abs(contrast.seeds) > MANY
+    yield f"over {MANY:g}" if far else number(contrast.seeds, decimals=1)
+    yield contrast.verdict
+
+
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1%}"
+
+
+def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None) -> Iterator[str]:
+    beside = other or "the best of its score, which is bold"
+    yield (
+        f"Skill is 1 − score / that of {REFERENCE}; to oracle, the share of the way from there to "
+        f"the oracle. The difference is to {beside}; p is that of an exact sign-flip test over "
+        "windows, after Holm over the lines of a grid and score; seeds apart is the difference in "
+        f"pooled deviations of single seeds. A difference is noise if p exceeds {LEVEL} or if it "
+        f"is less than {FAR:g} deviations of a seed."
+    )
+    most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
+    yield _power(groups[0][0], most)
+    why = dict.fromkeys(
+        f"{board.grid}, {SCORES[line.score].title}: {part.why_not}"
+        for board, lines in groups
+        for line in lines
+        for part in (line.skill, line.reach)
+        if part.why_not and SCORES[line.score].proper
+    )
+    if why:
+        yield f"Missing skill: {'; '.join(why)}."
+    if not all(SCORES[line.score].proper for _, lines in groups for line in lines):
+        yield "Skill is told of proper scores only."
+
+
+def _power(board: Board, n_contrasts: int) -> str:
+    """The lowest p that can be found, and what the correction leaves of it."""
+    least = least_p(board.windows)
+    after = min(1.0, n_contrasts * least)
+    return (
+        f"{len(board.windows)} windows allow no p below {least:.2g}, which Holm over {n_contrasts} "
+        f"comparisons makes {after:.2g}. Of more than {int(LEVEL / least)} comparisons together "
+        "none could be told from noise."
+    )
+
+
+def _data(board: Board) -> tuple[Any, ...]:
+    return board.task, board.task_version, board.edition, board.grid, board.fingerprint
+
+
+def _values(standing: Standing) -> Iterator[Any]:
+    entry, score = standing.entry, standing.score
+    yield from (score, entry.name, len(entry.seeds), entry.mean[score], entry.std[score])
+    yield from (entry.rank, standing.place)
+    for part in (standing.skill, standing.reach):
+        yield from (part.value, part.why_not)
+    if standing.contrast is None:
+        yield from [None] * 6
+    else:
+        yield from _contrast_values(standing.contrast)
+
+
+def _contrast_values(c: Contrast) -> tuple[Any, ...]:
+    return c.other, c.difference, c.p, c.adjusted, c.seeds, c.verdict
+
+
+def _as_csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *lines])
+    return text.getvalue()

@@ -1,0 +1,172 @@
+"""Rows scored again: what holds, what was changed, and what nobody can tell."""
+
+import csv
+import shutil
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result as Shown
+from typer.testing import CliRunner
+
+from powerphase import cli
+from powerphase.axes import VARIABLES
+from powerphase.bench.evaluation import score
+from powerphase.bench.forecasting import forecast
+from powerphase.bench.recheck import Check, differences, numbers, recheck
+from powerphase.dataset.store import Store
+from powerphase.models.naive import LastSevenDays, LastWeek
+from powerphase.records.result import Result, write_result
+from powerphase.task.windows import Task
+
+
+@pytest.fixture(scope="module")
+def place(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two forecasts, one with windows of its own, lying at different depths."""
+    root = tmp_path_factory.mktemp("forecasts")
+    forecast(LastSevenDays(), Task(sixty_days), out=root / "a" / "b" / "seven")
+    forecast(LastWeek(), Task(sixty_days, windows=3), out=root / "week")
+    return root
+
+
+@pytest.fixture(scope="module")
+def rows(sixty_days: Store, place: Path) -> tuple[Result, Result]:
+    seven = score(place / "a" / "b" / "seven", Task(sixty_days)).row
+    return seven, score(place / "week", Task(sixty_days, windows=3)).row
+
+
+def checked(row: Result, place: Path, store: Store) -> Check:
+    (check,) = recheck([row], place, Path(store.path).parent, device="cpu")
+    return check
+
+
+def with_crps(row: Result, factor: float) -> Result:
+    """The row with another CRPS everywhere, so that it does not contradict itself."""
+    changed = {
+        "scores": row.scores | {"crps": factor * row.scores["crps"]},
+        "by_window": row.by_window | {"crps": [factor * v for v in row.by_window["crps"]]},
+        "by_type": {
+            kind: row.by_type[kind] | {"crps": factor * row.by_type[kind]["crps"]}
+            for kind in VARIABLES
+        },
+    }
+    return replace(row, **changed)
+
+
+def test_honest_rows_match_whatever_their_windows(
+    rows: tuple[Result, Result], place: Path, sixty_days: Store
+) -> None:
+    found = list(recheck(rows, place, sixty_days.path, device="cpu"))
+    assert [(check.outcome, check.why, check.differences) for check in found] == [
+        ("matches", "", ())
+    ] * 2
+
+
+def test_a_changed_score_is_named_with_both_numbers(
+    rows: tuple[Result, Result], place: Path, sixty_days: Store
+) -> None:
+    found = checked(with_crps(rows[0], 0.999), place, sixty_days)
+    assert found.outcome == "differs"
+    first = found.differences[0]
+    assert first.name == "crps"
+    assert first.new == pytest.approx(rows[0].scores["crps"])
+    assert first.old == pytest.approx(0.999 * rows[0].scores["crps"])
+    names = {difference.name for difference in found.differences}
+    assert names == {name for name in numbers(rows[0]) if name.rpartition(".")[2][:4] == "crps"}
+    assert {"by_type.V.crps", "by_window.crps[9]"} <= names
+
+
+def test_the_last_digits_may_differ_and_those_before_may_not(rows: tuple[Result, Result]) -> None:
+    assert list(differences(with_crps(rows[0], 1 + 0.9e-5), rows[0])) == []
+    assert list(differences(with_crps(rows[0], 1 + 1.1e-5), rows[0])) != []
+
+
+def test_a_number_that_is_not_there_again_differs(rows: tuple[Result, Result]) -> None:
+    lacking = replace(
+        rows[0],
+        scores=rows[0].scores | {"fair_crps": None},
+        by_window=rows[0].by_window | {"fair_crps": None},
+        by_type={kind: own | {"fair_crps": None} for kind, own in rows[0].by_type.items()},
+    )
+    assert next(differences(rows[0], lacking)).name == "fair_crps"
+    assert next(differences(lacking, rows[0])).new is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"model": "ets"}, "no forecast file"),
+        ({"seed": 7}, "no forecast file"),
+        ({"variant": "short"}, "no forecast file"),
+        ({"fingerprint": "f" * 64}, "its forecast file has another fingerprint"),
+        ({"config": {"width": 3}, "task_version": 9}, "another task_version, config"),
+    ],
+)
+def test_what_has_no_forecast_of_its_own_is_unchecked(
+    change: dict[str, Any], why: str, rows: tuple[Result, Result], place: Path, sixty_days: Store
+) -> None:
+    found = checked(replace(rows[0], **change), place, sixty_days)
+    assert found.outcome == "unchecked"
+    assert why in found.why
+
+
+def test_without_its_data_a_row_is_unchecked(
+    rows: tuple[Result, Result], place: Path, tmp_path: Path
+) -> None:
+    (found,) = recheck(rows[:1], place, tmp_path)
+    assert (found.outcome, found.why) == ("unchecked", f"no data set {rows[0].fingerprint[:12]}")
+
+
+def test_two_forecasts_of_one_name_are_not_chosen_between(
+    rows: tuple[Result, Result], place: Path, sixty_days: Store, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(place / "week", tmp_path / name)
+    assert "several forecast files: " in checked(rows[1], tmp_path, sixty_days).why
+
+
+def test_a_damaged_forecast_is_unchecked_and_the_rest_goes_on(
+    rows: tuple[Result, Result], place: Path, sixty_days: Store, tmp_path: Path
+) -> None:
+    broken = Path(shutil.copytree(place, tmp_path / "f"))
+    for chunk in (file for file in (broken / "week" / "values" / "c").rglob("*") if file.is_file()):
+        chunk.write_bytes(b"")
+    found = list(recheck([rows[1], rows[0]], broken, sixty_days.path, device="cpu"))
+    assert [check.outcome for check in found] == ["unchecked", "matches"]
+    assert "the file is damaged" in found[0].why
+
+
+def here(*arguments: object) -> Shown:
+    return CliRunner().invoke(cli.app, [*map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def test_the_command_fails_if_a_row_is_wrong_and_says_which(
+    rows: tuple[Result, Result], place: Path, sixty_days: Store, tmp_path: Path
+) -> None:
+    options = ("--recompute", "--forecasts", place, "--data", sixty_days.path)
+    for row in (*rows, replace(rows[0], model="ets")):
+        write_result(row, {}, tmp_path / "honest")
+    honest = here("leaderboard", tmp_path / "honest", *options)
+    assert honest.exit_code == 0, honest.output
+    assert "2 match to 5 digits, 0 differ, 1 could not be checked." in honest.stdout
+    write_result(with_crps(rows[0], 0.5), {}, tmp_path / "other")
+    wrong = here("leaderboard", tmp_path / "other", *options, "--format", "csv")
+    assert wrong.exit_code == 1
+    lines = list(csv.DictReader(StringIO(wrong.stdout)))
+    assert {line["outcome"] for line in lines} == {"differs"}
+    assert (lines[0]["number"], float(lines[0]["new"])) == ("crps", rows[0].scores["crps"])
+    shown = here("leaderboard", tmp_path / "other", *options)
+    assert "crps is " in shown.stdout
+    assert "more" in shown.stdout
+
+
+def test_options_that_do_not_go_together_are_refused(place: Path, tmp_path: Path) -> None:
+    for options in (
+        ("--recompute",),
+        ("--recompute", "--forecasts", place),
+        ("--forecasts", place),
+        ("--recompute", "--statistics", "--forecasts", place, "--data", place),
+    ):
+        assert here("leaderboard", "results", *options).exit_code == 2, options

@@ -1,0 +1,230 @@
+"""Safety beside fidelity: planted disagreements, known survival, known overlap."""
+
+import csv
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from typer.testing import CliRunner
+
+from powerphase import cli
+from powerphase.errors import ResultError, UnknownName
+from powerphase.records.result import Result, find_results, write_result
+from powerphase.report.buses import by_bus, hard_buses, survival, worst
+from powerphase.report.entries import PAPER_GRIDS, paper_entries
+from powerphase.report.leaderboard import leaderboard
+from powerphase.report.safety import as_csv, safety, sheets
+from powerphase.report.tradeoff import FIDELITY, PROPER_SAFETY, SAFETY, tradeoff
+from tests.report.planted import planted
+
+often = settings(deadline=None, derandomize=True)
+shares = st.lists(st.floats(0, 1), min_size=1, max_size=30).map(np.array)
+N = 500
+
+
+def scored(model: str, fidelity: float, safety: float, proper: float, **changes: Any) -> Result:
+    """A row with the same value in all scores of a set."""
+    scores = dict.fromkeys(FIDELITY, fidelity) | dict.fromkeys(SAFETY, safety)
+    return planted(model, scores=scores | dict.fromkeys(PROPER_SAFETY, proper), **changes)
+
+
+def test_a_planted_trade_off_is_found_and_goes_away_with_proper_scores() -> None:
+    rows = [
+        scored(model, 0.1 * k, 0.5 - 0.1 * k, 0.01 * k)
+        for k, model in enumerate(("ets", "deepar", "timemcl", "timegrad"), start=1)
+    ]
+    entries = leaderboard(rows)[0].entries
+    usual, proper = tradeoff(entries), tradeoff(entries, safety=PROPER_SAFETY)
+    assert usual.names == proper.names == ("ets", "deepar", "timemcl", "timegrad")
+    assert (usual.fidelity, usual.safety) == ((1, 2, 3, 4), (4, 3, 2, 1))
+    assert (usual.kendall, usual.spearman) == (-1, -1)
+    assert (proper.kendall, proper.spearman) == (1, 1)
+
+
+def test_oracle_and_variants_are_not_among_the_ranks() -> None:
+    rows = [scored("ets", 0.1, 0.1, 0.01), scored("deepar", 0.2, 0.2, 0.02)]
+    rows += [scored("oracle", 0.05, 0.3, 0.0), scored("ets", 0.01, 0.4, 0.0, variant="stale")]
+    found = tradeoff(leaderboard(rows)[0].entries)
+    assert (found.names, found.fidelity, found.safety) == (("ets", "deepar"), (1, 2), (1, 2))
+
+
+def test_where_nobody_leaves_the_band_safety_has_no_order() -> None:
+    rows = [scored("ets", 0.1, 0.0, 0.0), scored("deepar", 0.2, 0.0, 0.0)]
+    found = tradeoff(leaderboard(rows)[0].entries)
+    assert found.safety == (1.5, 1.5)
+    assert found.kendall is found.spearman is None
+
+
+@pytest.mark.parametrize("grid", PAPER_GRIDS)
+def test_the_papers_ranks_are_those_of_scipy_over_the_scores_that_it_prints(grid: str) -> None:
+    entries = paper_entries(grid)
+    found = tradeoff(entries)
+    largest = grid == "pegase9241"
+    assert found.fidelity_scores == (("crps", "distortion") if largest else FIDELITY)
+    assert found.safety_scores == (("safety_mbrier", "cvar_0.1") if largest else SAFETY)
+    by_name = {entry.name: entry for entry in entries}
+    for scores, ranks in (
+        (found.fidelity_scores, found.fidelity),
+        (found.safety_scores, found.safety),
+    ):
+        values = [[by_name[name].mean[score] for name in found.names] for score in scores]
+        assert np.mean([stats.rankdata(own) for own in values], axis=0) == pytest.approx(ranks)
+    expected = stats.spearmanr(found.fidelity, found.safety).statistic
+    assert found.spearman == pytest.approx(expected)
+
+
+def test_survival_worked_by_hand() -> None:
+    per_bus = np.array([0.0, 0.0, 0.001, 0.02, 0.02, 0.3, 0.0, 0.0, 0.0, 1.0])
+    x, share = survival(per_bus, np.array([0.0, 0.001, 0.01, 0.02, 0.5, 1.0]))
+    assert share.tolist() == [0.5, 0.4, 0.4, 0.2, 0.1, 0.0]
+    assert x.tolist() == [0.0, 0.001, 0.01, 0.02, 0.5, 1.0]
+
+
+@often
+@given(shares)
+def test_survival_falls_from_all_that_scores_to_nothing(per_bus: np.ndarray) -> None:
+    x, share = survival(per_bus)
+    assert (np.diff(x) > 0).all()
+    assert (np.diff(share) <= 0).all()
+    assert share[-1] == 0
+    assert share == pytest.approx([(per_bus > threshold).mean() for threshold in x])
+
+
+@often
+@given(shares, st.integers(1, 40))
+def test_the_worst_come_in_descending_order_and_none_is_left_out(
+    per_bus: np.ndarray, n: int
+) -> None:
+    where, values = worst(per_bus, n)
+    assert values.tolist() == sorted(per_bus.tolist(), reverse=True)[:n]
+    assert per_bus[where].tolist() == values.tolist()
+    assert len(set(where.tolist())) == len(where)
+
+
+def ladder(first: int, n: int = 50) -> np.ndarray:
+    """n hard buses from `first` on, the first the hardest; all others score nothing."""
+    per_bus = np.zeros(N)
+    per_bus[first : first + n] = np.linspace(0.9, 0.2, n)
+    return per_bus
+
+
+def test_a_planted_overlap_is_found() -> None:
+    found = hard_buses(ladder(0), ladder(20))
+    assert (found.n, found.shared, found.overlap) == (50, 30, 0.6)
+    assert hard_buses(ladder(0), 0.5 * ladder(0)).overlap == 1
+    assert hard_buses(ladder(0), ladder(100)).overlap == 0
+
+
+def test_correlation_over_all_buses_is_scipys_and_tells_little_more_than_which_score() -> None:
+    a, b = ladder(0), np.roll(ladder(0)[::-1], 50)  # fifty buses in order, and the other way round
+    assert ((a > 0) == (b > 0)).all()
+    found = hard_buses(a, b)
+    assert found.spearman == pytest.approx(stats.spearmanr(a, b).statistic)
+    assert found.spearman is not None
+    assert found.spearman > 0.7
+    assert found.spearman_scoring == pytest.approx(-1)
+
+
+def test_a_bus_that_scores_nothing_is_not_hard_however_few_there_are() -> None:
+    few, more = ladder(0, 10), ladder(0, 20)
+    found = hard_buses(few, more)
+    assert (found.shared, found.overlap) == (10, 0.5)
+    nothing = hard_buses(np.zeros(N), np.zeros(N))
+    assert (nothing.shared, nothing.overlap, nothing.spearman) == (0, None, None)
+
+
+def test_rounding_makes_no_bus_hard_and_no_order() -> None:
+    crumbs = ladder(0) + np.linspace(0, 9e-7, N) * (ladder(0) == 0)
+    assert hard_buses(crumbs, ladder(0)) == hard_buses(ladder(0), ladder(0))
+
+
+def test_buses_that_tie_for_the_last_place_count_in_their_order() -> None:
+    flat = np.full(N, 0.5)
+    assert hard_buses(flat, ladder(0)).overlap == 1
+    assert hard_buses(flat, ladder(N - 50)).overlap == 0
+
+
+def tree(root: Path) -> Path:
+    """Rows of four entries and a variant; two seeds of one differ in their buses."""
+    rows = [scored("ets", 0.1, 0.4, 0.01, seed=seed) for seed in (1, 2)]
+    rows += [scored("deepar", 0.2, 0.3, 0.02), scored("timemcl", 0.3, 0.2, 0.03)]
+    rows += [scored("oracle", 0.01, 0.1, 0.0), scored("ets", 0.1, 0.4, 0.01, variant="stale")]
+    first = {"ets": 0, "deepar": 0, "timemcl": 25, "oracle": 100, "ets+stale": 200}
+    for row in rows:
+        per_bus = (2 / 3 if row.seed == 1 else 4 / 3) * ladder(first[row.name])
+        if row.name != "ets":
+            per_bus = ladder(first[row.name])
+        write_result(row, {"by_bus/safety_mbrier": per_bus, "by_bus/crps": np.ones((N, 4))}, root)
+    return root
+
+
+def test_seeds_are_averaged_bus_by_bus(tmp_path: Path) -> None:
+    rows = find_results([tree(tmp_path)])
+    found = by_bus(rows)
+    assert found["ets"] == pytest.approx(ladder(0))
+    assert by_bus(rows, "crps")["deepar"] == pytest.approx(np.ones(N))
+    with pytest.raises(ResultError, match=r"deepar-42\.npz: no brier by bus in it; score"):
+        by_bus(rows, "brier")
+
+
+def test_rows_of_several_data_sets_are_refused(tmp_path: Path) -> None:
+    write_result(scored("ets", 0.1, 0.1, 0.1, grid="ieee14", fingerprint="f" * 64), {}, tmp_path)
+    rows = find_results([tree(tmp_path)])
+    with pytest.raises(ResultError, match="rows of 2 tasks or data sets"):
+        by_bus(rows)
+
+
+def test_a_grid_is_looked_at_bus_by_bus_if_asked_for(tmp_path: Path) -> None:
+    rows = find_results([tree(tmp_path)])
+    (overview,) = safety(rows, "synthetic")
+    assert overview.per_bus == {}
+    assert len(sheets([overview])) == 1
+    (found,) = safety(rows, "synthetic", "activsg500")
+    assert set(found.per_bus) == {"ets", "deepar", "timemcl", "oracle"}
+    overlap = {frozenset(pair): hard.overlap for pair, hard in found.pairs.items()}
+    assert overlap[frozenset(("ets", "deepar"))] == 1
+    assert overlap[frozenset(("ets", "timemcl"))] == 0.5
+    assert overlap[frozenset(("ets", "oracle"))] == 0
+    assert (found.ours.spearman, found.proper.spearman) == (-1, 1)
+    assert found.paper.spearman == tradeoff(paper_entries("activsg500")).spearman
+
+
+def test_tables_say_what_was_found(tmp_path: Path) -> None:
+    tables = sheets(safety(find_results([tree(tmp_path)]), "synthetic", "activsg500"))
+    text = "\n".join(table.as_markdown() for table in tables)
+    assert "τ of fidelity and safety is -1.00, of fidelity and proper safety 1.00;" in text
+    assert "of the paper's rows 0.69." in text
+    assert "| ets | 1.00 | 3.00 | 1.00 |" in text
+    assert "| ets | 10.0% | 10.0% | 10.0% | 10.0% | 10.0% | 0.9000 | " in text
+    for table in tables:
+        assert {len(line) for group in table.groups for line in group} == {len(table.header)}
+    (overview,) = sheets(safety(find_results([tmp_path]), "synthetic"))
+    line = "| activsg500 | 3 | -1.00 | -1.00 | 1.00 | 1.00 | 9 | 0.69 | 0.79 |"
+    assert line in overview.as_markdown()
+
+
+def test_what_has_no_rows_is_refused_by_name(tmp_path: Path) -> None:
+    rows = find_results([tree(tmp_path)])
+    with pytest.raises(UnknownName, match="'opsd-r'; did you mean synthetic"):
+        safety(rows)
+    with pytest.raises(UnknownName, match=r"grid with rows in edition synthetic 'ieee14'"):
+        safety(rows, "synthetic", "ieee14")
+
+
+def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
+    found = safety(find_results([tree(tmp_path)]), "synthetic", "activsg500")
+    arguments = ["safety", str(tmp_path), "--grid", "activsg500", "--edition", "synthetic"]
+    markdown = CliRunner().invoke(cli.app, [*arguments, "--format", "markdown"])
+    assert markdown.stdout == "\n".join(table.as_markdown() for table in sheets(found))
+    table = CliRunner().invoke(cli.app, [*arguments, "--format", "csv"]).stdout
+    assert table == as_csv(found)
+    lines = list(csv.DictReader(StringIO(table)))
+    worst_of_ets = [line for line in lines if (line["what"], line["model"]) == ("worst", "ets")]
+    assert len(worst_of_ets) == 200
+    assert float(worst_of_ets[0]["value"]) == pytest.approx(0.9)
+    assert "4 oracle" in CliRunner().invoke(cli.app, arguments).stdout

@@ -1,0 +1,126 @@
+"""What the page of results says about noise, skill, and safety beside fidelity is so."""
+
+from functools import cache
+
+import numpy as np
+
+from powerphase.records.result import find_results
+from powerphase.report.buses import NEGLIGIBLE
+from powerphase.report.contrasts import Verdict, against
+from powerphase.report.entries import PAPER_GRIDS
+from powerphase.report.leaderboard import Board, leaderboard
+from powerphase.report.safety import GridSafety, safety
+from powerphase.report.skill import skills
+from tests.page_of_results import RESULTS, WORDS
+
+LEAVING = PAPER_GRIDS[1:]
+"""The grids whose voltages leave the band."""
+
+
+@cache
+def boards(edition: str = "opsd-r") -> dict[str, Board]:
+    found = leaderboard(find_results([RESULTS]).values())
+    return {board.grid: board for board in found if board.edition == edition}
+
+
+def verdicts(board: Board, score: str, other: str | None = None) -> dict[str, Verdict]:
+    return {c.name: c.verdict for c in against(board.entries, board.windows, score, other)}
+
+
+@cache
+def safety_of(grid: str) -> GridSafety:
+    (found,) = safety(find_results([RESULTS]), grid=grid)
+    return found
+
+
+def test_factorforge_leads_by_more_than_noise_where_the_page_says_so() -> None:
+    for grid in PAPER_GRIDS:
+        assert set(verdicts(boards()[grid], "crps", "factorforge").values()) == {"worse"}, grid
+        assert verdicts(boards()[grid], "crps", "oracle")["factorforge"] == "worse", grid
+    for grid in LEAVING:
+        for score in ("brier", "twcrps"):
+            assert set(verdicts(boards()[grid], score, "factorforge").values()) == {"worse"}
+        safe = verdicts(boards()[grid], "safety_mbrier", "factorforge")
+        assert safe["powerforge"] == safe["last-week"] == "noise"
+    synthetic = boards("synthetic")["activsg500"]
+    assert verdicts(synthetic, "crps", "factorforge")["climatology"] == "noise"
+
+
+def test_powerforge_and_climatology_cannot_be_told_apart_on_five_grids() -> None:
+    beside = {grid: verdicts(boards()[grid], "crps", "climatology") for grid in PAPER_GRIDS}
+    assert {grid: found["powerforge"] for grid, found in beside.items()} == {
+        "activsg500": "worse"
+    } | dict.fromkeys(LEAVING, "noise")
+
+
+def test_two_sundays_make_most_of_what_is_gained_over_the_last_seven_days() -> None:
+    gained, shares = [], []
+    for board in boards().values():
+        entries = {entry.name: entry for entry in board.entries}
+        days = np.array([window[:10] for window in board.windows], dtype="datetime64[D]")
+        sunday = (days.astype(np.int64) + 3) % 7 == 6  # 1970 began on a Thursday
+        assert days[sunday].astype(str).tolist() == ["2016-11-20", "2016-12-11"]
+        found = verdicts(board, "crps", "last-7-days")
+        for name in ("climatology", "powerforge"):
+            assert found[name] == "noise", (board.grid, name)
+            both = (entries[model].by_window["crps"] for model in ("last-7-days", name))
+            difference = np.subtract(*map(np.array, both))
+            shares.append(difference[sunday].sum() / difference.sum())
+            gained.append(skills(board.entries, "crps")[name].skill.value)
+    assert (round(100 * min(gained)), round(100 * max(gained))) == (11, 40)
+    assert "their means are 11 to 40 % below" in WORDS
+    assert f"make {100 * min(shares):.0f} % of the difference or more" in WORDS
+
+
+def test_the_way_to_the_oracle_is_as_far_as_the_page_says() -> None:
+    for model, words in (
+        ("climatology", "climatology goes {} to {} % by CRPS"),
+        ("powerforge", "PowerForge {} to {} %"),
+        ("factorforge", "FactorForge {} to {} %"),
+    ):
+        found = [skills(b.entries, "crps")[model].reach.value for b in boards().values()]
+        low, high = (f"{100 * value:.0f}" for value in (min(found), max(found)))
+        assert words.format(low, high) in WORDS, (model, low, high)
+
+
+def test_no_grid_shows_a_trade_off_and_proper_scores_agree_more_on_three() -> None:
+    found = {one.board.grid: one for one in safety(find_results([RESULTS]))}
+    every = [t for one in found.values() for t in (one.ours, one.proper, one.paper)]
+    assert all(one.kendall > 0 and one.spearman > 0 for one in every)
+    printed = [found[grid].paper.kendall for grid in PAPER_GRIDS[:5]]
+    assert f"(τ of {min(printed):.2f} to {max(printed):.2f})" in WORDS
+    assert found["pegase9241"].paper.kendall < min(printed)
+    more = [g for g in LEAVING if found[g].proper.kendall - found[g].ours.kendall > 0.1]
+    assert more == ["polish2383", "pegase2869", "polish3120"]
+    for kind, words in (("ours", "(τ of {} to {})"), ("proper", "({} to {})")):
+        taus = [getattr(found[grid], kind).kendall for grid in more]
+        assert words.format(f"{min(taus):.2f}", f"{max(taus):.2f}") in WORDS
+    for grid in ("pegase1354", "pegase9241"):
+        assert abs(found[grid].proper.kendall - found[grid].ours.kendall) < 0.1
+
+
+def test_last_week_parts_the_orders_on_polish_2383() -> None:
+    found = safety_of("polish2383")
+    for orders, ranks, place in (
+        (found.ours, found.ours.safety, 0),
+        (found.ours, found.ours.fidelity, 3),
+        (found.proper, found.proper.safety, 3),
+    ):
+        assert [orders.names[k] for k in np.argsort(ranks)][place] == "last-week"
+        assert len(ranks) == 5
+
+
+def test_the_hard_buses_are_as_the_page_says() -> None:
+    found = safety_of("polish2383")
+    share = [float((own > NEGLIGIBLE).mean()) for own in found.per_bus.values()]
+    assert f"{100 * min(share):.1f} to {100 * max(share):.1f} % of the buses of Polish" in WORDS
+    worst = {name: f"{own.max():.2f}" for name, own in found.per_bus.items()}
+    assert [worst[n] for n in ("factorforge", "powerforge", "oracle")] == ["0.16", "0.22", "0.12"]
+    shared = {frozenset(pair): hard for pair, hard in found.pairs.items()}
+    for model, words in (("factorforge", "0.94"), ("powerforge", "0.78")):
+        assert f"{shared[frozenset((model, 'oracle'))].overlap:.2f}" == words
+    largest = safety_of("pegase9241")
+    share = [float((own > NEGLIGIBLE).mean()) for own in largest.per_bus.values()]
+    assert (round(100 * min(share)), round(100 * max(share))) == (8, 11)
+    hard = largest.pairs["factorforge", "powerforge"]
+    assert (f"{hard.overlap:.2f}", f"{hard.spearman_scoring:.2f}") == ("0.48", "0.92")
