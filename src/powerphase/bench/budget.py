@@ -1,0 +1,127 @@
+"""What a training may take: how many epochs fit into so many seconds, and what other seeds took.
+
+All seeds of a model on a grid are to be trained alike. So epochs and batch size are those of a seed
+whose row or training is there; only where there is none, the speed is measured.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from powerphase.bench.entrants import Entrant
+from powerphase.bench.plan import Cell, Plan, same_config
+from powerphase.errors import CheckpointError, TrainingError
+from powerphase.models.run import RunFolder, is_run
+from powerphase.models.trained import with_training
+from powerphase.models.training import Progress
+from powerphase.task.windows import Task
+
+LADDER = (100, 50, 20, 10, 5, 2, 1)
+"""Numbers of epochs below a model's own that a training may be cut to."""
+
+MARGIN = 1.1
+"""Saving and a busier machine may make a training so much slower than it was measured."""
+
+
+class Settled(NamedTuple):
+    """What all seeds of a model on a grid share."""
+
+    epochs: int
+    batch_size: int | None
+
+
+def settled(plan: Plan, cell: Cell, is_budgeted: bool) -> Settled | None:
+    """What the cell's own training, or else another seed's row or training, has; None if none is.
+
+    The longest of them counts where there are several.
+    """
+    wanted = cell.description.config
+    is_open = wanted["training"]["batch_size"] is None
+    ignored = ["batch_size"] * is_open + ["epochs"] * is_budgeted
+    found = [
+        (seed == cell.seed, config["training"]["epochs"], config["training"]["batch_size"])
+        for seed, config in _siblings(plan, cell)
+        if same_config(config, wanted, ignored)
+        and config["training"]["epochs"] <= wanted["training"]["epochs"]
+    ]
+    return Settled(*max(found, key=lambda one: one[:2])[1:]) if found else None
+
+
+def _siblings(plan: Plan, cell: Cell) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Seed and config of every row and training of the cell's model on the cell's data."""
+    model, fingerprint = cell.description.model, cell.data.fingerprint
+    for row in plan.rows:
+        if (row.model, row.grid, row.fingerprint) == (model, cell.grid, fingerprint):
+            yield row.seed, row.config
+    for folder in _folders(plan.runs / cell.data.edition / cell.grid):
+        header = folder.header
+        kept = folder.weights_file.exists()  # else nothing was trained yet
+        if kept and (header.model, header.data.get("fingerprint")) == (model, fingerprint):
+            yield header.seed, header.config
+
+
+def _folders(place: Path) -> Iterator[RunFolder]:
+    for path in sorted(place.iterdir()) if place.is_dir() else ():
+        # One that is damaged is told by the cell that it belongs to.
+        with suppress(CheckpointError):
+            if is_run(path):
+                yield RunFolder.open(path)
+
+
+def fitting(epochs: int, seconds_per_epoch: float, seconds: float) -> int:
+    """The largest number of epochs, the model's own or one of the ladder, that fits."""
+    for number in (epochs, *(rung for rung in LADDER if rung < epochs)):
+        if MARGIN * number * seconds_per_epoch <= seconds:
+            return number
+    raise TrainingError(
+        f"an epoch takes {seconds_per_epoch:.1f} s, more than the {seconds:g} s of --seconds; give "
+        "it more, or leave the model out"
+    )
+
+
+def measured(entrant: Entrant, task: Task, seed: int, device: str, seconds: float) -> Settled:
+    """What fits into so many seconds here, by the second epoch of a training that is thrown away.
+
+    The first one also compiles and records. A process that has done this should not train: its
+    memory is not what that of a fresh one is.
+    """
+    config = entrant.config
+    pace = _Pace(config.training.batches_per_epoch, seconds)
+    options = {"config": with_training(config, {"epochs": 3}), "on_progress": pace}
+    model: Any = entrant.make(task, seed, device, **options)
+    try:
+        model.fit(task.training)
+    except _Enough:
+        epochs = fitting(config.training.epochs, pace.seconds_per_epoch, seconds)
+        return Settled(epochs, model.config.training.batch_size)
+    raise AssertionError("three epochs are enough")
+
+
+class _Enough(Exception):
+    """The speed is known."""
+
+
+class _Pace:
+    """Notes when epochs begin, and stops the training when it knows how long one takes."""
+
+    def __init__(self, batches_per_epoch: int, seconds: float) -> None:
+        self._batches, self._begun, self._seconds = batches_per_epoch, perf_counter(), seconds
+        self._first_steps: list[float] = []
+
+    def __call__(self, progress: Progress) -> None:
+        now = perf_counter()
+        if not self._first_steps:
+            self._begun = now  # reading the record is no part of the training
+        # Steps on a GPU are done later than they are told, but an epoch ends when all are.
+        if (progress.step - 1) % self._batches == 0:
+            self._first_steps.append(now)
+        if len(self._first_steps) == 3 or now - self._begun > self._seconds:
+            raise _Enough
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        if len(self._first_steps) == 1:
+            return perf_counter() - self._begun
+        return self._first_steps[-1] - self._first_steps[-2]
