@@ -15,10 +15,9 @@ from powerphase.display import console, problems, progress
 if TYPE_CHECKING:
     from powerphase.bench.bench import Bench, Work
     from powerphase.bench.children import Outcome
-    from powerphase.bench.data import DataSet
+    from powerphase.bench.data import DataSet, Progress
     from powerphase.bench.estimates import Estimate
     from powerphase.bench.plan import Cell, Plan
-    from powerphase.dataset.generation import Progress
     from powerphase.records.failure import Failure
 
 UNKNOWN = "–"

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from powerphase.bench.budget import Settled, settled
+from powerphase.bench.budget import Settled
 from powerphase.bench.children import Outcome
 from powerphase.bench.estimates import estimate
 from powerphase.bench.plan import Cell, Plan, name_of, reduced
+from powerphase.bench.siblings import settled
 from powerphase.cost import commit, free_memory_gib, hardware
 from powerphase.errors import ResultError
 from powerphase.files import disk_errors, hold_lock

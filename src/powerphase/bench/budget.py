@@ -1,19 +1,10 @@
-"""What a training may take: how many epochs fit into so many seconds, and what other seeds took.
+"""What a training may take: how many epochs fit into so many seconds, measured where it runs."""
 
-All seeds of a model on a grid are to be trained alike. So epochs and batch size are those of a seed
-whose row or training is there; only where there is none, the speed is measured.
-"""
-
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from powerphase.bench.entrants import Entrant
-from powerphase.bench.plan import Cell, Plan, same_config
-from powerphase.errors import CheckpointError, TrainingError
-from powerphase.models.run import RunFolder, is_run
+from powerphase.errors import TrainingError
 from powerphase.models.trained import with_training
 from powerphase.models.training import Progress
 from powerphase.task.windows import Task
@@ -32,52 +23,14 @@ class Settled(NamedTuple):
     batch_size: int | None
 
 
-def settled(plan: Plan, cell: Cell, is_budgeted: bool) -> Settled | None:
-    """What the cell's own training, or else another seed's row or training, has; None if none is.
-
-    The longest of them counts where there are several.
-    """
-    wanted = cell.description.config
-    is_open = wanted["training"]["batch_size"] is None
-    ignored = ["batch_size"] * is_open + ["epochs"] * is_budgeted
-    found = [
-        (seed == cell.seed, config["training"]["epochs"], config["training"]["batch_size"])
-        for seed, config in _siblings(plan, cell)
-        if same_config(config, wanted, ignored)
-        and config["training"]["epochs"] <= wanted["training"]["epochs"]
-    ]
-    return Settled(*max(found, key=lambda one: one[:2])[1:]) if found else None
-
-
-def _siblings(plan: Plan, cell: Cell) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Seed and config of every row and training of the cell's model on the cell's data."""
-    model, fingerprint = cell.description.model, cell.data.fingerprint
-    for row in plan.rows:
-        if (row.model, row.grid, row.fingerprint) == (model, cell.grid, fingerprint):
-            yield row.seed, row.config
-    for folder in _folders(plan.runs / cell.data.edition / cell.grid):
-        header = folder.header
-        kept = folder.weights_file.exists()  # else nothing was trained yet
-        if kept and (header.model, header.data.get("fingerprint")) == (model, fingerprint):
-            yield header.seed, header.config
-
-
-def _folders(place: Path) -> Iterator[RunFolder]:
-    for path in sorted(place.iterdir()) if place.is_dir() else ():
-        # One that is damaged is told by the cell that it belongs to.
-        with suppress(CheckpointError):
-            if is_run(path):
-                yield RunFolder.open(path)
-
-
 def fitting(epochs: int, seconds_per_epoch: float, seconds: float) -> int:
     """The largest number of epochs, the model's own or one of the ladder, that fits."""
     for number in (epochs, *(rung for rung in LADDER if rung < epochs)):
         if MARGIN * number * seconds_per_epoch <= seconds:
             return number
     raise TrainingError(
-        f"an epoch takes {seconds_per_epoch:.1f} s, more than the {seconds:g} s of --seconds; give "
-        "it more, or leave the model out"
+        f"an epoch takes {seconds_per_epoch:.1f} s here, which leaves no room for one in the "
+        f"{seconds:g} s of --seconds; give it more, or leave the model out"
     )
 
 

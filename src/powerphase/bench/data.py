@@ -1,17 +1,19 @@
 """The data sets of a bench: where each lies, which edition it is of, and making what is missing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from powerphase.dataset.generation import Progress, generate
 from powerphase.dataset.recipe import DEFAULT_SETPOINT_PU, EDITION_SEED, make_recipe
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import StoreError
 from powerphase.grid.catalog import load_grid
 from powerphase.synthesis.signals import Signals
 from powerphase.synthesis.sources import NAMED, load_signals
+
+Progress = Callable[[int, int], None]
+"""Called with the steps that are done and the steps of the whole record."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class DataSet:
 
     def make(self, on_progress: Progress | None = None) -> None:
         """Make it, or finish what was begun, unless it is there."""
+        from powerphase.dataset.generation import generate  # which takes seconds to load
+
         if self.signals is not None:
             name = None if self.signals in NAMED else self.edition
             options = {"signals": self.signals, "edition": name}

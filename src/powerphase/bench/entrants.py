@@ -12,7 +12,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from powerphase.bench.oracle import Oracle, OracleConfig
 from powerphase.errors import ForecastError, UnknownName
 from powerphase.models.base import Description, Forecaster, describe, plain_config
 from powerphase.models.kept import Kept
@@ -20,6 +19,10 @@ from powerphase.models.registry import MODELS, model_class
 from powerphase.models.trained import Trained
 from powerphase.models.variants import with_variants
 from powerphase.task.windows import Task
+
+ORACLE = "oracle"
+"""The one model that is not in the registry, since it needs the generator; loaded when asked for,
+for the power flow behind it takes seconds to load."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,19 @@ class Entrant:
             settled = (config or self.config).for_grid(grid)
             constants = plain_config(asdict(settled))
             return Description(self.kind.name, settled.variant(grid), constants, None, seed)
-        if self.kind is Oracle:
-            return Description(Oracle.name, None, asdict(OracleConfig()), None, seed)
+        if self.given == ORACLE:
+            from powerphase.bench.oracle import OracleConfig
+
+            return Description(ORACLE, None, asdict(OracleConfig()), None, seed)
         return describe(self._plain({"seed": seed}))
 
     def make(
         self, task: Task, seed: int, device: str = "auto", *, config: Any = None, **more: Any
     ) -> Forecaster:
         """The model, not yet fitted; of one that can be kept, `more` may name folder and bars."""
-        if self.kind is Oracle:
-            return Oracle(task.store, seed)
+        if self.given == ORACLE:
+            oracle: Forecaster = self.kind(task.store, seed)
+            return oracle
         if not self.is_kept:
             return self._plain({"seed": seed, "device": device})
         place = {"device": device} if self.kind.takes_device else {}
@@ -98,19 +104,25 @@ class Entrant:
 def entrant(given: str) -> Entrant:
     """The model that was asked for; a name that is none gets its near misses."""
     name, *words = given.split("+")
-    known = [*MODELS, Oracle.name]
+    known = [*MODELS, ORACLE]
     if ":" not in name and name not in known:
         raise UnknownName.among("model", name, known)
     if ":" in name:
         kind: type[Any] = _own_class(name)
     else:
-        kind = Oracle if name == Oracle.name else model_class(name)
+        kind = _oracle() if name == ORACLE else model_class(name)
     if issubclass(kind, Kept):
         variants = getattr(kind.config_type, "VARIANTS", {})
         return Entrant(given, kind, with_variants(kind.config_type(), words, variants))
     if words:
         raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
     return Entrant(given, kind)
+
+
+def _oracle() -> type[Any]:
+    from powerphase.bench.oracle import Oracle
+
+    return Oracle
 
 
 def _own_class(given: str) -> type[Any]:

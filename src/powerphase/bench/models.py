@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from powerphase.bench.entrants import entrant
-from powerphase.bench.oracle import Oracle
+from powerphase.bench.entrants import ORACLE, entrant
 from powerphase.errors import TrainingError, UnknownName
 from powerphase.models.base import Forecaster
 from powerphase.models.kept import Kept
@@ -25,8 +24,8 @@ def model_for(given: str, task: Task, seed: int, device: str = "auto") -> Foreca
     if is_run(given):
         return load_run(given, task)
     name = given.split("+")[0]
-    if ":" not in name and name not in [*MODELS, Oracle.name]:
-        raise UnknownName.among("model or training", name, [*MODELS, Oracle.name])
+    if ":" not in name and name not in [*MODELS, ORACLE]:
+        raise UnknownName.among("model or training", name, [*MODELS, ORACLE])
     asked = entrant(given)
     if asked.is_trained and not asked.is_own:
         raise TrainingError(

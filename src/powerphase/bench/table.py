@@ -9,11 +9,10 @@ from typing import Protocol, runtime_checkable
 
 from powerphase.bench.bench import Bench, Engine, Options, Watcher, locked
 from powerphase.bench.children import Outcome
-from powerphase.bench.data import DataSet, data_sets
+from powerphase.bench.data import DataSet, Progress, data_sets
 from powerphase.bench.entrants import entrant
 from powerphase.bench.local import Local
 from powerphase.bench.plan import Plan, make_plan
-from powerphase.dataset.generation import Progress
 from powerphase.errors import PowerphaseError, TaskError, UnknownName
 from powerphase.grid.catalog import CATALOG
 from powerphase.records.failure import Failure
