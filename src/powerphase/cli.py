@@ -408,13 +408,15 @@ def leaderboard(
     Example: `powerphase leaderboard results --format markdown`
     """
     from powerphase.errors import UnknownName
+    from powerphase.records.failure import read_failures
     from powerphase.records.result import read_results
     from powerphase.report.leaderboard import as_csv, as_markdown, as_table
     from powerphase.report.leaderboard import leaderboard as boards_of
 
     if format not in ("table", "markdown", "csv"):
         raise UnknownName.among("format", format, ("table", "markdown", "csv"))
-    boards = boards_of(read_results(results or [Path("results")]), paper)
+    places = results or [Path("results")]
+    boards = boards_of(read_results(places), paper, read_failures(places))
     if format == "table":
         for board in boards:
             console.print(as_table(board, console.width))

@@ -52,7 +52,7 @@ class Entrant:
 
     def seeds(self, asked: Sequence[int]) -> tuple[int, ...]:
         """Those of its rows: as asked, or the one that a model without randomness has."""
-        if self.takes("seed"):
+        if self.is_kept or self.takes("seed"):
             return tuple(dict.fromkeys(asked))
         return (describe(self._plain({})).seed,)
 
