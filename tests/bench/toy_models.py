@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -113,9 +113,12 @@ class Toy(nn.Module):
         return day.unsqueeze(1) + level.movedim(2, 1).unsqueeze(2)
 
 
+BUDGET = TrainingConfig(epochs=4, batches_per_epoch=3)
+
+
 @dataclass(frozen=True)
 class ToyNetConfig:
-    training: TrainingConfig = TrainingConfig(epochs=4, batches_per_epoch=3)
+    training: TrainingConfig = BUDGET
 
     VARIANTS = SHORT
 
@@ -123,12 +126,8 @@ class ToyNetConfig:
         return self
 
     def variant(self, grid: str) -> str | None:
-        size = self.training.batch_size
-        return variant_of(self, _sized(size), self.VARIANTS)
-
-
-def _sized(size: int | None) -> ToyNetConfig:
-    return ToyNetConfig(TrainingConfig(epochs=4, batches_per_epoch=3, batch_size=size))
+        usual = replace(BUDGET, batch_size=self.training.batch_size)
+        return variant_of(self, ToyNetConfig(usual), self.VARIANTS)
 
 
 class ToyNet(Trained):

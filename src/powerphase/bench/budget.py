@@ -15,6 +15,9 @@ LADDER = (100, 50, 20, 10, 5, 2, 1)
 MARGIN = 1.1
 """Saving and a busier machine may make a training so much slower than it was measured."""
 
+COMPILING_S = 120.0
+"""What the first epoch may take beyond an epoch's own time."""
+
 
 class Settled(NamedTuple):
     """What all seeds of a model on a grid share."""
@@ -60,21 +63,18 @@ class _Pace:
     """Notes when epochs begin, and stops the training when it knows how long one takes."""
 
     def __init__(self, batches_per_epoch: int, seconds: float) -> None:
-        self._batches, self._begun, self._seconds = batches_per_epoch, perf_counter(), seconds
-        self._first_steps: list[float] = []
+        self._batches, self._seconds = batches_per_epoch, seconds
+        self._begun: list[float] = []
+        self.seconds_per_epoch = 0.0
 
     def __call__(self, progress: Progress) -> None:
         now = perf_counter()
-        if not self._first_steps:
-            self._begun = now  # reading the record is no part of the training
         # Steps on a GPU are done later than they are told, but an epoch ends when all are.
         if (progress.step - 1) % self._batches == 0:
-            self._first_steps.append(now)
-        if len(self._first_steps) == 3 or now - self._begun > self._seconds:
+            self._begun.append(now)
+        *_, before, last = (now, *self._begun)
+        is_first, is_known = len(self._begun) == 1, len(self._begun) == 3
+        self.seconds_per_epoch = last - before if is_known else now - last
+        allowed = self._seconds + (COMPILING_S if is_first else 0.0)
+        if is_known or self.seconds_per_epoch > allowed:
             raise _Enough
-
-    @property
-    def seconds_per_epoch(self) -> float:
-        if len(self._first_steps) == 1:
-            return perf_counter() - self._begun
-        return self._first_steps[-1] - self._first_steps[-2]
