@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import Result as Done
 from typer.testing import CliRunner
@@ -19,9 +20,13 @@ from powerphase import cli
 from powerphase.bench import children
 from powerphase.bench.bench import locked
 from powerphase.bench.children import Child, Outcome
+from powerphase.bench.evaluation import score
+from powerphase.bench.forecasting import forecast
 from powerphase.records.failure import Failure, read_failures
 from powerphase.records.result import Result, read_results
+from powerphase.task.windows import Task
 from tests.bench.conftest import TOYS
+from tests.bench.toy_models import ToyNet
 
 FOLDER = Path("powerphase-day-ahead") / "exact" / "ieee14"
 GOOD, BAD = ("Steady", "Plain"), ("Raises", "NotNumbers", "WrongShape", "Exits", "IsKilled")
@@ -144,7 +149,7 @@ def test_another_bench_is_told_that_one_is_at_work(
     assert not list((tmp_path / "results").rglob("*.json"))
 
 
-def test_a_full_disk_fails_the_cell_and_the_rest_is_tried(
+def test_a_full_disk_fails_the_cell_in_a_sentence(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit on the size of files, which rows exceed and records of failures do not."""
@@ -158,13 +163,11 @@ def test_a_full_disk_fails_the_cell_and_the_rest_is_tried(
         return start(*arguments, **options, preexec_fn=lower)
 
     monkeypatch.setattr(children.subprocess, "Popen", limited)
-    done = bench(data, tmp_path, toys("Plain", "Steady"), "--seeds", 1)
+    done = bench(data, tmp_path, toys("Plain"), "--seeds", 1)
     assert done.exit_code == 1
-    found = read_failures([tmp_path / "results"])
-    assert [failure.name for failure in found] == ["plain", "steady"]
-    for failure in found:
-        assert failure.kind == "ResultError"
-        assert "cannot be written" in failure.sentence
+    (failure,) = read_failures([tmp_path / "results"])
+    assert (failure.name, failure.kind) == ("plain", "ResultError")
+    assert "cannot be written" in failure.sentence
 
 
 def test_a_child_ends_with_its_asker(data: Path, tmp_path: Path) -> None:
@@ -186,24 +189,51 @@ DRIVER = "from powerphase.cli import main; main()"
 def test_a_bench_that_is_killed_again_and_again_ends_as_one_that_is_not(
     data: Path, tmp_path: Path
 ) -> None:
-    """Killed at moments that fall into planning, training and scoring."""
-    models, options = toys("SlowNet"), ("--seeds", "1,2")
-    assert bench(data, tmp_path / "calm", models, *options).exit_code == 0
-    place = tmp_path / "torn"
-    where = ("--data", data, "--out", place / "results", "--runs", place / "runs")
-    given = ["bench", "--grids", "ieee14", "--models", models, "--device", "cpu", *where, *options]
+    """Killed a random moment after something new was written, be it of a training or a row."""
+    options = ("--models", toys("SlowNet"), "--seeds", "1,2", "--device", "cpu")
+    where = ("--data", data, "--out", tmp_path / "results", "--runs", tmp_path / "runs")
+    given = ["bench", "--grids", "ieee14", *options, *where]
     command = [sys.executable, "-c", DRIVER, *map(str, given)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     finished: dict[str, bytes] = {}
-    for wait in (3.1, 6.3, 7.7):
+    moments = np.random.default_rng()
+    for _ in range(3):
+        before = written(tmp_path)
         driver = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
-        time.sleep(wait)
+        while written(tmp_path) == before and driver.poll() is None:
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0, 2))
         driver.kill()
         driver.wait()
-        rows = {str(file): file.read_bytes() for file in place.rglob("slow-net*.json")}
+        rows = {str(file): file.read_bytes() for file in tmp_path.rglob("slow-net*.json")}
         assert finished.items() <= rows.items()
         finished = rows
-    assert bench(data, place, models, *options).exit_code == 0
-    calm, torn = (read_results([tmp_path / name / "results"]) for name in ("calm", "torn"))
-    assert [told(row) for row in torn] == [told(row) for row in calm]
-    assert len(calm) == 2
+    assert bench(data, tmp_path, toys("SlowNet"), "--seeds", "1,2").exit_code == 0
+    task, rows = Task(data / "ieee14"), read_results([tmp_path / "results"])
+    assert [row.seed for row in rows] == [1, 2]
+    for row in rows:
+        calm = ToyNet(seed=row.seed, device="cpu")
+        wanted = score(forecast(calm, task, device="cpu"), task, device="cpu").row
+        assert told(row) == {**told(wanted), "model": "slow-net"}
+
+
+def written(place: Path) -> list[tuple[str, int]]:
+    """All that a bench has finished writing so far."""
+    files = [f for f in place.rglob("*") if f.suffix in (".jsonl", ".json", ".npz")]
+    return sorted((str(file), file.stat().st_mtime_ns) for file in files if file.exists())
+
+
+def test_ctrl_c_stops_all_that_was_started(data: Path, tmp_path: Path) -> None:
+    where = ("--data", data, "--out", tmp_path / "results", "--runs", tmp_path / "runs")
+    given = ["bench", "--grids", "ieee14", "--models", toys("Hangs"), "--device", "cpu", *where]
+    command = [sys.executable, "-c", DRIVER, *map(str, given)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    driver = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    assert driver.stderr is not None
+    assert driver.stderr.readline() == "begun: hangs-0 on ieee14\n"
+    (child,) = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(60) == 130
+    assert "stopped; run the same command again" in driver.stderr.read()
+    assert not Path(f"/proc/{child}").exists()
+    assert not list((tmp_path / "results").rglob("*.json"))

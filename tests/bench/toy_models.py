@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from powerphase.models.run import Place
 from powerphase.models.trained import Trained
-from powerphase.models.training import Losses
+from powerphase.models.training import Losses, Progress
 from powerphase.models.training_config import TrainingConfig
 from powerphase.models.variants import SHORT, variant_of
 from powerphase.scenarios import Batches, Context, Scenarios, Training
@@ -153,3 +153,32 @@ class SlowNet(ToyNet):
         super().__init__(*arguments, **options)
         told = self.on_progress or (lambda now: None)
         self.on_progress = lambda now: (time.sleep(0.05), told(now))[1]
+
+
+class Fateful(ToyNet):
+    """In the middle of its first training, whoever asked for it is killed."""
+
+    name = "fateful"
+    deaths = 1
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        told = self.on_progress or (lambda now: None)
+
+        def report(now: Progress) -> None:
+            told(now)
+            if now.step == 7 and self.run is not None:
+                died = len(list(self.run.glob("died-*")))
+                if died < self.deaths:
+                    (self.run / f"died-{died}").touch()
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    time.sleep(60)
+
+        self.on_progress = report
+
+
+class Fatal(Fateful):
+    """And in each one after that."""
+
+    name = "fatal"
+    deaths = 100

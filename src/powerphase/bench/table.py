@@ -82,12 +82,16 @@ class Table:
         with locked(self.out) as lock:
             plan = self.plan()
             options = Options(self.device, self.windows, self.seconds)
-            bench = Bench(plan, options, self._engine(plan, lock), watcher)
+            bench = Bench(plan, options, self._engine(lock), watcher)
             for data in dict.fromkeys(cell.data for cell in bench.queue):
                 self._make(data, bench, watcher)
             return bench.run()
 
-    def _engine(self, plan: Plan, lock: int) -> Engine:
+    def _engine(self, lock: int) -> Engine:
+        if self.engine == "ray":
+            from powerphase.bench.cluster import RayEngine
+
+            return RayEngine(self.out, self.device, self.workers, self.limit)
         return Local(self.device, self.workers, self.limit, (lock,))
 
     def _make(self, data: DataSet, bench: Bench, watcher: TableWatcher) -> None:
