@@ -416,7 +416,12 @@ def leaderboard(
     if format not in ("table", "markdown", "csv"):
         raise UnknownName.among("format", format, ("table", "markdown", "csv"))
     places = results or [Path("results")]
-    boards = boards_of(read_results(places), paper, read_failures(places))
+    failures = read_failures(places)
+    boards = boards_of(read_results(places), paper, failures)
+    noted = [failure for board in boards for failure in board.failures]
+    for failure in failures:
+        if failure not in noted:  # on a grid without any row
+            problems.print(f"without a row: {failure.path}: {failure.sentence}")
     if format == "table":
         for board in boards:
             console.print(as_table(board, console.width))

@@ -27,7 +27,7 @@ from powerphase.records.result import read_result
 from powerphase.task.protocol import WindowCount
 
 LOCK = ".bench.lock"
-LOCK_PATIENCE_S = 5.0
+LOCK_PATIENCE_S = 10.0
 """How long the processes of a bench that was killed may take to end."""
 
 TICK_S = 0.1
@@ -247,5 +247,7 @@ def locked(out: Path) -> Iterator[int]:
                 ) from error
         sleep(TICK_S)
     with handle:
-        yield handle.fileno()
-        (out / LOCK).unlink()
+        try:
+            yield handle.fileno()
+        finally:
+            (out / LOCK).unlink()
