@@ -27,6 +27,7 @@ from powerphase.errors import PowerphaseError
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
     from powerphase.records.result import Result
+    from powerphase.task.protocol import WindowCount
     from powerphase.task.windows import Task
 
 app = typer.Typer(
@@ -330,6 +331,80 @@ Format = Annotated[str, typer.Option(help="table, markdown or csv.")]
 
 
 @app.command()
+def bench(
+    grids: Annotated[str, typer.Option(help="Names or .m files; the paper's six.")] = "",
+    models: Annotated[
+        str, typer.Option(help="As in `train`, or package.module:Class; all by default.")
+    ] = "",
+    seeds: Annotated[str, typer.Option(help="Of models that take one.")] = "22,42,3142",
+    data: Annotated[Path, typer.Option(help="Where data sets are: DIR/GRID.")] = Path("data"),
+    signals: Annotated[
+        str | None, typer.Option(help="To make missing data sets of, as in `generate`.")
+    ] = None,
+    edition: Annotated[str | None, typer.Option(help="Of all data sets.")] = None,
+    out: Annotated[Path, typer.Option(help="The tree of results.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Where trainings are kept.")] = Path("runs"),
+    windows: Windows = "10",
+    device: Device = "auto",
+    seconds: Annotated[
+        float | None, typer.Option(help="What a training may take; epochs are cut to fit.")
+    ] = None,
+    limit: Annotated[
+        float | None, typer.Option(help="Seconds after which a cell is stopped.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Cells at a time; by default, one for each GPU.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show all cells and what they will take.")
+    ] = False,
+) -> None:
+    """Train, forecast and score a whole table: every grid, model and seed that has no row yet.
+
+    A cell that fails is recorded beside where its row would be, and the rest goes on. Run again,
+    the bench goes on where it was, in the middle of a training too.
+
+    Example: `powerphase bench --grids activsg500,pegase1354 --models powerforge,ets --seeds 22,42`
+
+    Within an hour for each training: `powerphase bench --seconds 3600 --limit 7200`
+
+    A model of your own: `powerphase bench --grids ieee118 --models mymodel:MyForecaster`
+    """
+    from powerphase.bench.table import Table as BenchTable
+    from powerphase.bench_display import BenchDisplay, show_failures, show_plan
+
+    table = BenchTable(
+        grids=_listed(grids),
+        models=_listed(models),
+        seeds=_listed(seeds),
+        data=data,
+        signals=signals,
+        edition=edition,
+        out=out,
+        runs=runs,
+        windows=_windows(windows),
+        device=device,
+        seconds=seconds,
+        limit=limit,
+        workers=workers,
+        engine=engine,
+    )
+    if dry_run:
+        show_plan(table.plan(), seconds)
+        return
+    with BenchDisplay() as watcher:
+        failures = table.run(watcher)
+    show_failures(failures)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+@app.command()
 def leaderboard(
     results: Results = None,
     format: Format = "table",
@@ -358,18 +433,24 @@ def leaderboard(
 
     Example: `powerphase leaderboard results --format markdown`
     """
+    from powerphase.records.failure import read_failures
     from powerphase.records.result import read_results
     from powerphase.report import leaderboard as table
     from powerphase.report import standings
 
-    rows = read_results(results or [Path("results")])
+    places = results or [Path("results")]
+    rows, failures = read_results(places), read_failures(places)
     if recompute:
         if statistics:
             raise typer.BadParameter("--recompute and --statistics are two questions; ask one")
         _recompute(rows, forecasts, data, format)
         return
     _refuse_without("--recompute", forecasts=forecasts, data=data)
-    boards = table.leaderboard(rows, paper)
+    boards = table.leaderboard(rows, paper, failures)
+    noted = [failure for board in boards for failure in board.failures]
+    for failure in failures:
+        if failure not in noted:  # on a grid without any row
+            problems.print(f"without a row: {failure.path}: {failure.sentence}")
     if not statistics:
         _refuse_without("--statistics", against=against, pairs=pairs, score=score)
         show_sheets(format, lambda: map(table.sheet, boards), lambda: table.as_csv(boards))
@@ -505,12 +586,17 @@ def _show_balance(balance: Mapping[str, Any] | None, variant: str | None) -> Non
 
 
 def _task(data: str, windows: str) -> "Task":
-    from powerphase.errors import TaskError
     from powerphase.task.windows import Task
+
+    return Task(data, windows=_windows(windows))
+
+
+def _windows(windows: str) -> "WindowCount":
+    from powerphase.errors import TaskError
 
     if windows != "all" and not windows.isdecimal():
         raise TaskError(f"--windows {windows!r} is neither a number nor 'all'")
-    return Task(data, windows="all" if windows == "all" else int(windows))
+    return "all" if windows == "all" else int(windows)
 
 
 def _score(

@@ -1,19 +1,16 @@
 """Models for a task: by name, or by the folder of their training."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from powerphase.bench.oracle import Oracle
+from powerphase.bench.entrants import ORACLE, entrant
 from powerphase.errors import TrainingError, UnknownName
 from powerphase.models.base import Forecaster
 from powerphase.models.kept import Kept
-from powerphase.models.registry import MODELS, make_model, model_class
+from powerphase.models.registry import MODELS, model_class
 from powerphase.models.run import RunFolder, is_run
-from powerphase.models.trained import Trained
-from powerphase.models.variants import with_variants
 from powerphase.synthesis.signals import SIGNALS
 from powerphase.task.windows import Task
 
@@ -21,26 +18,21 @@ from powerphase.task.windows import Task
 def model_for(given: str, task: Task, seed: int, device: str = "auto") -> Forecaster:
     """The model of that name for this task, not yet fitted; or the one trained in that folder.
 
-    A name may be followed by variants, as in `ets+season-24+stale`.
+    A name may be followed by variants, as in `ets+season-24+stale`. A class of the user's own is
+    given as `package.module:Class`.
     """
     if is_run(given):
         return load_run(given, task)
-    name, *words = given.split("+")
-    if name not in [*MODELS, Oracle.name]:
-        raise UnknownName.among("model or training", name, [*MODELS, Oracle.name])
-    kind: type[Any] = Oracle if name == Oracle.name else model_class(name)
-    if not issubclass(kind, Kept):
-        if words:
-            raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
-        return Oracle(task.store, seed) if kind is Oracle else make_model(name)
-    config = with_variants(kind.config_type(), words, kind.config_type.VARIANTS)
-    if issubclass(kind, Trained):
+    name = given.split("+")[0]
+    if ":" not in name and name not in [*MODELS, ORACLE]:
+        raise UnknownName.among("model or training", name, [*MODELS, ORACLE])
+    asked = entrant(given)
+    if asked.is_trained and not asked.is_own:
         raise TrainingError(
             f"{given} is trained before it forecasts: `powerphase train {given} --data "
             f"{task.store.path} --out RUN`, then give RUN instead of its name"
         )
-    made: Forecaster = kind(config, seed=seed, **({"device": device} if kind.takes_device else {}))
-    return made
+    return asked.make(task, seed, device)
 
 
 def trainable(name: str) -> type[Kept]:

@@ -35,7 +35,7 @@ def solve_blocks_on_ray(
     Uses the cluster that this process or machine belongs to, and starts a local one if there is
     none. At most one block per worker waits for the driver, which bounds the memory on its side.
     """
-    ray = _connected()
+    ray = connected()
     n_workers = min(len(blocks), max(1, int(ray.cluster_resources().get("CPU", 1))))
     ingredients = [ray.put(part) for part in (grid, signals, recipe)]
     remote: Any = ray.remote(num_cpus=1)(_Worker)
@@ -81,7 +81,7 @@ def _check_node(versions: dict[str, str], features: list[str]) -> None:
         )
 
 
-def _connected() -> Any:
+def connected() -> Any:
     """Ray, joined to the running cluster, or to one started on this machine."""
     import ray
 

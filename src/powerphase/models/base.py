@@ -57,7 +57,7 @@ def describe(model: Any) -> Description:
     return Description(
         model=_checked(getattr(model, "name", None) or _kebab(type(model).__name__)),
         variant=None if getattr(model, "variant", None) is None else _checked(model.variant),
-        config=_plain(asdict(config) if is_dataclass(config) else config),  # type: ignore[arg-type]
+        config=plain_config(asdict(config) if is_dataclass(config) else config),  # type: ignore[arg-type]
         parameters=None if parameters is None else index(parameters),
         seed=index(getattr(model, "seed", 0)),
     )
@@ -71,8 +71,8 @@ def _checked(name: object) -> str:
     return name
 
 
-def _plain(config: Any) -> dict[str, Any]:
-    """The config as JSON has it: tuples become lists, and what JSON cannot hold is refused."""
+def plain_config(config: Any) -> dict[str, Any]:
+    """A config as JSON has it: tuples become lists, and what JSON cannot hold is refused."""
     try:
         return dict(json.loads(json.dumps(config, allow_nan=False)))
     except (TypeError, ValueError) as error:

@@ -20,6 +20,7 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError
 from powerphase.files import parse_json, replace_file
+from powerphase.records.failure import is_failure
 from powerphase.records.result_rules import Number, check
 
 SCHEMA = 1
@@ -106,7 +107,10 @@ def read_result(path: str | Path) -> Result:
 
 
 def read_results(paths: Iterable[str | Path]) -> list[Result]:
-    """The rows in the files, and in all JSON files of the folders; each once, sorted by path."""
+    """The rows in the files, and in all JSON files of the folders; each once, sorted by path.
+
+    Records of failures, which lie among them, are no rows.
+    """
     return list(find_results(paths).values())
 
 
@@ -117,8 +121,10 @@ def find_results(paths: Iterable[str | Path]) -> dict[Path, Result]:
     results: dict[Path, Result] = {}
     for path in map(Path, paths):
         found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
+        failed = [file for file in found if is_failure(file)]
+        found = [file for file in found if file not in failed]
         files.update((_place(file), file) for file in found)
-        if not found:
+        if not found and not failed:
             problems.append(f"{path}: no results here; name a result's file or a folder of them")
     for place in sorted(files):
         try:

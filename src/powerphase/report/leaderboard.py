@@ -14,6 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from powerphase.errors import ResultError
+from powerphase.records.failure import Failure
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
 from powerphase.report.contrasts import against
@@ -62,6 +63,8 @@ class Board:
     paper: tuple[Entry, ...]
     windows: tuple[str, ...] = ()
     """UTC start of each window."""
+    failures: tuple[Failure, ...] = ()
+    """Cells of a bench that have no row."""
 
     @property
     def title(self) -> str:
@@ -80,6 +83,8 @@ class Board:
         span = f" {self.span};" if self.windows else ""
         data = f"data {self.fingerprint[:12]}."
         notes = [f"Task {self.task}, version {self.task_version};{span} {data}"]
+        if self.failures:
+            notes.append(f"Without a row: {'; '.join(map(_without_row, self.failures))}.")
         short = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]
         if short:
             notes.append(
@@ -98,12 +103,20 @@ class Board:
         return notes
 
 
-def leaderboard(results: Iterable[Result], paper: bool = True) -> list[Board]:
-    """One table for each task, edition, grid and fingerprint, with the paper's rows if wanted."""
+def leaderboard(
+    results: Iterable[Result], paper: bool = True, failures: Sequence[Failure] = ()
+) -> list[Board]:
+    """One table for each task, edition, grid and fingerprint, with the paper's rows if wanted.
+
+    Failures are noted below the tables of their grids.
+    """
     groups = grouped(results, _data).values()
     printed = paper_entries if paper else lambda grid: ()
     boards = [
-        Board(*_data(row), _entries(rows), printed(row.grid), tuple(row.windows))
+        Board(
+            *(*_data(row), _entries(rows), printed(row.grid), tuple(row.windows)),
+            tuple(one for one in failures if _place_of(one) == _place_of(row)),
+        )
         for row, rows in ((rows[0], rows) for rows in groups)
     ]
     return sorted(boards, key=_place)
@@ -153,6 +166,14 @@ def _values(entry: Entry) -> Iterator[Any]:
 
 def _data(row: Result) -> tuple[str, int, str, str, str]:
     return row.task, row.task_version, row.edition, row.grid, row.fingerprint
+
+
+def _place_of(found: Result | Failure) -> tuple[str, str, str]:
+    return found.task, found.edition, found.grid
+
+
+def _without_row(failure: Failure) -> str:
+    return f"{failure.name}-{failure.seed} ({failure.sentence.rstrip('.')})"
 
 
 def _place(board: Board) -> tuple[Any, ...]:

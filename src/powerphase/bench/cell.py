@@ -1,0 +1,63 @@
+"""One cell of a bench in a process of its own: `python -m powerphase.bench.cell`.
+
+A job comes in as a line of JSON on standard input; what happens goes out as lines of JSON on
+standard output. Whatever a model prints goes to standard error. When standard input ends, whoever
+asked is gone, and the process ends with all that it started.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from powerphase.errors import PowerphaseError
+
+
+def main() -> None:
+    """Do the job, and say how it went."""
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def talk(message: dict[str, Any]) -> None:
+        lines.write(json.dumps(message) + "\n")
+        lines.flush()
+
+    job: dict[str, Any] = json.loads(_line())
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    # Only now, since it takes seconds, in which whoever asked may have gone.
+    from powerphase.bench.making import do
+
+    try:
+        talk({"done": do(job, talk)})
+    except PowerphaseError as error:
+        talk({"failed": {"kind": type(error).__name__, "sentence": str(error)}})
+        sys.exit(1)
+    except Exception as error:
+        kind = type(error).__name__
+        talk({"failed": {"kind": kind, "sentence": f"{kind}: {error}"}})
+        raise
+
+
+def _line() -> bytes:
+    """The first line of standard input; read by hand, for its end is waited for elsewhere."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1)
+        if not part:
+            sys.exit("powerphase.bench.cell takes a job as a line of JSON; use `powerphase bench`")
+        line += part
+    return line
+
+
+def _end_with_the_asker() -> None:
+    while os.read(0, 1):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The data sets of a bench: where each lies, which edition it is of, and making what is missing."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from powerphase.dataset.recipe import DEFAULT_SETPOINT_PU, EDITION_SEED, make_recipe
+from powerphase.dataset.store import read_manifest
+from powerphase.errors import StoreError
+from powerphase.grid.catalog import load_grid
+from powerphase.synthesis.signals import Signals
+from powerphase.synthesis.sources import NAMED, load_signals
+
+Progress = Callable[[int, int], None]
+"""Called with the steps that are done and the steps of the whole record."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A grid's data set, which may have to be made yet."""
+
+    given: str
+    """A name of the catalogue, or a .m file."""
+    path: Path
+    edition: str
+    fingerprint: str
+    n_channels: int
+    is_there: bool
+    signals: str | None = None
+    """From which it is made, if it is not there."""
+
+    @property
+    def grid(self) -> str:
+        """The grid's name in rows."""
+        return Path(self.given).stem if self.given.endswith(".m") else self.given
+
+    def make(self, on_progress: Progress | None = None) -> None:
+        """Make it, or finish what was begun, unless it is there."""
+        from powerphase.dataset.generation import generate  # which takes seconds to load
+
+        if self.signals is not None:
+            name = None if self.signals in NAMED else self.edition
+            options = {"signals": self.signals, "edition": name}
+            generate(self.given, self.path, **options, on_progress=on_progress)  # type: ignore[arg-type]
+
+
+def data_sets(
+    grids: Sequence[str], folder: Path, signals: str | None = None, edition: str | None = None
+) -> list[DataSet]:
+    """The data sets `folder/GRID`, all of one edition; those that are missing can be made.
+
+    Without `signals` and `edition` they are of whatever edition is there, or else synthetic.
+    """
+    found = [_existing(grid, folder) for grid in dict.fromkeys(grids)]
+    there = {one.edition for one in found if isinstance(one, DataSet)}
+    wanted = edition or (None if signals is None else _signals(signals, None).edition)
+    if wanted is None:
+        wanted = min(there, default="synthetic")
+    for one in found:
+        if isinstance(one, DataSet) and one.edition != wanted:
+            raise StoreError(
+                f"{one.path}: is of edition {one.edition}, and {wanted} is asked for; give "
+                f"--edition {one.edition}, or keep each edition in a folder of its own"
+            )
+    return [
+        one if isinstance(one, DataSet) else _missing(one, folder, signals, wanted) for one in found
+    ]
+
+
+def _existing(grid: str, folder: Path) -> DataSet | str:
+    """The data set, if it is there and finished; or its name, if the grid is known."""
+    place = folder / (Path(grid).stem if grid.endswith(".m") else grid)
+    manifest = None if not place.is_dir() else read_manifest(place)
+    if manifest is None or not manifest.complete:
+        load_grid(grid)
+        return grid
+    if manifest.grid != place.name:
+        raise StoreError(f"{place}: holds the grid {manifest.grid}; give it a folder of its name")
+    size = 4 * manifest.n_buses
+    return DataSet(grid, place, manifest.edition, manifest.fingerprint, size, True)
+
+
+def _missing(grid: str, folder: Path, signals: str | None, edition: str) -> DataSet:
+    """The data set that is to be made."""
+    source = signals or (edition if edition in NAMED else None)
+    place = folder / (Path(grid).stem if grid.endswith(".m") else grid)
+    if source is None:
+        raise StoreError(
+            f"{place}: no finished data set here, and edition {edition} does not say from which "
+            "signals to make one; give --signals"
+        )
+    network, driving = load_grid(grid), _signals(source, None if source in NAMED else edition)
+    recipe = make_recipe(
+        network,
+        driving,
+        seed=EDITION_SEED,
+        dispatch="proportional",
+        setpoint=DEFAULT_SETPOINT_PU,
+        start=None,
+        end=None,
+    )
+    size = 4 * network.n_buses
+    return DataSet(grid, place, driving.edition, recipe.fingerprint, size, False, source)
+
+
+@cache
+def _signals(source: str, edition: str | None) -> Signals:
+    return load_signals(source, edition)

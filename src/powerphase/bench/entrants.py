@@ -1,0 +1,150 @@
+"""Entrants: models as they are asked for, by name with variants, or as a class of the user's own.
+
+`deepar`, `ets+stale` and `package.module:Class` are all entrants. Before anything is fitted, one
+knows under which name its rows will stand, with which config and which seeds.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from powerphase.errors import ForecastError, UnknownName
+from powerphase.models.base import Description, Forecaster, describe, plain_config
+from powerphase.models.kept import Kept
+from powerphase.models.registry import MODELS, model_class
+from powerphase.models.trained import Trained
+from powerphase.models.variants import with_variants
+from powerphase.task.windows import Task
+
+ORACLE = "oracle"
+"""The one model that is not in the registry, since it needs the generator; loaded when asked for,
+for the power flow behind it takes seconds to load."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A model that was asked for."""
+
+    given: str
+    kind: Any
+    """Its class."""
+    config: Any = None
+    """Of one that can be kept in a folder: all constants, with its variants set."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what it learns can be kept in a folder."""
+        return issubclass(self.kind, Kept)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is a network, with a budget."""
+        return issubclass(self.kind, Trained)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a class of the user's."""
+        return ":" in self.given
+
+    def seeds(self, asked: Sequence[int]) -> tuple[int, ...]:
+        """Those of its rows: as asked, or the one that a model without randomness has."""
+        if self.is_kept or self.takes("seed"):
+            return tuple(dict.fromkeys(asked))
+        return (describe(self._plain({})).seed,)
+
+    def description(self, grid: str, seed: int, config: Any = None) -> Description:
+        """How its row on the grid will be called, by the config if one is given."""
+        if self.is_kept:
+            settled = (config or self.config).for_grid(grid)
+            constants = plain_config(asdict(settled))
+            return Description(self.kind.name, settled.variant(grid), constants, None, seed)
+        if self.given == ORACLE:
+            from powerphase.bench.oracle import OracleConfig
+
+            return Description(ORACLE, None, asdict(OracleConfig()), None, seed)
+        return describe(self._plain({"seed": seed}))
+
+    def make(
+        self, task: Task, seed: int, device: str = "auto", *, config: Any = None, **more: Any
+    ) -> Forecaster:
+        """The model, not yet fitted; of one that can be kept, `more` may name folder and bars."""
+        if self.given == ORACLE:
+            oracle: Forecaster = self.kind(task.store, seed)
+            return oracle
+        if not self.is_kept:
+            return self._plain({"seed": seed, "device": device})
+        place = {"device": device} if self.kind.takes_device else {}
+        made: Forecaster = self.kind(config or self.config, seed=seed, **place, **more)
+        return made
+
+    def takes(self, option: str) -> bool:
+        """Whether its constructor does."""
+        return option in signature(self.kind).parameters
+
+    def _plain(self, options: dict[str, Any]) -> Forecaster:
+        """One that is made from nothing, or from what it takes of these options."""
+        try:
+            made = self.kind(**{name: one for name, one in options.items() if self.takes(name)})
+        except Exception as error:
+            if not self.is_own:
+                raise
+            raise ForecastError(
+                f"{self.given} cannot be made ({type(error).__name__}: {error}); give every "
+                "argument of its constructor but seed and device a default"
+            ) from error
+        if not isinstance(made, Forecaster):
+            raise ForecastError(f"{self.given} is no forecaster; give it fit and predict")
+        return made
+
+
+def entrant(given: str) -> Entrant:
+    """The model that was asked for; a name that is none gets its near misses."""
+    name, *words = given.split("+")
+    known = [*MODELS, ORACLE]
+    if ":" not in name and name not in known:
+        raise UnknownName.among("model", name, known)
+    if ":" in name:
+        kind: type[Any] = _own_class(name)
+    else:
+        kind = _oracle() if name == ORACLE else model_class(name)
+    if issubclass(kind, Kept):
+        variants = getattr(kind.config_type, "VARIANTS", {})
+        return Entrant(given, kind, with_variants(kind.config_type(), words, variants))
+    if words:
+        raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
+    return Entrant(given, kind)
+
+
+def _oracle() -> type[Any]:
+    from powerphase.bench.oracle import Oracle
+
+    return Oracle
+
+
+def _own_class(given: str) -> type[Any]:
+    """The class `package.module:Class`, from the current folder or wherever Python looks."""
+    module, _, name = given.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ForecastError(f"{module}: needs {error.name}, which is not installed") from error
+        raise UnknownName(
+            f"no module {module!r} in {here} or installed; run the command in the folder that has "
+            f"it, and write package.module:Class"
+        ) from error
+    except Exception as error:
+        kind = type(error).__name__
+        raise ForecastError(f"{module}: cannot be imported ({kind}: {error}); mend it") from error
+    found = getattr(home, name, None)
+    if not isinstance(found, type):
+        classes = [key for key, value in vars(home).items() if isinstance(value, type)]
+        raise UnknownName.among(f"class in {module}", name, classes or ["a class"])
+    return found

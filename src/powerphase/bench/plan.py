@@ -1,0 +1,207 @@
+"""The plan of a bench: its cells, and which of them are done.
+
+A cell is a grid, a model with its variants, and a seed. It is done when its row is there: of the
+same data, task and config as would be made now. A row that is there and is another one is never
+written over; it is told before anything is started.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from powerphase.bench.data import DataSet
+from powerphase.bench.entrants import Entrant
+from powerphase.errors import ForecastError, ResultError
+from powerphase.models.base import Description
+from powerphase.models.trained import with_training
+from powerphase.records.failure import SUFFIX
+from powerphase.records.result import Result, read_results
+from powerphase.task.protocol import Protocol
+
+State = Literal["done", "to do", "failed before"]
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A grid, a model with its variants, and a seed."""
+
+    data: DataSet
+    entrant: Entrant
+    seed: int
+    description: Description
+    """At its full budget."""
+
+    @property
+    def grid(self) -> str:
+        """The grid's name."""
+        return self.data.grid
+
+    @property
+    def name(self) -> str:
+        """The model and its variant, as its row has them at its full budget."""
+        return name_of(self.description)
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What it shares with its other seeds."""
+        return self.grid, self.name
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.seed} on {self.grid}"
+
+
+@dataclass
+class Plan:
+    """All cells in the order in which they are begun, and what is known of each."""
+
+    task: str
+    out: Path
+    runs: Path
+    cells: list[Cell]
+    rows: list[Result]
+    """All that are in the tree of results."""
+    done: dict[Cell, Result] = field(default_factory=dict)
+
+    def finish(self, cell: Cell, row: Result) -> None:
+        """Note the row that the cell has now; it has not failed any more."""
+        self.done[cell] = row
+        self.rows.append(row)
+        self.failure_file(cell).unlink(missing_ok=True)
+
+    def state(self, cell: Cell) -> State:
+        """Whether its row is there, or a record of its failure."""
+        if cell in self.done:
+            return "done"
+        return "failed before" if self.failure_file(cell).exists() else "to do"
+
+    def left(self) -> list[Cell]:
+        """The cells that have no row."""
+        return [cell for cell in self.cells if cell not in self.done]
+
+    def failure_file(self, cell: Cell) -> Path:
+        """Where a failure of the cell is recorded."""
+        folder = self.out / self.task / cell.data.edition / cell.grid
+        return folder / f"{cell.name}-{cell.seed}{SUFFIX}"
+
+    def run(self, cell: Cell, name: str) -> Path:
+        """The folder of the cell's training, under the name that its row will have."""
+        return self.runs / cell.data.edition / cell.grid / f"{name}-{cell.seed}"
+
+
+def make_plan(
+    data: Sequence[DataSet],
+    entrants: Sequence[Entrant],
+    seeds: Sequence[int],
+    *,
+    out: Path,
+    runs: Path,
+    protocol: Protocol,
+    is_budgeted: bool = False,
+) -> Plan:
+    """The cells of these data sets, models and seeds, compared with the rows in `out`.
+
+    Args:
+        data: one data set for each grid.
+        entrants: the models.
+        seeds: for each model that takes one.
+        out: the tree of results.
+        runs: where trainings are kept.
+        protocol: the task.
+        is_budgeted: whether trainings may be shorter than asked for, so that `short` rows count.
+    """
+    cells = [
+        _cell(one, entrant, seed)
+        for one in data
+        for entrant in entrants
+        for seed in entrant.seeds(seeds)
+    ]
+    cells = list({(cell.grid, cell.name, cell.seed): cell for cell in cells}.values())
+    rows = read_results([out]) if any(out.glob("**/*.json")) else []
+    by_path = {str(row.path): row for row in rows}
+    done: dict[Cell, Result] = {}
+    problems: list[str] = []
+    for cell in cells:
+        for description in possible(cell, is_budgeted):
+            path = row_path(cell, protocol.name, description)
+            if path not in by_path:
+                continue
+            wrong = _departures(by_path[path], cell, protocol, description, is_budgeted)
+            if not wrong:
+                done[cell] = by_path[path]
+                break
+            problems.append(
+                f"{out / path}: holds a row with another {' and '.join(wrong)} than this bench "
+                "would make; remove it, or choose another --out"
+            )
+    if problems:
+        raise ResultError("\n".join(problems))
+    return Plan(protocol.name, out, runs, cells, rows, done)
+
+
+def possible(cell: Cell, is_budgeted: bool) -> list[Description]:
+    """The descriptions that the cell's row may have: its full budget's, or also a short one's."""
+    found = [cell.description]
+    if is_budgeted and cell.entrant.is_trained and cell.entrant.config.training.epochs > 1:
+        found.append(reduced(cell, 1))
+    return list({name_of(one): one for one in found}.values())
+
+
+def reduced(cell: Cell, epochs: int | None, batch_size: int | None = None) -> Description:
+    """The cell's description with another budget."""
+    changes = {"epochs": epochs, "batch_size": batch_size}
+    config = with_training(cell.entrant.config, changes)
+    return cell.entrant.description(cell.grid, cell.seed, config)
+
+
+def name_of(description: Description) -> str:
+    """The model and its variant, as rows have them."""
+    variant = description.variant
+    return f"{description.model}+{variant}" if variant else description.model
+
+
+def row_path(cell: Cell, task: str, description: Description) -> str:
+    """Where the row of the cell with that description lies in a tree of results."""
+    return f"{task}/{cell.data.edition}/{cell.grid}/{name_of(description)}-{cell.seed}.json"
+
+
+def same_config(
+    one: Mapping[str, Any], other: Mapping[str, Any], ignored: Iterable[str] = ()
+) -> bool:
+    """Whether two configs agree, but for these fields of their trainings."""
+    return _without(one, ignored) == _without(other, ignored)
+
+
+def _without(config: Mapping[str, Any], ignored: Iterable[str]) -> dict[str, Any]:
+    training = config.get("training")
+    if not isinstance(training, Mapping):
+        return dict(config)
+    left = {name: value for name, value in training.items() if name not in ignored}
+    return {**config, "training": left}
+
+
+def _cell(data: DataSet, entrant: Entrant, seed: int) -> Cell:
+    description = entrant.description(data.grid, seed)
+    if description.seed != seed:
+        raise ForecastError(
+            f"{entrant.given} takes the seed {seed} and tells {description.seed}; keep it as "
+            "self.seed, by which its rows are named"
+        )
+    return Cell(data, entrant, seed, description)
+
+
+def _departures(
+    row: Result, cell: Cell, protocol: Protocol, description: Description, is_budgeted: bool
+) -> list[str]:
+    """In what the row is not the one that the cell would have."""
+    config = description.config
+    # A batch size that the config leaves open is what fitted into memory.
+    is_open = (config.get("training") or {}).get("batch_size", 0) is None
+    ignored = ["batch_size"] * is_open + ["epochs"] * is_budgeted
+    checks = {
+        # They also fix the windows.
+        "fingerprint": row.fingerprint == cell.data.fingerprint,
+        "task version": row.task_version == protocol.version,
+        "config": same_config(row.config, config, ignored),
+    }
+    return [name for name, holds in checks.items() if not holds]

@@ -1,0 +1,148 @@
+"""What a bench shows while it runs: a table that lives on a terminal, or plain lines."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.progress import MofNCompleteColumn
+from rich.table import Table
+
+from powerphase.display import console, problems, progress
+
+if TYPE_CHECKING:
+    from powerphase.bench.bench import Bench, Work
+    from powerphase.bench.children import Outcome
+    from powerphase.bench.data import DataSet, Progress
+    from powerphase.bench.estimates import Estimate
+    from powerphase.bench.plan import Cell, Plan
+    from powerphase.records.failure import Failure
+
+UNKNOWN = "–"
+
+
+class BenchDisplay:
+    """Lines on standard error for what is begun and ended; on a terminal, a table below them."""
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+        self._left: tuple[int, str] = (-1, "")
+
+    def __enter__(self) -> "BenchDisplay":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @contextmanager
+    def making(self, data: "DataSet") -> "Iterator[Progress]":
+        """A bar for a data set."""
+        problems.print(f"making {data.path}")
+        with progress(f"{data.grid} steps", MofNCompleteColumn()) as report:
+            yield report
+
+    def begun(self, work: "Work") -> None:
+        """A line where there is no table."""
+        if not problems.is_terminal:
+            doing = "measuring" if work.is_measuring else "begun"
+            problems.print(f"{doing}: {work.cell}")
+
+    def ended(self, cell: "Cell", outcome: "Outcome") -> None:
+        """A line for the row, or for why there is none."""
+        took = _time(outcome.seconds)
+        if outcome.answer is None:
+            problems.print(f"FAILED: {cell} after {took}: {outcome.sentence}")
+        else:
+            problems.print(f"done: {cell} in {took}")
+
+    def tick(self, bench: "Bench") -> None:
+        """Draw the table anew."""
+        if not problems.is_terminal:
+            return
+        if self._live is None:
+            self._live = Live(console=problems, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(self._table(bench), refresh=True)
+
+    def _table(self, bench: "Bench") -> Table:
+        done, failed = len(bench.plan.done), len(bench.failures)
+        left = len(bench.queue) + len(bench.running)
+        title = f"{done} done, {failed} failed, {left} left{self._time_left(bench, done + failed)}"
+        table = Table("cell", "", "step", "validation", "time", title=title, title_justify="left")
+        for work in bench.running.values():
+            now = work.process.progress
+            doing = "measuring" if work.is_measuring else now.get("at", "beginning")
+            step = f"{now['step']:,} of {now['steps']:,}" if now else ""
+            found = now.get("validation")
+            score = "" if found is None else f"{found:.5f}"
+            table.add_row(str(work.cell), doing, step, score, _time(monotonic() - work.begun))
+        return table
+
+    def _time_left(self, bench: "Bench", ended: int) -> str:
+        """By the cost of rows, which change only when a cell ends."""
+        if self._left[0] != ended:
+            from powerphase.bench.estimates import estimate
+
+            cells = [*bench.queue, *(work.cell for work in bench.running.values())]
+            each = [estimate(bench.plan, c, bench.options.seconds).seconds for c in cells]
+            known = [one for one in each if one is not None]
+            about = "" if len(known) == len(each) else "more than "
+            whole = sum(known) / bench.engine.workers
+            self._left = (ended, f", {about}{_time(whole)} to go" if known else "")
+        return self._left[1]
+
+
+def show_plan(plan: "Plan", seconds: float | None) -> None:
+    """All cells, what is to be done about each, and what that will take."""
+    from powerphase.bench.estimates import estimate
+
+    table = Table("grid", "cell", "state", "hours", "GiB")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    hours, unknown = 0.0, 0
+    for cell in plan.cells:
+        state, found = plan.state(cell), estimate(plan, cell, seconds)
+        table.add_row(cell.grid, f"{cell.name}-{cell.seed}", state, *_shown(found))
+        if state != "done":
+            hours += (found.seconds or 0.0) / 3600
+            unknown += found.seconds is None
+    console.print(table)
+    missing = sorted({str(cell.data.path) for cell in plan.left() if not cell.data.is_there})
+    if missing:
+        console.print(f"data sets to make: {', '.join(missing)}", soft_wrap=True)
+    more = f", and {unknown} of which nothing is known" if unknown else ""
+    total = f"{len(plan.cells)} cells, {len(plan.done)} done, {len(plan.left())} to do"
+    console.print(f"{total}: about {hours:.2g} hours one after another{more}", soft_wrap=True)
+    console.print("~: by other grids, in proportion to their channels", soft_wrap=True)
+
+
+def _shown(found: "Estimate") -> tuple[str, str]:
+    mark = "~" if found.is_scaled else ""
+    hours = UNKNOWN if found.seconds is None else f"{mark}{found.seconds / 3600:.3f}"
+    memory = UNKNOWN if found.memory_gib is None else f"{mark}{found.memory_gib:.1f}"
+    return hours, memory
+
+
+def show_failures(failures: Sequence["Failure"]) -> None:
+    """How it went in the end."""
+    if not failures:
+        console.print("all cells are done")
+        return
+    console.print(f"{len(failures)} cells failed; run the same command again to retry them:")
+    for failure in failures:
+        console.print(f"  {failure.path}: {failure.sentence}", soft_wrap=True)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours}:{minutes:02d} h"

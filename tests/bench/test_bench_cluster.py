@@ -1,0 +1,80 @@
+"""A bench on a real Ray cluster, whose workers may die in the middle of a cell."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from powerphase.bench.evaluation import score
+from powerphase.bench.forecasting import forecast
+from powerphase.records.failure import read_failures
+from powerphase.records.result import read_results
+from powerphase.task.windows import Task
+from tests.bench.test_bench import bench, told, toys
+from tests.bench.toy_models import Fateful
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A running cluster of two processors, which this process belongs to."""
+    ray = pytest.importorskip("ray")
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    # Ray's sockets live in this folder, and their paths must be short.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        head = {"num_cpus": 2, "object_store_memory": 200 * 2**20}
+        head |= {"include_dashboard": False, "temp_dir": folder}
+        running = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
+        running.shutdown()
+    os.environ.pop("PYTHONPATH")
+    if before is not None:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cell_whose_worker_dies_in_mid_run_goes_on_with_another(
+    data: Path, tmp_path: Path
+) -> None:
+    models = toys("Fateful", "Raises")
+    done = bench(data, tmp_path, models, "--seeds", 3, "--engine", "ray")
+    assert done.exit_code == 1, done.output
+    assert len(list((tmp_path / "runs/exact/ieee14/fateful-3").glob("died-*"))) == 1
+    (row,) = read_results([tmp_path / "results"])
+    assert row.path.name == "fateful-3.json"
+    assert (tmp_path / "results" / row.path).with_suffix(".npz").exists()
+    task, calm = Task(data / "ieee14"), Fateful(seed=3, device="cpu")
+    assert told(row) == told(score(forecast(calm, task, device="cpu"), task, device="cpu").row)
+    (failure,) = read_failures([tmp_path / "results"])
+    assert failure.sentence == "RuntimeError: no such luck"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cell_whose_workers_all_die_fails(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("powerphase.bench.cluster.TRIES", 1)
+    done = bench(data, tmp_path, toys("Fatal"), "--seeds", 3, "--engine", "ray")
+    assert done.exit_code == 1
+    (failure,) = read_failures([tmp_path / "results"])
+    assert (failure.name, failure.kind) == ("fatal", "WorkerCrashedError")
+    assert "died 1 times" in failure.sentence
+
+
+@pytest.mark.usefixtures("cluster")
+def test_data_that_a_node_does_not_reach_is_told(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("powerphase.bench.cluster.Path.resolve", lambda self: Path("/nowhere"))
+    bench(data, tmp_path, toys("Plain"), "--engine", "ray")
+    (failure,) = read_failures([tmp_path / "results"])
+    assert "/nowhere: no data set here on the node" in failure.sentence
+    assert "all nodes of the cluster reach by the same path" in failure.sentence

@@ -1,0 +1,184 @@
+"""Forecasters of a user's own, good and bad, for benches; all are made in no time."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from powerphase.models.run import Place
+from powerphase.models.trained import Trained
+from powerphase.models.training import Losses, Progress
+from powerphase.models.training_config import TrainingConfig
+from powerphase.models.variants import SHORT, variant_of
+from powerphase.scenarios import Batches, Context, Scenarios, Training
+
+DAY = 96
+
+
+class Steady:
+    """Yesterday, a little louder or softer by the seed."""
+
+    def __init__(self, seed: int = 42) -> None:
+        self.seed = seed
+        self.config = {"width": 0.01}
+
+    def fit(self, train: Training) -> None: ...
+
+    def predict(self, context: Context) -> Scenarios:
+        yesterday = context.past[:, -DAY:]
+        width = self.config["width"] * torch.linspace(-1, 1, 4 + self.seed % 3)
+        values = yesterday[:, None] * (1 + width[None, :, None, None])
+        return Scenarios.equal(values.to(torch.float32))
+
+
+class Plain(Steady):
+    """The same without a seed."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Forgetful(Steady):
+    """Takes a seed and does not tell it."""
+
+    def __init__(self, seed: int = 42) -> None:
+        super().__init__(0)
+
+
+class Raises(Plain):
+    def fit(self, train: Training) -> None:
+        print("about to fail")  # noqa: T201
+        raise RuntimeError("no such luck")
+
+
+class Hangs(Plain):
+    def fit(self, train: Training) -> None:
+        time.sleep(600)
+
+
+class NotNumbers(Plain):
+    def predict(self, context: Context) -> Scenarios:
+        return Scenarios.equal(torch.full((1, 2, DAY, context.layout.n_channels), torch.nan))
+
+
+class WrongShape(Plain):
+    def predict(self, context: Context) -> Scenarios:
+        return Scenarios.equal(torch.zeros((1, 2, DAY - 1, context.layout.n_channels)))
+
+
+class Exits(Plain):
+    def predict(self, context: Context) -> Scenarios:
+        os._exit(3)
+
+
+class IsKilled(Plain):
+    def predict(self, context: Context) -> Scenarios:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+class NoForecaster:
+    def fit(self, train: Training) -> None: ...
+
+
+class Needy(Steady):
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+
+
+class Toy(nn.Module):
+    """Three lines through the last day, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(DAY, 3)
+        self.dropout = nn.Dropout(0.3)
+
+    def prepare(self, batches: Batches) -> None: ...
+
+    def forward(self, context: Context, target: Tensor) -> Losses:
+        error = (self._values(context) - target.unsqueeze(1)).abs().mean()
+        return Losses(error, {"error": error.detach()})
+
+    def scenarios(self, context: Context) -> Scenarios:
+        return Scenarios.equal(self._values(context))
+
+    def _values(self, context: Context) -> Tensor:
+        day = context.past[:, -DAY:]
+        level = self.line(self.dropout(day).movedim(1, 2))  # "B C M"
+        return day.unsqueeze(1) + level.movedim(2, 1).unsqueeze(2)
+
+
+BUDGET = TrainingConfig(epochs=4, batches_per_epoch=3)
+
+
+@dataclass(frozen=True)
+class ToyNetConfig:
+    training: TrainingConfig = BUDGET
+
+    VARIANTS = SHORT
+
+    def for_grid(self, grid: str) -> "ToyNetConfig":
+        return self
+
+    def variant(self, grid: str) -> str | None:
+        usual = replace(BUDGET, batch_size=self.training.batch_size)
+        return variant_of(self, ToyNetConfig(usual), self.VARIANTS)
+
+
+class ToyNet(Trained):
+    """A network of the user's own, whose batch size is what fits."""
+
+    name = "toy-net"
+    config_type = ToyNetConfig
+    batch_sizes = (4, 2)
+
+    def make_network(self, place: Place) -> nn.Module:
+        return Toy()
+
+    def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
+        return 0.0
+
+
+class SlowNet(ToyNet):
+    """One whose every step takes a while, so that it can be caught in the middle."""
+
+    name = "slow-net"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        told = self.on_progress or (lambda now: None)
+        self.on_progress = lambda now: (time.sleep(0.05), told(now))[1]
+
+
+class Fateful(ToyNet):
+    """In the middle of its first training, whoever asked for it is killed."""
+
+    name = "fateful"
+    deaths = 1
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        told = self.on_progress or (lambda now: None)
+
+        def report(now: Progress) -> None:
+            told(now)
+            if now.step == 7 and self.run is not None:
+                died = len(list(self.run.glob("died-*")))
+                if died < self.deaths:
+                    (self.run / f"died-{died}").touch()
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    time.sleep(60)
+
+        self.on_progress = report
+
+
+class Fatal(Fateful):
+    """And in each one after that."""
+
+    name = "fatal"
+    deaths = 100
