@@ -21,7 +21,9 @@ def test_the_stored_layout_is_made_again(name: str, tmp_path: Path) -> None:
     packaged = (files("powerphase.report") / "layouts" / f"{name}.npz").read_bytes()
     with np.load(BytesIO(packaged)) as stored, np.load(tmp_path / f"{name}.npz") as made:
         assert str(made["topology"]) == str(stored["topology"])
-        np.testing.assert_allclose(*(one["position"] / LATTICE for one in (made, stored)), atol=0.01)
+        np.testing.assert_allclose(
+            made["position"] / LATTICE, stored["position"] / LATTICE, atol=0.01
+        )
 
 
 @pytest.mark.parametrize("name", CATALOG)
