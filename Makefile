@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test check fix results clean
+.PHONY: quickstart test check fix results layouts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -25,6 +25,10 @@ fix: $(VENV)/.installed-dev
 # The tables of docs/results.md, after rows were added.
 results: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.page_of_results
+
+# Where networks are drawn; one of them after the other, a few minutes in all.
+layouts: $(VENV)/.installed
+	$(BIN)/python -c 'from pathlib import Path; from powerphase.report.drawing import store_layouts; store_layouts(Path("src/powerphase/report/layouts"))'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "powerphase needs Python 3.11 or newer: make PYTHON=python3.12")'

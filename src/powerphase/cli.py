@@ -506,6 +506,36 @@ def safety(
 
 
 @app.command()
+def figure(
+    name: Annotated[str, typer.Argument(help="archetypes, voltages, bus-safety, …")],
+    grid: Annotated[str | None, typer.Option(help="By default polish2383.")] = None,
+    models: Annotated[str | None, typer.Option(help="Names with commas between them.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of rows, where a model has several.")] = None,
+    bus: Annotated[int | None, typer.Option(help="Its number, for voltages.")] = None,
+    score: Annotated[str | None, typer.Option(help="Of voltages, for safety-fidelity.")] = None,
+    signals: Annotated[
+        str | None, typer.Option(help="synthetic, opsd, or a file, for archetypes.")
+    ] = None,
+    edition: Annotated[str, typer.Option(help="The edition of the data of our rows.")] = "opsd-r",
+    results: Annotated[Path, typer.Option(help="A tree of results.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="The folder for the files.")] = Path("figures"),
+    format: Annotated[str, typer.Option(help="With commas between them.")] = "pdf,svg,png",
+) -> None:
+    """Draw a figure of the paper from the rows that are there, as PDF, SVG and PNG.
+
+    Example: `powerphase figure voltages --grid polish2383 --models powerforge,factorforge`
+    """
+    from powerphase.report.figures import Options, figure_of, write_figure
+
+    named = models.split(",") if models is not None else None
+    drawn = figure_of(name, Options((results,), edition, grid, named, seed, bus, score, signals))
+    files = write_figure(drawn, out, format.split(","))
+    for note in drawn.notes:
+        console.print(note, soft_wrap=True)
+    console.print(f"written to {', '.join(map(str, files))}", soft_wrap=True)
+
+
+@app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Where to.")] = Path("data/quickstart"),
 ) -> None:

@@ -14,7 +14,8 @@
     ├── ConfigError        options that a model does not know or cannot take
     ├── TrainingError      a training that cannot begin or go on
     ├── CheckpointError    saved weights that are broken, or of another model or grid
-    └── ResultError        a result row that cannot be trusted
+    ├── ResultError        a result row that cannot be trusted
+    └── FigureError        a figure that cannot be drawn or written
 
 A message says where, what was found, what was needed and what to do. The command line prints it as
 one sentence; `--debug` shows the traceback.
@@ -117,3 +118,7 @@ class CheckpointError(PowerphaseError):
 
 class ResultError(PowerphaseError):
     """A result row or its sidecar that is broken, inconsistent or of another schema."""
+
+
+class FigureError(PowerphaseError):
+    """A figure that cannot be drawn from what is there, or not written."""

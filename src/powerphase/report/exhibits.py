@@ -1,0 +1,130 @@
+"""The rows that a figure shows: those of one grid, one for each model, with their arrays."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Shaped
+
+from powerphase.errors import ResultError, UnknownName
+from powerphase.records.result import Result, read_result, read_sidecar
+from powerphase.report.figure_style import LOOKS
+from powerphase.report.leaderboard import KINDS
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A row and where it was read."""
+
+    row: Result
+    file: Path
+
+    @cached_property
+    def _arrays(self) -> dict[str, Shaped[np.ndarray, "..."]]:
+        return read_sidecar(self.file)
+
+    def array(self, name: str) -> Shaped[np.ndarray, "..."]:
+        """An array that lies beside the row."""
+        if name not in self._arrays:
+            file = self.file.with_suffix(".npz")
+            raise ResultError(f"{file}: holds no array {name!r}; score the forecast again")
+        return self._arrays[name]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The models of a figure in order; a model without a row has none here."""
+
+    exhibits: dict[str, Exhibit | None]
+    notes: tuple[str, ...]
+    """What a reader of the figure must be told about the choice."""
+
+    @property
+    def found(self) -> dict[str, Exhibit]:
+        """Those that have a row."""
+        return {name: one for name, one in self.exhibits.items() if one is not None}
+
+
+def exhibits_on(results: Iterable[Path], grid: str, edition: str) -> list[Exhibit]:
+    """All rows of the grid and edition in the files and folders, scored on the same windows."""
+    files = sorted({file for path in results for file in _row_files(path)})
+    chosen = [file for file in files if _home(file) == (edition, grid)]
+    if not chosen:
+        known = sorted({_home(file)[1] for file in files if _home(file)[0] == edition})
+        if known and grid not in known:
+            raise UnknownName.among("row of edition " + edition + " on grid", grid, known)
+        editions = ", ".join(sorted({_home(file)[0] for file in files})) or "none"
+        raise ResultError(
+            f"no row of edition {edition!r} on {grid}, editions found: {editions}; name a tree of "
+            "results with --results or another --edition"
+        )
+    exhibits = [Exhibit(read_result(file), file) for file in chosen]
+    first = exhibits[0]
+    for one in exhibits:
+        if _data(one.row) != _data(first.row):
+            raise ResultError(
+                f"{one.file}: scored on other data or windows than {first.file}; name one tree of "
+                "results with --results"
+            )
+    return exhibits
+
+
+def select(
+    exhibits: Sequence[Exhibit], models: Sequence[str] | None, first: Sequence[str], most: int,
+    seed: int,
+) -> Selection:  # fmt: skip
+    """The rows of `models`; by default of those in `first`, then of others, `most` in all."""
+    rows: dict[str, Exhibit] = {}
+    for one in sorted(exhibits, key=lambda one: (one.row.seed != seed, one.row.seed)):
+        rows.setdefault(one.row.name, one)
+    grid = exhibits[0].row.grid
+    if models is not None:
+        chosen = [known_model(name, rows) for name in dict.fromkeys(models)]
+        if len(chosen) > most:
+            raise ResultError(f"{len(chosen)} models, but the figure shows at most {most}")
+    else:
+        others = sorted((name for name in rows if "+" not in name), key=_order)
+        chosen = list(dict.fromkeys([name for name in (*first, *others) if name in rows]))[:most]
+    missing = [name for name in (models or first) if name not in rows]
+    notes = without_rows(missing, grid)
+    notes += [
+        f"{name} is shown with seed {rows[name].row.seed}, as it has no row with seed {seed}"
+        for name in chosen
+        if name in rows and rows[name].row.seed != seed and name not in KINDS
+    ]
+    return Selection({name: rows.get(name) for name in chosen}, tuple(notes))
+
+
+def known_model(name: str, rows: Iterable[str]) -> str:
+    """The name, if it is that of a row or of a model that may get one."""
+    if name not in LOOKS and name not in rows:
+        raise UnknownName.among("model", name, {*LOOKS, *rows})
+    return name
+
+
+def without_rows(names: Sequence[str], grid: str) -> list[str]:
+    """What to say of models that cannot be shown, if there are any."""
+    return [f"no row on {grid} is there for {', '.join(names)}"] if names else []
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    kind = ("model", "reference", "oracle").index(KINDS.get(name, "model"))
+    return kind, list(LOOKS).index(name) if name in LOOKS else len(LOOKS), name
+
+
+def _row_files(path: Path) -> list[Path]:
+    found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
+    if not found:
+        raise ResultError(f"{path}: no results here; name a result's file or a folder of them")
+    return [file.parent.resolve() / file.name for file in found]
+
+
+def _home(file: Path) -> tuple[str, str]:
+    """The edition and the grid that a row's place says."""
+    return file.parent.parent.name, file.parent.name
+
+
+def _data(row: Result) -> tuple[object, ...]:
+    return row.task, row.task_version, row.fingerprint, row.windows

@@ -1,0 +1,110 @@
+"""How figures look: sizes of print, and one colour, marker and dash for each model everywhere.
+
+The colours are those of Okabe and Ito and of Tol's muted scheme, which people with any of the usual
+forms of colour blindness tell apart. Markers and dashes do so in grey.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+COLUMN_IN, PAGE_IN = 3.3, 7.0
+"""Widths of a column and of a page."""
+
+STYLE: Mapping[str, Any] = MappingProxyType(
+    {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica", "sans-serif"],
+        "font.size": 7,
+        "axes.titlesize": 7,
+        "axes.labelsize": 7,
+        "legend.fontsize": 6.5,
+        "xtick.labelsize": 6.5,
+        "ytick.labelsize": 6.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.6,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "lines.linewidth": 1.1,
+        "lines.markersize": 4.5,
+        "legend.frameon": False,
+        "legend.handlelength": 2.4,
+        "figure.constrained_layout.use": True,
+        "savefig.dpi": 300,
+        "pdf.fonttype": 42,  # fonts go into the file, as publishers ask
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "powerphase",  # equal figures get equal files
+    }
+)
+
+TRUTH, LIMIT = "#000000", "#8c8c8c"
+"""The colours of what happened and of the band's limits."""
+
+Dashes = tuple[int, ...]
+SOLID: Dashes = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a model is shown."""
+
+    title: str
+    colour: str
+    marker: str
+    dashes: Dashes = SOLID
+
+
+LOOKS: Mapping[str, Look] = MappingProxyType(
+    {
+        "powerforge": Look("PowerForge", "#0072B2", "o"),
+        "factorforge": Look("FactorForge", "#D55E00", "D", (6, 1)),
+        "tactis-2": Look("TACTiS-2", "#009E73", "^", (4, 1, 1, 1)),
+        "transformer-tempflow": Look("Trans-TempFlow", "#56B4E9", "P", (3, 1)),
+        "timemcl": Look("TimeMCL", "#CC79A7", "v", (5, 2)),
+        "timeprism": Look("TimePrism", "#E69F00", "s", (2, 1)),
+        "tempflow": Look("TempFlow", "#117733", "<", (1, 1)),
+        "ets": Look("ETS", "#999933", "p", (6, 2, 2, 2)),
+        "deepar": Look("DeepAR", "#882255", "X", (1, 2)),
+        "timegrad": Look("TimeGrad", "#332288", "h", (4, 2, 1, 2)),
+        "climatology": Look("climatology", "#555555", "*", (3, 2)),
+        "last-week": Look("last week", "#777777", ">", (1, 1)),
+        "last-7-days": Look("last 7 days", "#999999", "d", (5, 1, 1, 1, 1, 1)),
+        "oracle": Look("oracle", "#000000", "+", (1, 3)),
+    }
+)
+
+SPARE = (
+    Look("", "#AA4499", "8", (2, 2)),
+    Look("", "#44AA99", "H", (6, 1, 2, 1)),
+    Look("", "#DDCC77", "1", (3, 3)),
+    Look("", "#CC6677", "2", (8, 2)),
+    Look("", "#88CCEE", "3", (1, 4)),
+    Look("", "#661100", "4", (8, 1, 1, 1)),
+)
+
+
+def looks_of(names: Iterable[str]) -> dict[str, Look]:
+    """A look for each name; models that are not known here, and variants, share out the spare."""
+    looks: dict[str, Look] = {}
+    spared = 0
+    for name in names:
+        if name in LOOKS:
+            looks[name] = LOOKS[name]
+        else:
+            model, *variant = name.split("+")
+            title = LOOKS[model].title if model in LOOKS else model
+            looks[name] = replace(SPARE[spared % len(SPARE)], title="+".join([title, *variant]))
+            spared += 1
+    return looks
+
+
+def day_name(day: np.datetime64) -> str:
+    """A day without its year, in English wherever the machine stands."""
+    date = day.astype("datetime64[D]").item()
+    months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+    weekdays = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+    return f"{weekdays[date.weekday()]} {date.day} {months[date.month - 1]}"

@@ -1,0 +1,171 @@
+"""What figures draw. Imported only where matplotlib is installed; `figures` has the names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MultipleLocator
+
+from powerphase.axes import STEP_S
+from powerphase.records.scores import SCORES
+from powerphase.report.exhibits import Exhibit
+from powerphase.report.figure_style import (
+    COLUMN_IN,
+    LIMIT,
+    LOOKS,
+    PAGE_IN,
+    Look,
+    day_name,
+    looks_of,
+)
+from powerphase.report.leaderboard import Board, Entry
+from powerphase.synthesis.archetypes import ARCHETYPES, shapes
+from powerphase.synthesis.signals import Signals
+
+FIRST_DAY, N_DAYS = np.datetime64("2015-04-14"), 3
+"""A Tuesday in April: the paper shows three days of that month, and not which."""
+SHAPE_LOOKS = {
+    "baseline": Look("baseline", "#000000", ""),
+    "industrial": Look("industrial", "#0072B2", "", (6, 2)),
+    "pv": Look("PV", "#E69F00", "", (4, 1, 1, 1)),
+    "wind": Look("wind", "#009E73", "", (2, 1)),
+    "ev": Look("EV", "#D55E00", "", (1, 1)),
+}
+STROKES = "+1234"
+"""Markers without an inside, which a rim would hide."""
+WORST = 200
+FLOOR = 1e-6
+"""Below it a bus's score counts as none on a logarithmic axis."""
+HOURS_PER_STEP = STEP_S / 3600
+
+
+def archetypes(signals: Signals) -> Figure:
+    """The five load shapes over three days, of unit mean over the whole record."""
+    first = int(np.searchsorted(signals.time, FIRST_DAY.astype("datetime64[s]")))
+    steps = slice(first, first + round(N_DAYS * 24 / HOURS_PER_STEP))
+    figure = Figure(figsize=(COLUMN_IN, 2.0))
+    axes = figure.subplots()
+    hour = np.arange(steps.stop - steps.start) * HOURS_PER_STEP
+    for name, shape in zip(ARCHETYPES, shapes(signals)[steps].T, strict=True):
+        look = SHAPE_LOOKS[name]
+        axes.plot(hour, shape, color=look.colour, dashes=look.dashes, label=look.title)
+    axes.axhline(0, color=LIMIT, linewidth=0.5)
+    for midnight in range(24, 24 * N_DAYS, 24):
+        axes.axvline(midnight, color=LIMIT, linewidth=0.5, dashes=(2, 2))
+    axes.set(xlim=(0, 24 * N_DAYS), ylabel="load / its mean")
+    names = [day_name(FIRST_DAY + day) for day in range(N_DAYS)]
+    axes.set_xticks([24 * day + 12 for day in range(N_DAYS)], names)
+    axes.tick_params(axis="x", length=0)
+    axes.yaxis.set_major_locator(MultipleLocator(0.5))
+    figure.legend(loc="outside upper center", ncols=5, columnspacing=1.0, handlelength=1.8)
+    return figure
+
+
+def survival(
+    per_bus: Float[np.ndarray, " N"],
+) -> tuple[Float[np.ndarray, " x"], Float64[np.ndarray, " x"]]:
+    """The values that occur, and the share of buses above each."""
+    x = np.unique(per_bus)
+    return x, 1 - np.searchsorted(np.sort(per_bus), x, side="right") / len(per_bus)
+
+
+def bus_safety(exhibits: Mapping[str, Exhibit]) -> Figure:
+    """How many buses exceed a Safety_mBrier, and the worst of them."""
+    figure = Figure(figsize=(PAGE_IN, 2.5))
+    left, right = figure.subplots(1, 2)
+    for name, look in looks_of(exhibits).items():
+        per_bus = exhibits[name].array("by_bus/safety_mbrier")
+        line: dict[str, Any] = {"color": look.colour, "dashes": look.dashes, "label": look.title}
+        x, share = survival(per_bus)
+        above = x > FLOOR
+        shares = [(per_bus > FLOOR).mean(), *share[above]]
+        left.step([FLOOR, *x[above]], shares, where="post", **line)
+        worst = np.sort(per_bus)[::-1][:WORST]
+        right.plot(np.arange(1, len(worst) + 1), worst, **line)
+    n_buses, n_worst = len(per_bus), len(worst)
+    left.set(xscale="log", yscale="log", xlim=(FLOOR, 1))
+    left.set_ylim(bottom=0.7 / n_buses)
+    left.set(xlabel="Safety_mBrier x of a bus", ylabel="share of buses above x")
+    left.set_title("(a) how many buses", loc="left")
+    right.set(xscale="log", xlim=(1, n_worst), xlabel="rank of the bus", ylabel="Safety_mBrier")
+    right.set_ylim(bottom=0)
+    ranks = [rank for rank in (1, 10, 100) if rank <= n_worst]
+    right.set_xticks(ranks, [str(rank) for rank in ranks])
+    right.set_title(f"(b) the worst {n_worst} of {n_buses:,} buses", loc="left")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(6, len(labels)))
+    return figure
+
+
+def safety_fidelity(board: Board, score: str) -> Figure:
+    """Each model by its CRPS and another score; the paper's, of other data, in their own panel."""
+    titles = (f"our rows, edition {board.edition}", "the paper's, on its own data")
+    groups = [group for group in zip(titles, (board.entries, board.paper), strict=True) if group[1]]
+    entries = (*board.entries, *board.paper)
+    looks = looks_of([*LOOKS, *(one.name for one in entries)])
+    figure = Figure(figsize=(PAGE_IN if len(groups) > 1 else COLUMN_IN, 3.0))
+    panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, (title, group) in zip(panels, groups, strict=True):
+        for one in group:
+            _draw_point(axes, looks[one.name], one, score)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("CRPS (lower is better)")
+    _stretch(panels[0], [one.mean[score] or 0.0 for one in entries])
+    panels[0].set(xscale="log", ylabel=f"{SCORES[score].title} [{SCORES[score].unit}]")
+    shown = {one.name for one in entries}
+    handles = [_marker(look) for name, look in looks.items() if name in shown]
+    columns = 7 if len(groups) > 1 else 3
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=1)
+    return figure
+
+
+def reliability(exhibits: Mapping[str, Exhibit]) -> Figure:
+    """How often voltages left the band that were forecast to do so with probability p."""
+    figure = Figure(figsize=(COLUMN_IN, 3.2))
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="0.8", linewidth=2.5, zorder=1)
+    for name, look in looks_of(exhibits).items():
+        points, probability, violated = exhibits[name].array("reliability").T
+        filled = points > 0
+        axes.plot(
+            probability[filled], violated[filled], color=look.colour, dashes=look.dashes,
+            marker=look.marker, markersize=3, label=look.title,
+        )  # fmt: skip
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+    axes.set(xlabel="forecast probability of leaving the band", ylabel="share that left it")
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def _marker(look: Look) -> Line2D:
+    """A model's marker; its white rim keeps models apart that lie on one another."""
+    rim = (look.colour, 1.0) if look.marker in STROKES else ("white", 0.4)
+    return Line2D(
+        [], [], color=look.colour, marker=look.marker, linestyle="none", label=look.title,
+        markersize=9 if look.marker == "*" else 6, markeredgecolor=rim[0], markeredgewidth=rim[1],
+    )  # fmt: skip
+
+
+def _draw_point(axes: Axes, look: Look, one: Entry, score: str) -> None:
+    """A model with the deviations over its seeds, where there are several."""
+    x, y = (np.array([one.mean[name]], dtype=float) for name in ("crps", score))
+    bars: dict[str, Any] = {"color": look.colour, "linestyle": "none", "elinewidth": 0.6}
+    axes.errorbar(x, y, xerr=one.std["crps"], yerr=one.std[score], **bars)
+    marker = _marker(look)
+    marker.set_data(x, y)
+    axes.add_line(marker)
+
+
+def _stretch(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic vertical axis, linear near zero where a model has no score at all."""
+    if min(values) > 0:
+        axes.set_yscale("log")
+        return
+    smallest = min((value for value in values if value > 0), default=1.0)
+    decade = 10.0 ** np.floor(np.log10(smallest))
+    axes.set_yscale("symlog", linthresh=decade)
+    axes.set_ylim(bottom=-0.3 * decade)

@@ -1,0 +1,78 @@
+"""Drawings: stored layouts are what the code makes, and belong to one set of connections."""
+
+from dataclasses import replace
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerphase.grid.case import BASE_KV, BR_STATUS
+from powerphase.grid.catalog import CATALOG, load_grid
+from powerphase.report import drawing
+from powerphase.report.drawing import draw, drawing_of, store_layouts, stored_position
+from powerphase.report.network_layout import LATTICE, layout, unique_pairs
+
+
+@pytest.mark.parametrize("name", ["ieee14", "ieee57"])
+def test_the_stored_layout_is_made_again(name: str, tmp_path: Path) -> None:
+    store_layouts(tmp_path, [name])
+    packaged = (files("powerphase.report") / "layouts" / f"{name}.npz").read_bytes()
+    with np.load(BytesIO(packaged)) as stored, np.load(tmp_path / f"{name}.npz") as made:
+        assert str(made["topology"]) == str(stored["topology"])
+        np.testing.assert_allclose(
+            made["position"] / LATTICE, stored["position"] / LATTICE, atol=0.01
+        )
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_catalogued_grid_has_a_layout_of_distinct_points(name: str) -> None:
+    grid = load_grid(name)
+    pairs = unique_pairs(grid.branch_rows[grid.branch_on])
+    position = stored_position(name, grid.n_buses, pairs)
+    assert position is not None
+    assert len(np.unique(position, axis=0)) == grid.n_buses
+    assert position.min() == 0
+    assert position.max() == LATTICE
+
+
+def test_a_drawing_has_the_case_files_buses_voltages_and_connections() -> None:
+    grid, drawn = load_grid("ieee300"), drawing_of("ieee300")
+    assert drawn is not None
+    np.testing.assert_array_equal(drawn.bus_id, grid.bus_id)
+    np.testing.assert_array_equal(drawn.base_kv, grid.bus[:, BASE_KV])
+    wanted = {frozenset(ends) for ends in grid.branch_rows[grid.branch_on].tolist()}
+    assert sorted(map(sorted, wanted)) == drawn.branches.tolist()
+
+
+def test_a_grid_that_the_catalogue_lacks_has_no_drawing_by_name() -> None:
+    assert drawing_of("my-own") is None
+
+
+def test_a_grid_of_another_name_is_drawn_by_the_same_rule() -> None:
+    grid = replace(load_grid("ieee14"), name="my-own")
+    drawn, stored = draw(grid), drawing_of("ieee14")
+    assert stored is not None
+    assert drawn.grid == "my-own"
+    np.testing.assert_allclose(drawn.x, stored.x, atol=0.01)
+    np.testing.assert_allclose(drawn.y, stored.y, atol=0.01)
+
+
+def test_a_stored_layout_is_not_used_for_other_connections() -> None:
+    grid = load_grid("ieee14")
+    branch = grid.branch.copy()
+    branch[0, BR_STATUS] = 0
+    changed = replace(grid, branch=branch)
+    drawn = draw(changed)
+    expected = layout(14, changed.branch_rows[changed.branch_on])
+    np.testing.assert_array_equal(np.stack([drawn.x, drawn.y], axis=1), expected)
+    assert len(drawn.branches) == len(draw(grid).branches) - 1
+
+
+def test_a_stored_layout_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(drawing, "on_lattice", refuse)
+    assert drawing_of("pegase9241") is not None
