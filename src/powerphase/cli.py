@@ -431,6 +431,9 @@ def leaderboard(
 ) -> None:
     """Rank what was scored, grid by grid; by default all rows under results/.
 
+    With --statistics, say which differences are more than noise; with --recompute, score every
+    forecast that is there again and say which rows still hold.
+
     Example: `powerphase leaderboard results --format markdown`
     """
     from powerphase.records.failure import read_failures
@@ -458,14 +461,12 @@ def leaderboard(
     standings.check_other(boards, against)
     scores = tuple(score or standings.TESTED)
     if pairs:
-        every = ((board, name) for board in boards for name in scores)
-        matrices = (standings.pairs_sheet(board, name) for board, name in every)
-        show_sheets(format, lambda: matrices, lambda: standings.pairs_as_csv(boards, scores))
+        every = (boards, scores)
+        sheets, as_csv = standings.pairs_sheets, standings.pairs_as_csv
+        show_sheets(format, lambda: sheets(*every), lambda: as_csv(*every))
     else:
-        question = (boards, scores, against)
-        show_sheets(
-            format, lambda: standings.sheets(*question), lambda: standings.as_csv(*question)
-        )
+        one = (boards, scores, against)
+        show_sheets(format, lambda: standings.sheets(*one), lambda: standings.as_csv(*one))
 
 
 @app.command()

@@ -83,6 +83,26 @@ def test_the_last_digits_may_differ_and_those_before_may_not(rows: tuple[Result,
     assert list(differences(with_crps(rows[0], 1 + 1.1e-5), rows[0])) != []
 
 
+def with_bias(row: Result, bias: float) -> Result:
+    """The row with this excursion bias in every window."""
+    n_windows = len(row.windows)
+    return replace(
+        row,
+        scores=row.scores | {"excursion_error": 1e-3, "excursion_bias": bias},
+        by_window=row.by_window
+        | {"excursion_error": [1e-3] * n_windows, "excursion_bias": [bias] * n_windows},
+        by_type=row.by_type
+        | {"V": row.by_type["V"] | {"excursion_error": 1e-3, "excursion_bias": bias}},
+    )
+
+
+def test_a_bias_is_as_exact_as_the_excursions_that_cancel_in_it(
+    rows: tuple[Result, Result],
+) -> None:
+    assert list(differences(with_bias(rows[0], 1e-7), with_bias(rows[0], 1.09e-7))) == []
+    assert list(differences(with_bias(rows[0], 1e-7), with_bias(rows[0], 1.2e-7))) != []
+
+
 def test_a_number_that_is_not_there_again_differs(rows: tuple[Result, Result]) -> None:
     lacking = replace(
         rows[0],

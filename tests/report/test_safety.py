@@ -208,6 +208,13 @@ def test_tables_say_what_was_found(tmp_path: Path) -> None:
     assert line in overview.as_markdown()
 
 
+def test_one_grid_leaves_out_the_others(tmp_path: Path) -> None:
+    write_result(scored("ets", 0.1, 0.1, 0.1, grid="ieee14", fingerprint="f" * 64), {}, tmp_path)
+    rows = find_results([tree(tmp_path)])
+    assert [one.board.grid for one in safety(rows, "synthetic")] == ["activsg500", "ieee14"]
+    assert [g.board.grid for g in safety(rows, "synthetic", "activsg500")] == ["activsg500"]
+
+
 def test_what_has_no_rows_is_refused_by_name(tmp_path: Path) -> None:
     rows = find_results([tree(tmp_path)])
     with pytest.raises(UnknownName, match="'opsd-r'; did you mean synthetic"):

@@ -100,6 +100,11 @@ def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) ->
     )
 
 
+def pairs_sheets(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> list[Sheet]:
+    """For each board and score, every competing entry beside every other."""
+    return [pairs_sheet(board, score) for board in boards for score in scores]
+
+
 def pairs_sheet(board: Board, score: str) -> Sheet:
     """Every competing entry beside every other: < better, > worse, ≈ noise."""
     _check_score(score)
