@@ -8,7 +8,13 @@ from scipy.sparse.csgraph import laplacian, shortest_path
 
 from powerphase.errors import CaseError
 from powerphase.grid.catalog import load_grid
-from powerphase.report.network_layout import LATTICE, layout, on_lattice, unique_pairs
+from powerphase.report.network_layout import (
+    LATTICE,
+    _snapped,
+    layout,
+    on_lattice,
+    unique_pairs,
+)
 
 NOTHING = np.empty((0, 2), dtype=np.int64)
 
@@ -109,6 +115,13 @@ def test_a_layout_lies_on_its_lattice() -> None:
     np.testing.assert_array_equal(
         np.round(layout(n, pairs) * LATTICE).astype(np.uint16), on_lattice(n, pairs)
     )
+
+
+def test_buses_that_fall_on_one_point_get_neighbouring_ones() -> None:
+    points = _snapped(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]))
+    assert len(np.unique(points, axis=0)) == 5
+    assert points[:3].max() <= 1
+    assert points[3:].min() >= LATTICE - 1
 
 
 def test_a_branch_that_ends_nowhere_is_refused() -> None:
