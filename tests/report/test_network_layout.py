@@ -1,5 +1,7 @@
 """Layouts: inside the square, apart, repeatable, and truer to the network than others."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -55,7 +57,7 @@ def test_every_bus_of_a_grid_has_a_point_of_its_own_in_the_square(name: str) -> 
 
 
 def test_a_network_is_laid_out_the_same_way_every_time() -> None:
-    n, pairs = connections("ieee118")
+    n, pairs = connections("ieee57")
     np.testing.assert_array_equal(layout(n, pairs), layout(n, pairs))
 
 
@@ -78,6 +80,20 @@ def test_a_ring_is_drawn_round() -> None:
     place = layout(24, ring(24))
     radius = np.linalg.norm(place - place.mean(axis=0), axis=1)
     assert radius.min() > 0.95 * radius.max()
+
+
+def turns_left(a: NDArray[np.floating], b: NDArray[np.floating], c: NDArray[np.floating]) -> bool:
+    return bool((b[0] - a[0]) * (c[1] - a[1]) > (b[1] - a[1]) * (c[0] - a[0]))
+
+
+def test_a_planar_grid_of_few_buses_is_drawn_without_crossings() -> None:
+    n, pairs = connections("ieee14")
+    place = layout(n, pairs).astype(float)
+    for one, other in combinations(pairs, 2):
+        if set(one).isdisjoint(other):
+            (a, b), (c, d) = place[one], place[other]
+            parted = turns_left(a, b, c) != turns_left(a, b, d)
+            assert not (parted and turns_left(c, d, a) != turns_left(c, d, b))
 
 
 def test_most_of_the_square_is_used() -> None:
