@@ -1,5 +1,7 @@
 """Layouts: inside the square, apart, repeatable, and truer to the network than others."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -8,7 +10,13 @@ from scipy.sparse.csgraph import laplacian, shortest_path
 
 from powerphase.errors import CaseError
 from powerphase.grid.catalog import load_grid
-from powerphase.report.network_layout import LATTICE, layout, on_lattice, unique_pairs
+from powerphase.report.network_layout import (
+    LATTICE,
+    _snapped,
+    layout,
+    on_lattice,
+    unique_pairs,
+)
 
 NOTHING = np.empty((0, 2), dtype=np.int64)
 
@@ -49,7 +57,7 @@ def test_every_bus_of_a_grid_has_a_point_of_its_own_in_the_square(name: str) -> 
 
 
 def test_a_network_is_laid_out_the_same_way_every_time() -> None:
-    n, pairs = connections("ieee118")
+    n, pairs = connections("ieee57")
     np.testing.assert_array_equal(layout(n, pairs), layout(n, pairs))
 
 
@@ -72,6 +80,20 @@ def test_a_ring_is_drawn_round() -> None:
     place = layout(24, ring(24))
     radius = np.linalg.norm(place - place.mean(axis=0), axis=1)
     assert radius.min() > 0.95 * radius.max()
+
+
+def turns_left(a: NDArray[np.floating], b: NDArray[np.floating], c: NDArray[np.floating]) -> bool:
+    return bool((b[0] - a[0]) * (c[1] - a[1]) > (b[1] - a[1]) * (c[0] - a[0]))
+
+
+def test_a_planar_grid_of_few_buses_is_drawn_without_crossings() -> None:
+    n, pairs = connections("ieee14")
+    place = layout(n, pairs).astype(float)
+    for one, other in combinations(pairs, 2):
+        if set(one).isdisjoint(other):
+            (a, b), (c, d) = place[one], place[other]
+            parted = turns_left(a, b, c) != turns_left(a, b, d)
+            assert not (parted and turns_left(c, d, a) != turns_left(c, d, b))
 
 
 def test_most_of_the_square_is_used() -> None:
@@ -109,6 +131,13 @@ def test_a_layout_lies_on_its_lattice() -> None:
     np.testing.assert_array_equal(
         np.round(layout(n, pairs) * LATTICE).astype(np.uint16), on_lattice(n, pairs)
     )
+
+
+def test_buses_that_fall_on_one_point_get_neighbouring_ones() -> None:
+    points = _snapped(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]))
+    assert len(np.unique(points, axis=0)) == 5
+    assert points[:3].max() <= 1
+    assert points[3:].min() >= LATTICE - 1
 
 
 def test_a_branch_that_ends_nowhere_is_refused() -> None:

@@ -31,6 +31,8 @@ FURTHEST, NEAREST = 4.0, 0.02
 PUSH = 0.2
 PIVOTS = 100
 ANGLES = 90
+SMALL, TRIALS = 300, 8
+"""Up to so many buses, the layout with fewest crossings of so many is taken."""
 MARGIN = 2.0
 """Between two islands, in branches."""
 
@@ -82,15 +84,39 @@ def _settled(links: csr_array) -> Float64[np.ndarray, "N 2"]:
     upper = links.tocoo()
     pairs = np.stack(upper.coords, axis=1).astype(np.int64)
     pairs = pairs[pairs[:, 0] < pairs[:, 1]]
-    place = _start(links)
+    trials = [_at_rest(links, pairs, seed) for seed in range(TRIALS if n_buses <= SMALL else 1)]
+    if len(trials) > 1:
+        trials.sort(key=lambda place: _crossings(place, pairs))
+    return _turned(trials[0])
+
+
+def _at_rest(
+    links: csr_array, pairs: Int[np.ndarray, "pairs 2"], seed: int
+) -> Float64[np.ndarray, "N 2"]:
+    """The buses where nothing moves them any more, from the start that the seed shakes."""
+    place = _start(links, seed)
     place /= np.median(np.hypot(*(place[pairs[:, 0]] - place[pairs[:, 1]]).T))
     # Last digits differ between machines, and hundreds of rounds would make pictures differ.
     place, longest = np.round(place, 6), np.round(np.geomspace(FURTHEST, NEAREST, ROUNDS), 6)
-    _settle(place, pairs, longest, PUSH, max(2, ceil(2 * n_buses**0.25)))
-    return _turned(place)
+    _settle(place, pairs, longest, PUSH, max(2, ceil(2 * len(place) ** 0.25)))
+    return place
 
 
-def _start(links: csr_array) -> Float64[np.ndarray, "N 2"]:
+def _crossings(place: Float64[np.ndarray, "N 2"], pairs: Int[np.ndarray, "pairs 2"]) -> int:
+    """How many pairs of branches cross."""
+    start, end = place[pairs[:, 0]], place[pairs[:, 1]]
+    along = end - start
+    sides = [
+        np.sign(along[:, None, 0] * (other[None, :, 1] - start[:, None, 1])
+                - along[:, None, 1] * (other[None, :, 0] - start[:, None, 0]))
+        for other in (start, end)
+    ]  # fmt: skip
+    parted = sides[0] * sides[1] < 0
+    meeting = (pairs[:, None, :, None] == pairs[None, :, None, :]).any(axis=(2, 3))
+    return int((parted & parted.T & ~meeting).sum()) // 2
+
+
+def _start(links: csr_array, seed: int) -> Float64[np.ndarray, "N 2"]:
     """Places from the distances to pivots, shaken so that no two are alike."""
     n_buses = links.shape[0]
     squared = _distances(links).T ** 2
@@ -99,7 +125,7 @@ def _start(links: csr_array) -> Float64[np.ndarray, "N 2"]:
     vectors = vectors[:, -2:] * np.sign(vectors[np.abs(vectors[:, -2:]).argmax(axis=0), [-2, -1]])
     place = centred @ vectors
     place *= n_buses / np.maximum(np.linalg.norm(place, axis=0), 1e-9)
-    return place + stream(0, "layout").normal(size=(n_buses, 2))
+    return place + stream(seed, "layout").normal(size=(n_buses, 2))
 
 
 def _distances(links: csr_array) -> Float64[np.ndarray, "pivots N"]:
