@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from powerphase.records.failure import Failure
 
 UNKNOWN = "–"
+REDRAWN_S = 0.5
 
 
 class BenchDisplay:
@@ -29,6 +30,7 @@ class BenchDisplay:
     def __init__(self) -> None:
         self._live: Live | None = None
         self._left: tuple[int, str] = (-1, "")
+        self._drawn = 0.0
 
     def __enter__(self) -> "BenchDisplay":
         return self
@@ -65,18 +67,20 @@ class BenchDisplay:
 
     def tick(self, bench: "Bench") -> None:
         """Draw the table anew."""
-        if not problems.is_terminal:
+        if not problems.is_terminal or monotonic() - self._drawn < REDRAWN_S:
             return
         if self._live is None:
             self._live = Live(console=problems, auto_refresh=False, transient=True)
             self._live.start()
+        self._drawn = monotonic()
         self._live.update(self._table(bench), refresh=True)
 
     def _table(self, bench: "Bench") -> Table:
         done, failed = len(bench.plan.done), len(bench.failures)
         left = len(bench.queue) + len(bench.running)
         title = f"{done} done, {failed} failed, {left} left{self._time_left(bench, done + failed)}"
-        table = Table("cell", "", "step", "validation", "time", title=title, title_justify="left")
+        table = Table("cell", "", "step", "validation", "time", title=title, box=None)
+        table.title_justify = "left"
         for work in bench.running.values():
             now = work.process.progress
             doing = "measuring" if work.is_measuring else now.get("at", "beginning")
@@ -136,7 +140,7 @@ def show_failures(failures: Sequence["Failure"]) -> None:
     if not failures:
         console.print("all cells are done")
         return
-    console.print(f"{len(failures)} cells failed; run the same command again to retry them:")
+    console.print(f"failed: {len(failures)}; the same command tries them again")
     for failure in failures:
         console.print(f"  {failure.path}: {failure.sentence}", soft_wrap=True)
 

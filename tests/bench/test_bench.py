@@ -1,17 +1,13 @@
 """A bench in full: rows of what is good, records of what is bad, and nothing lost in between."""
 
 import json
-import os
 import resource
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import Result as Done
 from typer.testing import CliRunner
@@ -19,14 +15,10 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.bench import children
 from powerphase.bench.bench import locked
-from powerphase.bench.children import Child, Outcome
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
+from powerphase.bench.children import Child
 from powerphase.records.failure import Failure, read_failures
 from powerphase.records.result import Result, read_results
-from powerphase.task.windows import Task
 from tests.bench.conftest import TOYS
-from tests.bench.toy_models import ToyNet
 
 FOLDER = Path("powerphase-day-ahead") / "exact" / "ieee14"
 GOOD, BAD = ("Steady", "Plain"), ("Raises", "NotNumbers", "WrongShape", "Exits", "IsKilled")
@@ -50,6 +42,8 @@ def told(row: Result) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def mixed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     place = tmp_path_factory.mktemp("mixed")
+    (place / "results" / FOLDER).mkdir(parents=True)
+    (place / "results" / FOLDER / "plain-0.failed.json").write_text("{}")  # of an earlier bench
     models = toys(GOOD[0], *BAD, GOOD[1])
     return place, bench(data, place, models, "--seeds", 7, "--workers", 2)
 
@@ -64,9 +58,15 @@ def test_bad_models_take_nothing_with_them(mixed: tuple[Path, Done]) -> None:
     place, done = mixed
     assert done.exit_code == 1
     assert [row.name for row in read_results([place / "results"])] == ["plain", "steady"]
-    assert "5 cells failed" in done.stdout
+    assert "failed: 5;" in done.stdout
     assert "done: plain-0 on ieee14" in done.stderr
     assert not (place / "results" / ".bench.lock").exists()
+
+
+def test_a_failure_goes_when_the_row_comes(mixed: tuple[Path, Done]) -> None:
+    folder = mixed[0] / "results" / FOLDER
+    assert (folder / "plain-0.npz").exists()
+    assert not (folder / "plain-0.failed.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -122,15 +122,6 @@ def test_again_what_failed_is_tried_and_what_is_done_is_not(
     assert "did you mean" in json.loads(record.read_text())["sentence"]
 
 
-def test_a_failure_goes_when_the_row_comes(data: Path, tmp_path: Path) -> None:
-    record = tmp_path / "results" / FOLDER / "plain-0.failed.json"
-    record.parent.mkdir(parents=True)
-    record.write_text("{}")
-    assert bench(data, tmp_path, toys("Plain")).exit_code == 0
-    assert record.with_name("plain-0.json").exists()
-    assert not record.exists()
-
-
 def test_what_takes_too_long_is_stopped(data: Path, tmp_path: Path) -> None:
     done = bench(data, tmp_path, toys("Hangs"), "--limit", 4)
     assert done.exit_code == 1
@@ -168,69 +159,3 @@ def test_a_full_disk_fails_the_cell_in_a_sentence(
     (failure,) = read_failures([tmp_path / "results"])
     assert (failure.name, failure.kind) == ("plain", "ResultError")
     assert "cannot be written" in failure.sentence
-
-
-def test_a_child_ends_with_its_asker(data: Path, tmp_path: Path) -> None:
-    job = {"do": "make", "model": f"{TOYS}:Hangs", "seed": 0, "data": str(data / "ieee14")}
-    job |= {"windows": 10, "device": "cpu", "out": str(tmp_path), "run": "", "seconds": None}
-    child = Child(job)
-    assert child._process.stdin is not None
-    child._process.stdin.close()
-    assert child._process.wait(60) == -signal.SIGKILL
-    assert isinstance(child.poll(), Outcome)
-
-
-DRIVER = "from powerphase.cli import main; main()"
-
-
-def test_a_bench_that_is_killed_again_and_again_ends_as_one_that_is_not(
-    data: Path, tmp_path: Path
-) -> None:
-    """Killed a random moment after something new was written, be it of a training or a row."""
-    options = ("--models", toys("SlowNet"), "--seeds", "1,2", "--device", "cpu")
-    where = ("--data", data, "--out", tmp_path / "results", "--runs", tmp_path / "runs")
-    given = ["bench", "--grids", "ieee14", *options, *where]
-    command = [sys.executable, "-c", DRIVER, *map(str, given)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    finished: dict[str, bytes] = {}
-    moments = np.random.default_rng()
-    for _ in range(3):
-        before = written(tmp_path)
-        driver = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
-        while written(tmp_path) == before and driver.poll() is None:
-            time.sleep(0.02)
-        time.sleep(moments.uniform(0, 2))
-        driver.kill()
-        driver.wait()
-        rows = {str(file): file.read_bytes() for file in tmp_path.rglob("slow-net*.json")}
-        assert finished.items() <= rows.items()
-        finished = rows
-    assert bench(data, tmp_path, toys("SlowNet"), "--seeds", "1,2").exit_code == 0
-    task, rows = Task(data / "ieee14"), read_results([tmp_path / "results"])
-    assert [row.seed for row in rows] == [1, 2]
-    for row in rows:
-        calm = ToyNet(seed=row.seed, device="cpu")
-        wanted = score(forecast(calm, task, device="cpu"), task, device="cpu").row
-        assert told(row) == {**told(wanted), "model": "slow-net"}
-
-
-def written(place: Path) -> list[tuple[str, int]]:
-    """All that a bench has finished writing so far."""
-    files = [f for f in place.rglob("*") if f.suffix in (".jsonl", ".json", ".npz")]
-    return sorted((str(file), file.stat().st_mtime_ns) for file in files if file.exists())
-
-
-def test_ctrl_c_stops_all_that_was_started(data: Path, tmp_path: Path) -> None:
-    where = ("--data", data, "--out", tmp_path / "results", "--runs", tmp_path / "runs")
-    given = ["bench", "--grids", "ieee14", "--models", toys("Hangs"), "--device", "cpu", *where]
-    command = [sys.executable, "-c", DRIVER, *map(str, given)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as driver:
-        assert driver.stderr is not None
-        assert driver.stderr.readline() == "begun: hangs-0 on ieee14\n"
-        (child,) = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
-        driver.send_signal(signal.SIGINT)
-        assert driver.wait(60) == 130
-        assert "stopped; run the same command again" in driver.stderr.read()
-    assert not Path(f"/proc/{child}").exists()
-    assert not list((tmp_path / "results").rglob("*.json"))

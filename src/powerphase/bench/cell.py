@@ -26,10 +26,10 @@ def main() -> None:
 
     job: dict[str, Any] = json.loads(_line())
     threading.Thread(target=_end_with_the_asker, daemon=True).start()
-    # Only now, since it takes seconds, in which whoever asked may have gone.
-    from powerphase.bench.making import do
-
     try:
+        # Only now, since it takes seconds, in which whoever asked may have gone.
+        from powerphase.bench.making import do
+
         talk({"done": do(job, talk)})
     except PowerphaseError as error:
         talk({"failed": {"kind": type(error).__name__, "sentence": str(error)}})

@@ -1,0 +1,93 @@
+"""Data sets of a bench: made when they are missing, and without them their cells fail alone."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from powerphase.bench import data as bench_data
+from powerphase.bench.bench import Bench, Options
+from powerphase.bench.data import DataSet, data_sets
+from powerphase.bench.table import Table
+from powerphase.bench_display import BenchDisplay
+from powerphase.dataset import generation
+from powerphase.dataset.store import open_store
+from powerphase.errors import StoreError
+from powerphase.synthesis.signals import Signals
+from tests.bench.test_workers import Paper
+from tests.dataset.exact import exact_signals
+
+
+@pytest.fixture(autouse=True)
+def thirty_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals that are soon solved, whatever is asked for."""
+
+    def load(source: str, edition: str | None = None) -> Signals:
+        return exact_signals()
+
+    monkeypatch.setattr(bench_data, "_signals", load)
+    monkeypatch.setattr(generation, "load_signals", load)
+
+
+class Watching(BenchDisplay):
+    """Notes what is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+
+    @contextmanager
+    def making(self, data: DataSet) -> Iterator[Callable[[int, int], None]]:
+        self.made.append(data.grid)
+        yield lambda done, total: None
+
+
+def test_what_is_missing_is_made_once_and_is_what_the_plan_said(tmp_path: Path) -> None:
+    table = Table(["ieee14"], ["last-week", "climatology"], data=tmp_path, out=tmp_path / "r")
+    plan, watcher = table.plan(), Watching()
+    bench = Bench(plan, Options(), Paper(), watcher)
+    (planned,) = {cell.data for cell in plan.cells}
+    assert (planned.is_there, planned.signals) == (False, "synthetic")
+    table._make(planned, bench, watcher)
+    made = open_store(tmp_path / "ieee14").manifest
+    assert (made.fingerprint, made.edition) == (planned.fingerprint, planned.edition)
+    assert 4 * made.n_buses == planned.n_channels
+    (there,) = data_sets(["ieee14"], tmp_path)
+    assert there.is_there
+    table._make(there, bench, watcher)
+    assert watcher.made == ["ieee14"]
+
+
+def test_an_unfinished_data_set_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (planned,) = data_sets(["ieee14"], tmp_path)
+
+    def stop(done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        planned.make(stop)
+    (unfinished,) = data_sets(["ieee14"], tmp_path)
+    assert not unfinished.is_there
+    unfinished.make()
+    assert data_sets(["ieee14"], tmp_path)[0].is_there
+
+
+def test_without_its_data_set_a_grid_s_cells_fail_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(data: DataSet, report: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(DataSet, "make", refuse)
+    table = Table(["ieee14", "ieee30"], ["last-week"], data=tmp_path, out=tmp_path / "r")
+    watcher = Watching()
+    bench = Bench(table.plan(), Options(), Paper(), watcher)
+    table._make(bench.queue[0].data, bench, watcher)
+    assert [(f.grid, f.kind, f.sentence) for f in bench.failures] == [
+        ("ieee14", "StoreError", "no data set: the disk is full")
+    ]
+    assert [cell.grid for cell in bench.queue] == ["ieee30"]

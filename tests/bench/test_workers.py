@@ -1,0 +1,120 @@
+"""Who works on what: GPUs of their own, cores of their own, and memory for all."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerphase.bench import local
+from powerphase.bench.bench import Bench, Options
+from powerphase.bench.children import Outcome
+from powerphase.bench.local import Local
+from powerphase.bench.table import Table
+from powerphase.bench_display import BenchDisplay
+from powerphase.errors import TaskError
+from tests.records.rows import row
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted"),
+    [(None, ["0", "1", "2"]), ("5,7,GPU-ab", ["5", "7", "GPU-ab"]), ("5", ["5"])],
+)
+def test_each_worker_has_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, wanted: list[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(wanted))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    engine = Local("auto")
+    assert engine.workers == len(wanted)
+    found = [engine._environment(worker) for worker in range(engine.workers)]
+    if len(wanted) == 1:
+        assert found == [{}]
+    else:
+        assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == wanted
+    assert Local("cpu").workers == 1
+
+
+def test_workers_without_a_gpu_share_out_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in local.THREADS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 9)
+    assert Local("cpu", 4)._environment(0) == dict.fromkeys(local.THREADS, "2")
+    assert Local("cpu", 1)._environment(0) == {}
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert "OMP_NUM_THREADS" not in Local("cpu", 4)._environment(0)
+    with pytest.raises(TaskError, match="--workers 0 make nothing"):
+        Local("cpu", 0)
+
+
+class Halted:
+    """A process that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.progress: Mapping[str, Any] = {}
+        self.outcome: Outcome | None = None
+
+    def poll(self) -> Outcome | None:
+        return self.outcome
+
+    def stop(self) -> None: ...
+
+
+class Paper:
+    """An engine that only notes what it is asked for."""
+
+    workers = 3
+
+    def __init__(self) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+
+    def start(self, job: Mapping[str, Any], worker: int, memory_gib: float | None) -> Halted:
+        self.asked.append(job)
+        return Halted()
+
+    def shares_memory(self, one: int, other: int) -> bool:
+        return True
+
+
+def bench_of(data: Path, out: Path, models: list[str], **options: Any) -> tuple[Bench, Paper]:
+    plan = Table(["ieee14"], models, [1, 2], data=data, out=out, runs=out, **options).plan()
+    engine = Paper()
+    return Bench(plan, Options(seconds=options.get("seconds")), engine, BenchDisplay()), engine
+
+
+def test_cells_that_do_not_fit_beside_each_other_wait(data: Path, tmp_path: Path) -> None:
+    bench, engine = bench_of(data, tmp_path, ["powerforge", "ets"])
+    for model, memory in (("powerforge", 6.0), ("ets", 3.0)):
+        cost = {**row().cost, "peak_memory_gib": memory}
+        bench.plan.rows.append(row(grid="ieee14", model=model, seed=9, cost=cost))
+    bench._free_gib = 10.0
+    bench._begin_all()
+    assert [(job["model"], job["seed"]) for job in engine.asked] == [("powerforge", 1), ("ets", 1)]
+    bench.running.clear()
+    bench._free_gib = 1.0  # what runs alone is let try
+    bench._begin_all()
+    assert [(job["model"], job["seed"]) for job in engine.asked[2:]] == [("powerforge", 2)]
+
+
+def test_other_seeds_wait_until_one_is_measured(data: Path, tmp_path: Path) -> None:
+    bench, engine = bench_of(data, tmp_path, ["powerforge"], seconds=60.0)
+    bench._begin_all()
+    assert [(job["do"], job["seed"]) for job in engine.asked] == [("measure", 1)]
+    work = bench.running.pop(0)
+    size = work.cell.description.config["training"]["batch_size"]
+    bench._end(work, Outcome(1.0, answer={"epochs": 20, "batch_size": size}))
+    bench._begin_all()
+    made = [(job["do"], job["seed"], job["epochs"]) for job in engine.asked[1:]]
+    assert made == [("make", 1, 20), ("make", 2, 20)]
+    assert engine.asked[1]["run"] == str(tmp_path / "exact/ieee14/powerforge+short-1")
+
+
+def test_what_cannot_be_measured_fails_for_all_seeds(data: Path, tmp_path: Path) -> None:
+    bench, _ = bench_of(data, tmp_path, ["powerforge"], seconds=60.0)
+    bench._begin_all()
+    bench._end(bench.running.pop(0), Outcome(1.0, kind="TrainingError", sentence="too slow"))
+    assert [failure.seed for failure in bench.failures] == [1, 2]
+    assert not bench.queue
