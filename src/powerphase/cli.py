@@ -346,6 +346,8 @@ def bench(
     runs: Annotated[Path, typer.Option(help="Where trainings are kept.")] = Path("runs"),
     windows: Windows = "10",
     device: Device = "auto",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of networks; else their own.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="The same.")] = None,
     seconds: Annotated[
         float | None, typer.Option(help="What a training may take; epochs are cut to fit.")
     ] = None,
@@ -385,6 +387,8 @@ def bench(
         runs=runs,
         windows=_windows(windows),
         device=device,
+        epochs=epochs,
+        batch_size=batch_size,
         seconds=seconds,
         limit=limit,
         workers=workers,

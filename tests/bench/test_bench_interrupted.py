@@ -22,6 +22,7 @@ from tests.bench.toy_models import ToyNet
 def test_a_child_ends_with_its_asker(data: Path, tmp_path: Path) -> None:
     job = {"do": "make", "model": f"{TOYS}:Hangs", "seed": 0, "data": str(data / "ieee14")}
     job |= {"windows": 10, "device": "cpu", "out": str(tmp_path), "run": "", "seconds": None}
+    job["training"] = {}
     child = Child(job)
     assert child._process.stdin is not None
     child._process.stdin.close()

@@ -156,8 +156,20 @@ def test_a_cut_training_has_a_short_row_that_is_the_same_too(data: Path, tmp_pat
     assert told(row) == told(made_by_hand(data, tmp_path / "by-hand", 5, 2))
 
 
-def made_by_hand(data: Path, place: Path, seed: int, epochs: int) -> Result:
+def test_epochs_and_batch_size_can_be_asked_for(data: Path, tmp_path: Path) -> None:
+    asked = ("--epochs", 2, "--batch-size", 3)
+    done = bench(data, tmp_path, toys("ToyNet"), "--seeds", "5", *asked)
+    assert done.exit_code == 0, done.output
+    (row,) = read_results([tmp_path / "results"])
+    assert (row.name, row.config["training"]["batch_size"]) == ("toy-net+short", 3)
+    assert told(row) == told(made_by_hand(data, tmp_path / "by-hand", 5, 2, size=3))
+    again = bench(data, tmp_path, toys("ToyNet"), "--seeds", "5", "--epochs", 2)
+    assert again.exit_code == 0
+    assert len(read_results([tmp_path / "results"])) == 1
+
+
+def made_by_hand(data: Path, place: Path, seed: int, epochs: int, size: int = 4) -> Result:
     """As by `powerphase train` and `powerphase score`."""
     run, task = place / str(seed), Task(data / "ieee14")
-    trained(data, run, seed, epochs, size=4)
+    trained(data, run, seed, epochs, size)
     return score(forecast(ToyNet.load(run), task, device="cpu"), task, device="cpu").row

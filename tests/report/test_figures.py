@@ -15,11 +15,11 @@ from powerphase import cli
 from powerphase.errors import FigureError, ResultError, UnknownName
 from powerphase.records.result import read_result, write_result
 from powerphase.report import figures
+from powerphase.report.buses import WORST
 from powerphase.report.fans import weighted_median
 from powerphase.report.figure_style import LOOKS, looks_of
 from powerphase.report.figures import FIGURES, FORMATS, Options, figure_of, write_figure
 from powerphase.report.leaderboard import leaderboard, paper_entries
-from powerphase.report.plots import WORST
 from powerphase.synthesis.archetypes import shapes
 from powerphase.synthesis.sources import load_signals
 from tests.records.rows import row

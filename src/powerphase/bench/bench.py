@@ -6,7 +6,7 @@ bench makes what has no row, and a training goes on where it was.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
@@ -41,6 +41,8 @@ class Options:
     windows: WindowCount = 10
     seconds: float | None = None
     """What a training may take at most."""
+    training: Mapping[str, int | None] = field(default_factory=dict)
+    """Epochs and batch size of networks, where they are not to be their own."""
 
 
 @runtime_checkable
@@ -206,6 +208,7 @@ class Bench:
         return {
             "do": "measure" if budget is None else "make",
             "model": cell.entrant.given,
+            "training": dict(self.options.training),
             "seed": cell.seed,
             "data": str(cell.data.path),
             "windows": self.options.windows,

@@ -5,7 +5,7 @@ knows under which name its rows will stand, with which config and which seeds.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from inspect import signature
@@ -16,7 +16,7 @@ from powerphase.errors import ForecastError, UnknownName
 from powerphase.models.base import Description, Forecaster, describe, plain_config
 from powerphase.models.kept import Kept
 from powerphase.models.registry import MODELS, model_class
-from powerphase.models.trained import Trained
+from powerphase.models.trained import Trained, with_training
 from powerphase.models.variants import with_variants
 from powerphase.task.windows import Task
 
@@ -101,8 +101,13 @@ class Entrant:
         return made
 
 
-def entrant(given: str) -> Entrant:
-    """The model that was asked for; a name that is none gets its near misses."""
+def entrant(given: str, training: Mapping[str, int | None] | None = None) -> Entrant:
+    """The model that was asked for; a name that is none gets its near misses.
+
+    Args:
+        given: its name, with variants, or `package.module:Class`.
+        training: epochs and batch size of a network, where they are not to be its own.
+    """
     name, *words = given.split("+")
     known = [*MODELS, ORACLE]
     if ":" not in name and name not in known:
@@ -113,7 +118,10 @@ def entrant(given: str) -> Entrant:
         kind = _oracle() if name == ORACLE else model_class(name)
     if issubclass(kind, Kept):
         variants = getattr(kind.config_type, "VARIANTS", {})
-        return Entrant(given, kind, with_variants(kind.config_type(), words, variants))
+        config = with_variants(kind.config_type(), words, variants)
+        if issubclass(kind, Trained):
+            config = with_training(config, training or {})
+        return Entrant(given, kind, config)
     if words:
         raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
     return Entrant(given, kind)

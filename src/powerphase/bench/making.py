@@ -29,7 +29,8 @@ EVERY_S = 0.5
 def do(job: Job, talk: Talk) -> dict[str, Any]:
     """Measure or make the cell; what came of it."""
     talk({"hardware": hardware(choose_device(job["device"]))})
-    task, asked = Task(job["data"], windows=job["windows"]), entrant(job["model"])
+    task = Task(job["data"], windows=job["windows"])
+    asked = entrant(job["model"], job["training"])
     if job["do"] == "measure":
         return measured(asked, task, job["seed"], job["device"], job["seconds"])._asdict()
     model = _fitted(asked, task, job, talk)

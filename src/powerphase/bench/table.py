@@ -53,10 +53,17 @@ class Table:
     runs: Path = Path("runs")
     windows: WindowCount = 10
     device: str = "auto"
+    epochs: int | None = None
+    batch_size: int | None = None
     seconds: float | None = None
     limit: float | None = None
     workers: int | None = None
     engine: str = "local"
+
+    @property
+    def training(self) -> dict[str, int | None]:
+        """What is asked of all networks."""
+        return {"epochs": self.epochs, "batch_size": self.batch_size}
 
     def plan(self) -> Plan:
         """Its cells, and which of them are done; refuses what cannot be made."""
@@ -65,7 +72,7 @@ class Table:
         for name, given in (("--seconds", self.seconds), ("--limit", self.limit)):
             if given is not None and given <= 0:
                 raise TaskError(f"{name} {given:g} leaves no time; give more than 0")
-        entrants = [entrant(model) for model in self.models or ALL_MODELS]
+        entrants = [entrant(model, self.training) for model in self.models or ALL_MODELS]
         return make_plan(
             data_sets(self.grids or PAPER_GRIDS, self.data, self.signals, self.edition),
             entrants,
@@ -81,7 +88,7 @@ class Table:
         self.plan()  # refuses what cannot be made before anything is touched
         with locked(self.out) as lock:
             plan = self.plan()
-            options = Options(self.device, self.windows, self.seconds)
+            options = Options(self.device, self.windows, self.seconds, self.training)
             bench = Bench(plan, options, self._engine(lock), watcher)
             for data in dict.fromkeys(cell.data for cell in bench.queue):
                 self._make(data, bench, watcher)

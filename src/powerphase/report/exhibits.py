@@ -10,8 +10,8 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result, read_result, read_sidecar
+from powerphase.report.entries import KINDS
 from powerphase.report.figure_style import LOOKS
-from powerphase.report.leaderboard import KINDS
 
 
 @dataclass(frozen=True)

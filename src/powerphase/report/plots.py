@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,6 +11,8 @@ from matplotlib.ticker import MultipleLocator
 
 from powerphase.axes import STEP_S
 from powerphase.records.scores import SCORES
+from powerphase.report.buses import survival, worst
+from powerphase.report.entries import Entry
 from powerphase.report.exhibits import Exhibit
 from powerphase.report.figure_style import (
     COLUMN_IN,
@@ -22,7 +23,7 @@ from powerphase.report.figure_style import (
     day_name,
     looks_of,
 )
-from powerphase.report.leaderboard import Board, Entry
+from powerphase.report.leaderboard import Board
 from powerphase.synthesis.archetypes import ARCHETYPES, shapes
 from powerphase.synthesis.signals import Signals
 
@@ -37,7 +38,6 @@ SHAPE_LOOKS = {
 }
 STROKES = "+1234"
 """Markers without an inside, which a rim would hide."""
-WORST = 200
 FLOOR = 1e-6
 """Below it a bus's score counts as none on a logarithmic axis."""
 HOURS_PER_STEP = STEP_S / 3600
@@ -65,14 +65,6 @@ def archetypes(signals: Signals) -> Figure:
     return figure
 
 
-def survival(
-    per_bus: Float[np.ndarray, " N"],
-) -> tuple[Float[np.ndarray, " x"], Float64[np.ndarray, " x"]]:
-    """The values that occur, and the share of buses above each."""
-    x = np.unique(per_bus)
-    return x, 1 - np.searchsorted(np.sort(per_bus), x, side="right") / len(per_bus)
-
-
 def bus_safety(exhibits: Mapping[str, Exhibit]) -> Figure:
     """How many buses exceed a Safety_mBrier, and the worst of them."""
     figure = Figure(figsize=(PAGE_IN, 2.5))
@@ -80,13 +72,11 @@ def bus_safety(exhibits: Mapping[str, Exhibit]) -> Figure:
     for name, look in looks_of(exhibits).items():
         per_bus = exhibits[name].array("by_bus/safety_mbrier")
         line: dict[str, Any] = {"color": look.colour, "dashes": look.dashes, "label": look.title}
-        x, share = survival(per_bus)
-        above = x > FLOOR
-        shares = [(per_bus > FLOOR).mean(), *share[above]]
-        left.step([FLOOR, *x[above]], shares, where="post", **line)
-        worst = np.sort(per_bus)[::-1][:WORST]
-        right.plot(np.arange(1, len(worst) + 1), worst, **line)
-    n_buses, n_worst = len(per_bus), len(worst)
+        places = np.array([FLOOR, *np.unique(per_bus[per_bus > FLOOR])])
+        left.step(*survival(per_bus, places), where="post", **line)
+        _, highest = worst(per_bus)
+        right.plot(np.arange(1, len(highest) + 1), highest, **line)
+    n_buses, n_worst = len(per_bus), len(highest)
     left.set(xscale="log", yscale="log", xlim=(FLOOR, 1))
     left.set_ylim(bottom=0.7 / n_buses)
     left.set(xlabel="Safety_mBrier x of a bus", ylabel="share of buses above x")
