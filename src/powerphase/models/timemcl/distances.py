@@ -5,10 +5,10 @@ of a window
 
     Σ ‖z − W̃h̃‖² = Σ ‖z‖² − 2⟨A, W̃⟩ + ⟨H, W̃ᵀW̃⟩,   A = Σ zh̃ᵀ,   H = Σ h̃h̃ᵀ.
 
-A and H are a window's, W̃ᵀW̃ a hypothesis's: nothing is of steps × channels × hypotheses, and the one
-product as large as the data, A, does not know how many hypotheses there are. Slopes are of the same
-kind. The three terms are much larger than what they leave, so z and b lose each channel's mean first,
-A is made in all of float32's digits, and the rest, which is small, in float64.
+A and H are a window's, W̃ᵀW̃ a hypothesis's: nothing is of steps × channels × hypotheses, and the
+one product as large as the data, A, does not know how many hypotheses there are. Slopes are of the
+same kind. The three terms are much larger than what they leave, so z and b lose each channel's mean
+first, A is made in all of float32's digits, and the rest, which is small, in float64.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@ from powerphase.models.recurrent.model import RecurrentModel
 from powerphase.models.timemcl.config import TimeMCLConfig
 from powerphase.models.timemcl.network import TimeMCLNetwork
 
-WIDE = 2
+WIDE = 2.0
 """A number in float64 is two."""
 
 
