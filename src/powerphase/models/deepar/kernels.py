@@ -22,7 +22,7 @@ from powerphase.models.recurrent.inputs import Window
 
 LEVEL = constexpr(UNIT)
 SUMS, MAPS = 4, 3
-MOST_WIDTH = 128
+MOST_WIDTH = 64
 """Of what is known, for which a tile's weights stay on the multiprocessor."""
 ROWS, CHANNELS = 64, 32
 """Of a tile, where a program has rows."""
@@ -68,9 +68,9 @@ class _Sums(torch.autograd.Function):
         found = weight.new_empty(*known.shape[:2], SUMS)
         constants = _compiled_for(known, weight, law)
         grid = (triton.cdiv(known.shape[0] * known.shape[1], constants["ROWS"]),)
-        _forward[grid](*inputs, found, *_sizes(known, window), **constants, num_warps=4)
+        _forward[grid](*inputs, found, *_sizes(known, window), **constants)
         ctx.save_for_backward(known, weight, bias)
-        ctx.window, ctx.law, ctx.precision = window, law, constants["PRECISION"]
+        ctx.window, ctx.constants = window, constants
         return found
 
     @staticmethod
@@ -78,18 +78,17 @@ class _Sums(torch.autograd.Function):
         known, weight, bias = ctx.saved_tensors
         inputs = (*_ready(known, weight, bias, ctx.window), upstream.contiguous())
         sizes = _sizes(known, ctx.window)
-        constants = _compiled_for(known, weight, ctx.law)
-        constants["PRECISION"] = ctx.precision
+        constants = dict(ctx.constants)
         n_rows, n_channels, width = known.shape[0] * known.shape[1], weight.shape[1], known.shape[2]
         of_known = weight.new_empty(known.shape)
         grid = (triton.cdiv(n_rows, constants["ROWS"]),)
-        _backward_rows[grid](*inputs, of_known, *sizes, **constants, num_warps=8)
+        _backward_rows[grid](*inputs, of_known, *sizes, **constants)
         constants["ROWS"], constants["CHANNELS"] = constants["CHANNELS"], constants["ROWS"]
         tiles = triton.cdiv(n_channels, constants["CHANNELS"])
         pieces = max(1, min(PROGRAMS // tiles, triton.cdiv(n_rows, 4 * constants["ROWS"])))
         each = triton.cdiv(triton.cdiv(n_rows, pieces), constants["ROWS"])
         parts = weight.new_empty(pieces, MAPS, n_channels, width + 1)
-        _backward_channels[(tiles, pieces)](*inputs, parts, *sizes, each, **constants, num_warps=8)
+        _backward_channels[(tiles, pieces)](*inputs, parts, *sizes, each, **constants)
         slope = parts.sum(0)
         of_weight, of_bias = slope[..., :-1].contiguous(), slope[..., -1:].contiguous()
         return of_known.to(known.dtype), of_weight, of_bias, None, None
@@ -124,20 +123,21 @@ def _target(window: Window) -> Tensor:
 def _compiled_for(known: Tensor, weight: Tensor, law: Law) -> dict[str, Any]:
     """Sizes of tiles, and what products are rounded to.
 
-    Half precision would gain nothing here over TF32, whose digits are free.
+    Where half precision is asked for it is TF32: what takes time here is not the products.
     """
-    width = known.shape[2]
-    is_exact = torch.get_float32_matmul_precision() == "highest"
-    is_half = torch.is_autocast_enabled(weight.device.type)
     is_single = weight.dtype == torch.float32
+    is_half = torch.is_autocast_enabled(weight.device.type)
+    is_rough = is_single and (is_half or torch.get_float32_matmul_precision() != "highest")
     return {
-        "K": width,
-        "WIDTH": max(16, triton.next_power_of_2(width)),
-        "ROWS": ROWS if is_single else CHANNELS,  # doubles would not fit beside each other
+        "K": known.shape[2],
+        "WIDTH": max(16, triton.next_power_of_2(known.shape[2])),
+        # Tensor cores take 64 rows. Without them all of a product is in registers: less of it.
+        "ROWS": ROWS if is_rough else CHANNELS,
         "CHANNELS": CHANNELS,
         "REACH": law.reach,
         "LEAST": law.least_variance,
-        "PRECISION": "tf32" if is_single and (is_half or not is_exact) else "ieee",
+        "PRECISION": "tf32" if is_rough else "ieee",
+        "num_warps": 4 if is_rough else 8,
         "num_stages": 2,
     }
 
@@ -146,7 +146,7 @@ def _compiled_for(known: Tensor, weight: Tensor, law: Law) -> dict[str, Any]:
 @no_type_check
 def _scaled(past, target, scale, row, channel, inside, n_steps, context, n_channels,
             past_window, past_step, target_window, target_step, REACH):  # fmt: skip
-    """Z of these rows and channels, whichever of both comes first in the tile."""
+    """These rows and channels by their scale, whichever of both comes first in the tile."""
     window = (row // n_steps).to(tl.int64)
     step = row % n_steps + REACH
     seen = window * past_window + step * past_step + channel
