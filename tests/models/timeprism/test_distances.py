@@ -1,13 +1,11 @@
 """Distances of all hypotheses without any of them, and their slopes."""
 
-import pytest
 import torch
 from torch import Tensor
 
 from powerphase.models.timeprism.distances import (
     Sides,
     distances,
-    exact_products,
     nearest,
     put_slopes,
 )
@@ -59,20 +57,3 @@ def test_slopes_are_those_of_the_weighted_sum() -> None:
     put_slopes(given, share)
     torch.testing.assert_close(given.rest, trend.grad)
     torch.testing.assert_close(given.season, season.grad)
-
-
-def test_products_are_exact_only_where_they_have_to_be() -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        with torch.autocast("cpu", torch.bfloat16):
-            one = torch.ones(2, 2)
-            with exact_products():
-                assert torch.get_float32_matmul_precision() == "highest"
-                assert (one @ one).dtype == torch.float32
-            assert (one @ one).dtype == torch.bfloat16
-        with pytest.raises(ZeroDivisionError), exact_products():
-            raise ZeroDivisionError
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -1,9 +1,15 @@
 """DeepAR as a forecaster."""
 
+from torch import nn
+
+from powerphase.axes import KINDS
 from powerphase.models.deepar.config import DeepARConfig
-from powerphase.models.deepar.network import DeepARNetwork
+from powerphase.models.deepar.network import DeepARNetwork, has_kernels
+from powerphase.models.device import choose_device
+from powerphase.models.kernels.backend import uses_triton
 from powerphase.models.recurrent.memory import Size, block_numbers, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
+from powerphase.models.run import Place
 
 
 class DeepAR(RecurrentModel):
@@ -13,8 +19,18 @@ class DeepAR(RecurrentModel):
     config_type = DeepARConfig
     network_type = DeepARNetwork
 
+    takes_backend = True
+
+    def make_network(self, place: Place) -> nn.Module:
+        """The network for this grid and these windows."""
+        size = (KINDS * place.n_buses, place.context, place.horizon)
+        return DeepARNetwork(self.config, *size, self.channel_block, self.backend)
+
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
-        """Those of the front end, of the Gaussian, and of each factor."""
+        """Those of the front end, of the Gaussian, and of each factor; kernels keep none."""
+        device = choose_device(self.device)
+        if has_kernels(self.config) and uses_triton(self.backend, device):
+            return step_numbers(self.config, size, channel_block, 0.0)
         tensors, rows = 7.0 + 3.0 * self.config.rank, size.rows(self.config)
         head = block_numbers(rows, size.n_channels, channel_block, tensors)
         return step_numbers(self.config, size, channel_block, head)

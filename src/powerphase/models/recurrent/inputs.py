@@ -27,10 +27,21 @@ class Window(NamedTuple):
     """None where it is not known yet."""
     scale: Float[Tensor, "B C"]
 
-    def scaled(self, channels: slice) -> Float[Tensor, "B steps C"]:
-        """z: context and target of these channels, divided by their scale."""
-        parts = [part[..., channels] for part in (self.past, self.target) if part is not None]
-        return torch.cat(parts, dim=1).div_(self.scale[:, None, channels])
+    def scaled(self, channels: slice, first: int = 0) -> Float[Tensor, "B steps C"]:
+        """z: context, from its step `first` on, and target of these channels, by their scale.
+
+        Each number is read once and written once: this is most of what a step does with windows.
+        """
+        known = self.past[:, first:, channels]
+        parts = [known] if self.target is None else [known, self.target[..., channels]]
+        n_windows, _, n_channels = known.shape
+        found = known.new_empty(n_windows, sum(part.shape[1] for part in parts), n_channels)
+        begin, scale = 0, self.scale[:, None, channels]
+        for part in parts:
+            end = begin + part.shape[1]
+            torch.div(part, scale, out=found[:, begin:end])
+            begin = end
+        return found
 
     def largest(self) -> Float[Tensor, ""]:
         """The largest |z|, found without making z."""

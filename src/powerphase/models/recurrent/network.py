@@ -124,7 +124,7 @@ class RecurrentNetwork(nn.Module, ABC):
 
     def judged_steps(self, window: Window, channels: slice) -> Float[Tensor, "B steps C"]:
         """The z of the steps that the encoder's outputs are held against."""
-        return window.scaled(channels)[:, self.encoder.reach :]
+        return window.scaled(channels, self.encoder.reach)
 
     def at_once(self, output: Float[Tensor, "B steps K"], copies: int = 1) -> int:
         """Channels of a block, of which a head makes so many tensors side by side."""

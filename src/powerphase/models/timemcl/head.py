@@ -5,7 +5,6 @@ from math import sqrt
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class Hypotheses(nn.Module):
@@ -34,16 +33,3 @@ class Hypotheses(nn.Module):
         """The scores of some hypotheses, each from what is known on its own path."""
         scores = (known * self.score.weight[paths]).sum(2) + self.score.bias[paths]
         return torch.sigmoid(scores)
-
-
-def squared_errors(
-    known: Float[Tensor, "B steps K"],
-    values: Float[Tensor, "B steps C"],
-    weight: Float[Tensor, "M C K"],
-    bias: Float[Tensor, "M C 1"],
-) -> Float[Tensor, "B M"]:
-    """How far each hypothesis is from some channels: squared, their sum, mean over steps."""
-    made = F.linear(known, weight.flatten(0, 1), bias.flatten())
-    error = made.unflatten(2, weight.shape[:2]).to(values.dtype).sub_(values.unsqueeze(2))
-    # As a norm: squares of their own would be one more tensor of this size.
-    return torch.linalg.vector_norm(error, dim=(1, 3)).square() / values.shape[1]

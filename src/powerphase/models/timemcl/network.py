@@ -1,20 +1,22 @@
 """The network: the recurrent encoder, sixteen hypotheses and their scores."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.choice import shares, temperature
-from powerphase.models.recurrent.blocks import summed
+from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.recurrent.rollout import check_paths, roll_out
 from powerphase.models.recurrent.rollout import shares as shares_of_paths
 from powerphase.models.sampling import window_seeds
 from powerphase.models.timemcl.config import TimeMCLConfig
-from powerphase.models.timemcl.head import Hypotheses, squared_errors
+from powerphase.models.timemcl.distances import squared_errors
+from powerphase.models.timemcl.head import Hypotheses
 from powerphase.models.timemcl.objective import cross_entropy
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
@@ -43,17 +45,12 @@ class TimeMCLNetwork(RecurrentNetwork):
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Squared errors of all hypotheses, the winner's most, and how well scores foretell it.
 
-        A window has one winner, nearest over all of its steps and channels. It is known only when
-        all blocks of channels are done; the backward pass then makes them once more, with weights.
+        A window has one winner, nearest over all of its steps and channels.
         """
-
-        def errors(
-            here: slice, known: Tensor, weight: Tensor, bias: Tensor
-        ) -> Float[Tensor, "B M"]:
-            return squared_errors(known, self.judged_steps(window, here), weight, bias)
-
-        at_once = self.at_once(output, self.config.hypotheses)
-        found = summed(errors, at_once, output, self.head.weight, self.head.bias)
+        parts = blocks(self.n_channels, self.at_once(output))
+        values_of = partial(self.judged_steps, window)
+        errors = squared_errors(values_of, parts, output, self.head.weight, self.head.bias)
+        found = errors.to(window.scale.dtype)
         winner, heat = found.argmin(1, keepdim=True), temperature(self.steps, self.config)
         error = (shares(found, winner, heat, self.config) * found).sum(1).mean()
         won = torch.zeros_like(found).scatter_(1, winner, 1)
@@ -61,13 +58,13 @@ class TimeMCLNetwork(RecurrentNetwork):
         score = cross_entropy(likely, won)
         if self.training:
             self.steps += 1
-        parts = {
+        logged = {
             "error": error.detach(),
             "winner's error": found.detach().amin(1).mean(),
             "score": self.config.score_weight * score.detach(),
             "winners": won.amax(0).sum(),
         }
-        return Losses(error + self.config.score_weight * score, parts)
+        return Losses(error + self.config.score_weight * score, logged)
 
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:

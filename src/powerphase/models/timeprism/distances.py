@@ -5,8 +5,6 @@ r_n − s_k, and ‖r_n − s_k‖² = ‖r_n‖² + ‖s_k‖² − 2 r_n·s_k 
 in place of 625 rows. The slopes of any weighted sum of these distances are small products too.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -52,15 +50,3 @@ def put_slopes(sides: Sides, share: Float[Tensor, "R M"]) -> None:
     across = twice.mT @ sides.rest
     sides.rest.mul_(-twice.sum(2, keepdim=True)).baddbmm_(twice, sides.season)
     sides.season.mul_(twice.sum(1).unsqueeze(2)).sub_(across)
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Products of float32 as they are: a difference of large numbers has no digits to spare."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)

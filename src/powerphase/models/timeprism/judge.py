@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.choice import shares
+from powerphase.models.products import exact_products
 from powerphase.models.scaling import mean_sizes
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.distances import (
     Sides,
     distances,
-    exact_products,
     nearest,
     put_slopes,
 )

@@ -1,0 +1,1 @@
+"""What the Triton kernels of all models share, and who chooses between them and PyTorch."""

@@ -1,0 +1,27 @@
+"""The choice between Triton's kernels and plain PyTorch."""
+
+import torch
+
+from powerphase.errors import TaskError, UnknownName
+from powerphase.models.kernels.toolkit import HAS_TRITON, IS_INTERPRETED
+
+BACKENDS = ("auto", "triton", "torch")
+
+
+def check_backend(backend: str) -> None:
+    """Refuse a word that is none, and Triton where there is none."""
+    if backend not in BACKENDS:
+        raise UnknownName.among("backend", backend, BACKENDS)
+    if backend == "triton" and not HAS_TRITON:
+        raise TaskError("Triton is not installed here; install it, or choose the backend torch")
+
+
+def uses_triton(backend: str, device: torch.device) -> bool:
+    """Whether this choice means Triton's kernels on this device."""
+    on_nvidia = device.type == "cuda" and torch.version.hip is None
+    runs = HAS_TRITON and (on_nvidia or IS_INTERPRETED)
+    if backend == "triton" and not runs:
+        raise TaskError(
+            "Triton's kernels need a GPU of NVIDIA's; choose the backend torch, or auto"
+        )
+    return backend == "triton" or (backend == "auto" and runs and not IS_INTERPRETED)
