@@ -27,19 +27,24 @@ class Window(NamedTuple):
     """None where it is not known yet."""
     scale: Float[Tensor, "B C"]
 
-    def scaled(self, channels: slice) -> Float[Tensor, "B steps C"]:
-        """z: context and target of these channels, divided by their scale."""
-        parts = [part[..., channels] for part in (self.past, self.target) if part is not None]
-        return torch.cat(parts, dim=1).div_(self.scale[:, None, channels])
+    def scaled(self, channels: slice, since: int = 0) -> Float[Tensor, "B steps C"]:
+        """z: context and target of these channels, divided by their scale, from a step on.
 
-    def largest(self) -> Float[Tensor, ""]:
-        """The largest |z|, found without making z."""
-        found = []
-        for part in (self.past, self.target):
-            if part is not None:
-                low, high = torch.aminmax(part, dim=1)
-                found.append(torch.maximum(low.abs(), high.abs()) / self.scale)
-        return torch.stack(found).amax()
+        Each part is divided into its place: one pass reads and writes it.
+        """
+        cut = [self.past[:, since:, channels]]
+        cut += [] if self.target is None else [self.target[..., channels]]
+        n_windows, _, n_channels = cut[0].shape
+        made = cut[0].new_empty(n_windows, sum(part.shape[1] for part in cut), n_channels)
+        places = made.split([part.shape[1] for part in cut], dim=1)
+        for part, place in zip(cut, places, strict=True):
+            torch.div(part, self.scale[:, None, channels], out=place)
+        return made
+
+    def sizes(self) -> Float[Tensor, "parts B C"]:
+        """The largest absolute value of each channel: in the past, and in the target if known."""
+        ends = [torch.aminmax(part, dim=1) for part in self[:2] if part is not None]
+        return torch.stack([torch.maximum(low.abs(), high.abs()) for low, high in ends])
 
 
 def scales(

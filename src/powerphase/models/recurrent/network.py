@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from typing import Any, ClassVar
 
 import torch
@@ -96,8 +95,9 @@ class RecurrentNetwork(nn.Module, ABC):
         """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
         window = Window(past, target, scale)
         loss, parts = self.judged(self.encoder(window, clock), window)
-        still = torch.linalg.vector_norm(past, ord=inf, dim=1) == 0
-        found = {"largest input": window.largest(), "zero channels": still.to(scale).mean()}
+        sizes = window.sizes()
+        still = (sizes[0] == 0).to(scale).mean()
+        found = {"largest input": (sizes / scale).amax(), "zero channels": still}
         return Losses(loss, {**parts, **found})
 
     def see(self, context: Context) -> Seen:
@@ -124,7 +124,7 @@ class RecurrentNetwork(nn.Module, ABC):
 
     def judged_steps(self, window: Window, channels: slice) -> Float[Tensor, "B steps C"]:
         """The z of the steps that the encoder's outputs are held against."""
-        return window.scaled(channels)[:, self.encoder.reach :]
+        return window.scaled(channels, self.encoder.reach)
 
     def at_once(self, output: Float[Tensor, "B steps K"], copies: int = 1) -> int:
         """Channels of a block, of which a head makes so many tensors side by side."""
