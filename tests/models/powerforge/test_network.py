@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from powerphase.errors import TaskError, UnknownName
-from powerphase.models.powerforge import network as network_module
+from powerphase.models.kernels import backend as backend_module
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from tests.models.powerforge import ABLATED, TINY, network, windows
@@ -199,7 +199,7 @@ def test_another_backend_is_refused() -> None:
 
 
 def test_kernels_of_triton_need_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_module, "HAS_TRITON", False)
+    monkeypatch.setattr(backend_module, "HAS_TRITON", False)
     with pytest.raises(TaskError, match="Triton is not installed here; install it, or choose"):
         network(backend="triton")
     assert not network(backend="auto").is_fast
@@ -210,8 +210,8 @@ def test_kernels_of_triton_need_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_gpu_pytorch_does_it(
     monkeypatch: pytest.MonkeyPatch, has_triton: bool, is_interpreted: bool
 ) -> None:
-    monkeypatch.setattr(network_module, "HAS_TRITON", has_triton)
-    monkeypatch.setattr(network_module, "IS_INTERPRETED", is_interpreted)
+    monkeypatch.setattr(backend_module, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(backend_module, "IS_INTERPRETED", is_interpreted)
     assert not network().is_fast
     assert not network(backend="torch").is_fast
     if not has_triton:
@@ -226,5 +226,5 @@ def test_without_a_gpu_pytorch_does_it(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_triton_does_it_unless_told_otherwise() -> None:
-    assert network().cuda().is_fast == network_module.HAS_TRITON
+    assert network().cuda().is_fast == backend_module.HAS_TRITON
     assert not network(backend="torch").cuda().is_fast

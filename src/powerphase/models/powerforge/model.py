@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from powerphase.models.device import choose_device, team_size
+from powerphase.models.kernels.backend import uses_triton
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.memory import memory_gib
-from powerphase.models.powerforge.network import PowerForgeNetwork, uses_triton
+from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.models.run import Place
 from powerphase.models.sampling import window_seeds
 from powerphase.models.trained import Trained

@@ -8,22 +8,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS, THETA
-from powerphase.errors import TaskError, UnknownName
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
+from powerphase.models.kernels.backend import known_backend, uses_triton
 from powerphase.models.powerforge.anchor import reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Decoder, Folded
 from powerphase.models.powerforge.encoder import ChannelEncoder, mean_calendar
 from powerphase.models.powerforge.judge import Truth, deviations
-from powerphase.models.powerforge.kernels.toolkit import HAS_TRITON, IS_INTERPRETED
 from powerphase.models.powerforge.kernels.weeks import anchored
 from powerphase.models.powerforge.mixer import TokenMixer
 from powerphase.models.powerforge.objective import Counts, Objective
 from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
-
-BACKENDS = ("auto", "triton", "torch")
 
 ALIGNED_BUSES = 16
 """What kernels and matrix products like: rows that are whole multiples of so many numbers."""
@@ -55,11 +52,7 @@ class PowerForgeNetwork(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        if backend not in BACKENDS:
-            raise UnknownName.among("backend", backend, BACKENDS)
-        if backend == "triton" and not HAS_TRITON:
-            raise TaskError("Triton is not installed here; install it, or choose the backend torch")
-        self.backend = backend
+        self.backend = known_backend(backend)
         self.config, self.n_buses, self.horizon = config, n_buses, horizon
         self.buses_at_once = max(1, (channel_block or KINDS * n_buses) // KINDS)
         self.encoder = ChannelEncoder(config, n_buses, context_steps)
@@ -226,17 +219,6 @@ class PowerForgeNetwork(nn.Module):
 
     def _scores(self, state: Float[Tensor, "B 4 N K"]) -> Float[Tensor, "B M"]:
         return self.score(state.mean((1, 2)))
-
-
-def uses_triton(backend: str, device: torch.device) -> bool:
-    """Whether this choice means Triton's kernels on this device."""
-    on_nvidia = device.type == "cuda" and torch.version.hip is None
-    runs = HAS_TRITON and (on_nvidia or IS_INTERPRETED)
-    if backend == "triton" and not runs:
-        raise TaskError(
-            "Triton's kernels need a GPU of NVIDIA's; choose the backend torch, or auto"
-        )
-    return backend == "triton" or (backend == "auto" and runs and not IS_INTERPRETED)
 
 
 def _calendar(context: Context) -> Float[Tensor, "B 4"]:

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
+from powerphase.models.kernels.toolkit import constexpr, jit, tl, triton
 from powerphase.models.powerforge.anchor import wrap
 from powerphase.models.powerforge.kernels import toolkit
 from powerphase.models.powerforge.kernels.powers import Views, power_at, trajectory
-from powerphase.models.powerforge.kernels.toolkit import constexpr, jit, tl, triton
 
 M, H = 1, 2
 """Where scenarios and steps are among the axes of scenarios, B M H W."""

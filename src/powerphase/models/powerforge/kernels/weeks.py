@@ -8,9 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS, THETA, P, Q, V
-from powerphase.models.powerforge import anchor
-from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.toolkit import (
+from powerphase.models.kernels.toolkit import (
     PER_TURN,
     TURN,
     constexpr,
@@ -20,6 +18,8 @@ from powerphase.models.powerforge.kernels.toolkit import (
     tl,
     whole,
 )
+from powerphase.models.powerforge import anchor
+from powerphase.models.powerforge.config import PowerForgeConfig
 
 STEPS_AT_ONCE, BUSES_AT_ONCE, WARPS = 8, 16, 4
 """One step of one bus for each thread: it loads the four kinds at once, and stores each in a row

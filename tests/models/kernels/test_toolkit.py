@@ -3,7 +3,7 @@
 import pytest
 
 from powerphase.metrics.kernels import network
-from powerphase.models.powerforge.kernels.toolkit import backward_partner, n_layers, partner
+from powerphase.models.kernels.toolkit import backward_partner, n_layers, partner
 
 
 @pytest.mark.parametrize("m", range(2, 34))
