@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
+from powerphase.models.kernels import toolkit
 from powerphase.models.kernels.toolkit import constexpr, jit, tl, triton
 from powerphase.models.powerforge.anchor import wrap
-from powerphase.models.powerforge.kernels import toolkit
 from powerphase.models.powerforge.kernels.powers import Views, power_at, trajectory
 
 M, H = 1, 2
