@@ -15,6 +15,48 @@ DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
 CLOCK_FEATURES = 6
 
 
+class Given(NamedTuple):
+    """Values of some channels where they lie, to be divided when they are read."""
+
+    parts: tuple[Float[Tensor, "B _ C"], ...]
+    """Some steps after others: one part or two."""
+    scale: Float[Tensor, "B C"] | None = None
+
+    @classmethod
+    def of_tensors(cls, first: Tensor, second: Tensor | None, scale: Tensor | None) -> "Given":
+        """From what `tensors` has."""
+        return cls((first,) if second is None else (first, second), scale)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Both parts, and the scale."""
+        return self.parts[0], self.parts[1] if len(self.parts) > 1 else None, self.scale
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Windows, steps and channels."""
+        n_windows, _, n_channels = self.parts[0].shape
+        return n_windows, sum(part.shape[1] for part in self.parts), n_channels
+
+    def of(self, channels: slice) -> "Given":
+        """Those of some of the channels."""
+        scale = None if self.scale is None else self.scale[:, channels]
+        return Given(tuple(part[..., channels] for part in self.parts), scale)
+
+    def made(self) -> Float[Tensor, "B steps C"]:
+        """The values, divided.
+
+        Each part is divided into its place: one pass reads and writes it.
+        """
+        if self.scale is None:
+            return self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts, dim=1)
+        made = self.parts[0].new_empty(self.size)
+        places = made.split([part.shape[1] for part in self.parts], dim=1)
+        for part, place in zip(self.parts, places, strict=True):
+            torch.div(part, self.scale[:, None], out=place)
+        return made
+
+
 class Window(NamedTuple):
     """Windows as they are, and what to divide their channels by.
 
@@ -27,19 +69,14 @@ class Window(NamedTuple):
     """None where it is not known yet."""
     scale: Float[Tensor, "B C"]
 
-    def scaled(self, channels: slice, since: int = 0) -> Float[Tensor, "B steps C"]:
-        """z: context and target of these channels, divided by their scale, from a step on.
+    def given(self, since: int = 0) -> Given:
+        """Context, from a step on, and target."""
+        past = self.past[:, since:]
+        return Given((past,) if self.target is None else (past, self.target), self.scale)
 
-        Each part is divided into its place: one pass reads and writes it.
-        """
-        cut = [self.past[:, since:, channels]]
-        cut += [] if self.target is None else [self.target[..., channels]]
-        n_windows, _, n_channels = cut[0].shape
-        made = cut[0].new_empty(n_windows, sum(part.shape[1] for part in cut), n_channels)
-        places = made.split([part.shape[1] for part in cut], dim=1)
-        for part, place in zip(cut, places, strict=True):
-            torch.div(part, self.scale[:, None, channels], out=place)
-        return made
+    def scaled(self, channels: slice, since: int = 0) -> Float[Tensor, "B steps C"]:
+        """z: context and target of these channels, divided by their scale, from a step on."""
+        return self.given(since).of(channels).made()
 
     def sizes(self) -> Float[Tensor, "parts B C"]:
         """The largest absolute value of each channel: in the past, and in the target if known."""
