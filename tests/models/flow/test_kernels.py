@@ -1,17 +1,21 @@
 """The flow by kernels against the plain form: on a GPU, or else in Triton's interpreter."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from powerphase.models.flow.kernels import tiles
+from powerphase.models.flow.kernels import contraction, motion, tiles
 from powerphase.models.flow.kernels.moments import moments_of
 from powerphase.models.flow.normalisation import Moments
 from powerphase.models.flow.realnvp import RealNVP
 from powerphase.models.recurrent.inputs import Given
+from powerphase.models.tempflow.model import TempFlow
+from powerphase.models.transformertempflow.model import TransformerTempFlow
 from tests.models.flow.test_realnvp import CONDITION, flow_of
+from tests.models.recurrent.toys import CONTEXT, HORIZON, tiny, training_of, waves, windows_of
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
@@ -181,3 +185,50 @@ def test_a_step_can_be_recorded_and_repeats_itself() -> None:
     for _ in range(2):
         recorded.replay()
         assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("kind", [TempFlow, TransformerTempFlow])
+def test_a_network_by_kernels_has_the_plain_one_s_loss_and_gradients(kind: Any) -> None:
+    """From windows in two parts or one, with what the lags reach left out."""
+    found = []
+    for backend in ("triton", "torch"):
+        torch.manual_seed(1)
+        config = tiny(kind.config_type, dropout=0.0)
+        network = kind.network_type(config, 8, CONTEXT, HORIZON, 3, backend)
+        network = network.to(DEVICE, torch.float64).train()
+        assert network.is_fast == (backend == "triton")
+        context, target = windows_of()
+        context = replace(context, past=context.past.to(DEVICE))
+        loss, _ = network(context, target.to(DEVICE))
+        loss.backward()
+        slopes = {name: one.grad for name, one in network.named_parameters() if one.requires_grad}
+        found.append({"loss": loss.detach(), **slopes})
+    assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", [TempFlow, TransformerTempFlow])
+def test_kernels_take_less_memory_and_smaller_blocks_less_again(kind: Any) -> None:
+    sizes = []
+    for backend, block in (("torch", None), ("triton", None), ("triton", 4), ("triton", 1)):
+        model = kind(tiny(kind.config_type, training={"batch_size": 200}), backend=backend)
+        sizes.append(model.memory_gib(training_of(waves()), block))
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 4
+
+
+def test_kernels_keep_what_the_estimate_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a step of three couplings: kept halves and their slopes, two tensors of a block."""
+    made: list[tuple[int, ...]] = []
+    for name in ("room", "empty"):
+        real = getattr(tiles, name)
+
+        def noted(*given: Any, real: Any = real) -> Tensor:
+            found = real(*given)
+            made.append(tuple(found.shape))
+            return found
+
+        for module in (contraction, motion):
+            monkeypatch.setattr(module, name, noted)
+    both(Size(1, 3, 0, 64, 16), torch.float64)
+    assert {size for size in made if size[-1] == 16} == {(1, 3, 16), (2, 3, 16)}
+    assert made.count((1, 3, 32)) == 2 + 3  # moved twice; slopes of one half twice
