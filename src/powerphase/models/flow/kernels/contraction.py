@@ -12,7 +12,7 @@ from powerphase.models.flow.kernels.tiles import (
     WARPS,
     Cut,
     added,
-    aligned_block,
+    aligned_blocks,
     empty,
     kinds,
     places,
@@ -21,7 +21,6 @@ from powerphase.models.flow.kernels.tiles import (
 )
 from powerphase.models.flow.normalisation import Affine
 from powerphase.models.kernels.toolkit import constexpr, jit, product_dtype, tl, triton
-from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Given
 
 
@@ -42,7 +41,7 @@ class _Contracted(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.dtype, given = product_dtype(first), Given.of_tensors(first, second, scale)
         n_windows, n_steps, n_channels = given.size
-        parts = blocks(n_channels, aligned_block(ctx.at_once))
+        parts = aligned_blocks(n_channels, ctx.at_once)
         made = room(1, n_windows * n_steps, parts[0].stop, ctx.dtype, first)[0]
         total = weight.new_zeros(n_windows * n_steps, weight.shape[1])
         with torch.autocast(first.device.type, enabled=False):
@@ -56,7 +55,7 @@ class _Contracted(torch.autograd.Function):
         first, second, scale, *affine, weight = ctx.saved_tensors
         given, table = Given.of_tensors(first, second, scale), torch.stack(affine)
         slope = upstream.flatten(0, 1).to(ctx.dtype)
-        parts = blocks(len(weight), aligned_block(ctx.at_once))
+        parts = aligned_blocks(len(weight), ctx.at_once)
         made = room(1, len(slope), parts[0].stop, ctx.dtype, first)[0]
         of_weight, sums = torch.empty_like(weight), []
         of_values = empty(given.size, first) if ctx.needs_input_grad[0] else None

@@ -15,7 +15,7 @@ from powerphase.models.flow.kernels.tiles import (
     WARPS,
     Cut,
     added,
-    aligned_block,
+    aligned_blocks,
     conclude,
     empty,
     in_rows,
@@ -27,7 +27,6 @@ from powerphase.models.flow.kernels.tiles import (
 )
 from powerphase.models.flow.normalisation import Affine, Moments
 from powerphase.models.kernels.toolkit import constexpr, jit, product_dtype, tanh, tl
-from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Given
 
 
@@ -117,7 +116,7 @@ class _Block(NamedTuple):
         """From the inputs of the function."""
         first, second, scale, *affine, one, other, weight, bias = tensors
         given, n_rows = Given.of_tensors(first, second, scale), one.shape[0] * one.shape[1]
-        parts = blocks(weight.shape[1], aligned_block(at_once))
+        parts = aligned_blocks(weight.shape[1], at_once)
         inner = [part.flatten(0, 1).to(dtype) for part in (one, other)]
         told = room(2, n_rows, parts[0].stop, dtype, first)
         return cls(given, torch.stack([*affine, *bias]), inner, weight, parts, told)

@@ -12,15 +12,16 @@ from torch import Tensor
 
 from powerphase.models.flow.normalisation import Moments
 from powerphase.models.kernels.toolkit import constexpr, jit, tl, triton
+from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Given
 
-ROWS, COLUMNS = 16, 128
-"""Of a tile."""
-MOST_TILES = 32
+ROWS, COLUMNS, WARPS = 8, 128, 4
+"""Of a tile: eight numbers for each thread, of which the registers of an H100 hold all that is
+made, and rows that a warp reads at once."""
+MOST_TILES = 64
 """That a program has."""
 ALIGNED = 16
 """Numbers: rows that begin at whole multiples are read and written several numbers at a time."""
-WARPS = 4
 
 
 class Cut:
@@ -73,9 +74,14 @@ def pitch(n_channels: int) -> int:
     return -(-n_channels // ALIGNED) * ALIGNED
 
 
-def aligned_block(at_once: int) -> int:
-    """Channels of a block: no more than these, and if there are enough of them, aligned."""
-    return at_once - at_once % ALIGNED or at_once
+def aligned_blocks(n_channels: int, at_once: int) -> list[slice]:
+    """All channels, no more than so many at a time, most of them in aligned numbers."""
+    parts = blocks(n_channels, at_once - at_once % ALIGNED or at_once)
+    start, stop = parts[-1].start, parts[-1].stop
+    odd = (stop - start) % ALIGNED
+    if odd and stop - start > COLUMNS:
+        parts[-1:] = [slice(start, stop - odd), slice(stop - odd, stop)]
+    return parts
 
 
 def in_rows(slope: Tensor) -> Tensor:
