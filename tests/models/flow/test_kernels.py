@@ -9,9 +9,11 @@ from torch import Tensor
 
 from powerphase.models.flow.kernels import contraction, motion, tiles
 from powerphase.models.flow.kernels.moments import moments_of
+from powerphase.models.flow.memory import flow_block, flow_numbers
 from powerphase.models.flow.normalisation import Moments
 from powerphase.models.flow.realnvp import RealNVP
 from powerphase.models.recurrent.inputs import Given
+from powerphase.models.tempflow.config import TempFlowConfig
 from powerphase.models.tempflow.model import TempFlow
 from powerphase.models.transformertempflow.model import TransformerTempFlow
 from tests.models.flow.test_realnvp import CONDITION, flow_of
@@ -232,3 +234,16 @@ def test_kernels_keep_what_the_estimate_says(monkeypatch: pytest.MonkeyPatch) ->
     both(Size(1, 3, 0, 64, 16), torch.float64)
     assert {size for size in made if size[-1] == 16} == {(1, 3, 16), (2, 3, 16)}
     assert made.count((1, 3, 32)) == 2 + 3  # moved twice; slopes of one half twice
+
+
+@pytest.mark.parametrize("n_channels", [2_000, 36_964])
+def test_wider_blocks_of_kernels_take_no_more_than_the_plain_form_s(n_channels: int) -> None:
+    plain, fast = (
+        flow_numbers(TempFlowConfig(), 144_000, n_channels, None, fast) for fast in (False, True)
+    )
+    assert flow_block(None, n_channels, 144_000, fast=True) > 2 * flow_block(
+        None, n_channels, 144_000, fast=False
+    )
+    assert fast[0] < plain[0]
+    assert fast[1] < plain[1]
+    assert flow_block(100, n_channels, 144_000, fast=True) == 100

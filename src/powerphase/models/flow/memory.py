@@ -10,7 +10,7 @@ whole one for what an allocator wastes. On a GPU nothing was fitted.
 from typing import NamedTuple
 
 from powerphase.models.flow.config import FlowConfig
-from powerphase.models.recurrent.memory import block_numbers
+from powerphase.models.recurrent.blocks import channels_at_once
 
 INNER = 14.0
 """Tensors of rows × hidden units that a coupling keeps."""
@@ -27,6 +27,15 @@ class Tensors(NamedTuple):
 
 PLAIN, KERNELS = Tensors(10.0, 3.0), Tensors(3.0, 2.5)
 
+WIDER = 3
+"""Times as many channels has a block where kernels run: what they make of it is so much less, and
+all that is as wide as the networks is read again for each block."""
+
+
+def flow_block(channel_block: int | None, n_channels: int, rows: int, fast: bool) -> int:
+    """Channels of a block of the flow."""
+    return channels_at_once(channel_block, n_channels, max(1, rows // WIDER) if fast else rows)
+
 
 def flow_numbers(
     config: FlowConfig, rows: int, n_channels: int, channel_block: int | None, fast: bool
@@ -41,5 +50,5 @@ def flow_numbers(
         fast: whether Triton's kernels run.
     """
     tensors = KERNELS if fast else PLAIN
-    blocks = block_numbers(rows, n_channels, channel_block, tensors.blocks)
+    blocks = tensors.blocks * rows * flow_block(channel_block, n_channels, rows, fast)
     return blocks, rows * (tensors.kept * n_channels + INNER * config.couplings * config.hidden)

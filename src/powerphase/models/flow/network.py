@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from powerphase.models.flow.memory import flow_block
 from powerphase.models.flow.realnvp import RealNVP
 from powerphase.models.kernels.backend import known_backend, uses_triton
 from powerphase.models.recurrent.inputs import Given, Window
@@ -47,7 +48,9 @@ class FlowNetwork(RecurrentNetwork):
 
         That of the values themselves is larger by a constant, the logarithms of their scales.
         """
-        given, at_once = self.judged_values(window), self.at_once(output)
+        given, (n_windows, n_steps, _) = self.judged_values(window), output.shape
+        size = (self.channel_block, self.n_channels, n_windows * n_steps)
+        at_once = flow_block(*size, self.is_fast)
         loss = self.flow.negative_log_likelihood(output, given, at_once, self.is_fast)
         return Losses(loss, {"per channel": loss.detach() / self.n_channels})
 

@@ -84,9 +84,11 @@ def aligned_blocks(n_channels: int, at_once: int) -> list[slice]:
     return parts
 
 
-def in_rows(slope: Tensor) -> Tensor:
-    """A tensor that the kernels can read: its channels lie side by side."""
-    return slope if slope.stride(2) == 1 else slope.contiguous()
+def in_rows(slope: Float[Tensor, "B steps C"]) -> Float[Tensor, "B steps C"]:
+    """A tensor that the kernels can read: rows one after the other, channels side by side."""
+    window, step, channel = slope.stride()
+    lies_so = channel == 1 and window == slope.shape[1] * step
+    return slope if lies_so else slope.contiguous()
 
 
 def places(given: Given) -> tuple[Any, ...]:
