@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from powerphase.models.flow.normalisation import Affine, FlowNorm, Moments
 from powerphase.models.flow.realnvp import RealNVP
+from powerphase.models.recurrent.inputs import Given
 from tests.models.flow.plain import PlainFlow
 
 CONDITION, HIDDEN = 5, 6
@@ -30,7 +31,7 @@ def rows_of(n_channels: int) -> tuple[Tensor, Tensor]:
 
 
 def judged(flow: RealNVP, known: Tensor, values: Tensor, at_once: int = 99) -> Tensor:
-    return flow.negative_log_likelihood(known, lambda here: values[..., here], at_once)
+    return flow.negative_log_likelihood(known, Given((values,)), at_once)
 
 
 @SIZES

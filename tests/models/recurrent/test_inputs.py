@@ -43,7 +43,21 @@ def test_the_largest_input_is_that_of_all_scaled_values() -> None:
     context, target = windows_of()
     target[1, 2, 3] = -77.0
     given = Window(context.past, target, scales(context.past, PLAIN, in_batch=True))
-    torch.testing.assert_close(given.largest(), given.scaled(slice(None)).abs().max())
+    found = given.sizes() / given.scale
+    torch.testing.assert_close(found.amax(), given.scaled(slice(None)).abs().max())
+    assert torch.equal(given.sizes()[0], context.past.abs().amax(1))
+
+
+@pytest.mark.parametrize("channels", [slice(None), slice(1, 7, 2), slice(3, 4)])
+@pytest.mark.parametrize("since", [0, 5])
+def test_scaled_values_are_context_and_target_divided(channels: slice, since: int) -> None:
+    context, target = windows_of()
+    scale = scales(context.past, PLAIN, in_batch=True)
+    whole = torch.cat([context.past, target], dim=1) / scale[:, None]
+    found = Window(context.past, target, scale).scaled(channels, since)
+    assert torch.equal(found, whole[:, since:, channels])
+    found = Window(context.past, None, scale).scaled(channels, since)
+    assert torch.equal(found, whole[:, since : context.past.shape[1], channels])
 
 
 def test_the_clock_is_that_of_utc() -> None:

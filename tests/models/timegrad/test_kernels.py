@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from powerphase.models.powerforge.kernels import toolkit
+from powerphase.models.kernels import toolkit
 from powerphase.models.stepping import Replayed
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser

@@ -12,7 +12,7 @@ from powerphase.models.deepar.head import (
     negative_log_likelihood,
 )
 from powerphase.models.deepar.kernels import MOST_WIDTH, Law, fast_sums
-from powerphase.models.kernels.backend import check_backend, uses_triton
+from powerphase.models.kernels.backend import known_backend, uses_triton
 from powerphase.models.recurrent.blocks import summed
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
@@ -46,13 +46,12 @@ class DeepARNetwork(RecurrentNetwork):
         backend: str = "auto",
     ) -> None:
         super().__init__(config, n_channels, context_steps, horizon, channel_block)
-        check_backend(backend)
         if backend == "triton" and not has_kernels(config):
             raise TaskError(
                 f"kernels of DeepAR are for rank 1 and up to {MOST_WIDTH} cells, not for rank "
                 f"{config.rank} and {config.cells}; choose the backend torch, or auto"
             )
-        self.backend = backend
+        self.backend = known_backend(backend)
         size = (self.encoder.width, n_channels, config.rank)
         self.head = LowRankGaussian(*size, config.least_variance)
 

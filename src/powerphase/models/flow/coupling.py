@@ -3,12 +3,13 @@
 Channels meet only where a half goes into the networks, in a sum over its channels. All else is
 done for some channels at a time, and made once more in the backward pass; of a half that was
 moved, only its new values are kept.
+
+What goes over all rows of a block is said here in plain PyTorch. Where it shall be `fast`, which
+needs Triton and a GPU, kernels do the same in fewer passes.
 """
 
-from collections.abc import Callable
 from copy import deepcopy
-from functools import partial, reduce
-from itertools import count
+from functools import reduce
 from math import sqrt
 from typing import NamedTuple
 
@@ -17,18 +18,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from powerphase.models.flow.kernels.contraction import contracted
+from powerphase.models.flow.kernels.motion import moved
 from powerphase.models.flow.normalisation import Affine, FlowNorm, Moments
 from powerphase.models.recurrent.blocks import remade
+from powerphase.models.recurrent.inputs import Given
 
 NETWORKS = 2
 """Of a coupling: one for the scale, one for the translation."""
 
 
 class Half(NamedTuple):
-    """Every second channel, block by block, and what was decided about it but not carried out."""
+    """Every second channel, and what was decided about it but not carried out."""
 
-    read: Callable[[int], Float[Tensor, "B steps C"]]
-    """The values of a block, by its number."""
+    values: list[Given]
+    """Block by block; to kernels, all in one."""
     affine: Affine
     """What they are to go through."""
     moments: Moments
@@ -49,6 +53,7 @@ class Moved(NamedTuple):
     """None where nobody will ask for them."""
     moments: Moments
     log_determinant: Float[Tensor, ""]
+    """Mean over rows."""
 
 
 class Coupling(nn.Module):
@@ -80,7 +85,13 @@ class Coupling(nn.Module):
         self.norm_moving, self.norm_still = FlowNorm(n_moving), FlowNorm(n_still)
 
     def forward(
-        self, known: Float[Tensor, "B steps K"], moving: Half, still: Half, at_once: int, keep: bool
+        self,
+        known: Float[Tensor, "B steps K"],
+        moving: Half,
+        still: Half,
+        at_once: int,
+        keep: bool,
+        fast: bool = False,
     ) -> tuple[Half, Half, Float[Tensor, ""]]:
         """Both halves after it, and the log-determinant, mean over rows.
 
@@ -90,22 +101,18 @@ class Coupling(nn.Module):
             still: the half that says how.
             at_once: channels of a block.
             keep: whether the values that are moved will be asked for.
+            fast: by kernels.
         """
-        inner = self._inner(known, self._contracted(still, at_once))
-
-        def move(block: int, affine: Affine, maps: Maps) -> Moved:
-            return _moved(affine(moving.read(block)), _told(inner, maps), keep)
-
-        pieces = zip(count(), moving.affine.split(at_once), self._maps(at_once))
-        found = list(remade(move, list(pieces)))
+        inner = self._inner(known, self._contracted(still, at_once, fast))
+        found = self._moved(moving, inner, at_once, keep, fast)
         moments = Moments.joined([one.moments for one in found])
         rows = known.shape[0] * known.shape[1]
         own, first = self.norm_moving(moments, rows)
         other, second = self.norm_still(still.affine.moments(still.moments), rows)
-        moved = Half(partial(_kept, found), own, moments)
+        kept = [Given((one.values,)) for one in found if one.values is not None]
         determinants = [one.log_determinant for one in found]
         left = still._replace(affine=still.affine.then(other))
-        return moved, left, torch.stack(determinants).sum() + first + second
+        return Half(kept, own, moments), left, torch.stack(determinants).sum() + first + second
 
     def inverse(
         self,
@@ -119,15 +126,33 @@ class Coupling(nn.Module):
         log_scale, shift = _told(inner, Maps(self.last_weight, self.last_bias))
         return (moving - shift) * (-log_scale).exp(), still
 
-    def _contracted(self, still: Half, at_once: int) -> Float[Tensor, "B steps inner"]:
+    def _contracted(self, still: Half, at_once: int, fast: bool) -> Float[Tensor, "B steps inner"]:
         """What the still half adds to the first layers of both networks."""
+        if fast:
+            return contracted(still.values[0], still.affine, self.still, at_once)
 
-        def contract(block: int, affine: Affine, weight: Tensor) -> Tensor:
+        def contract(values: Given, affine: Affine, weight: Tensor) -> Tensor:
             # Parts may be made in half precision, and must not be added up in it.
-            return (affine(still.read(block)) @ weight).to(weight.dtype)
+            return (affine(values.made()) @ weight).to(weight.dtype)
 
-        pieces = zip(count(), still.affine.split(at_once), self.still.split(at_once))
+        own = still.affine.split(at_once), self.still.split(at_once)
+        pieces = zip(still.values, *own, strict=True)
         return reduce(torch.add, remade(contract, list(pieces)))
+
+    def _moved(
+        self, moving: Half, inner: tuple[Tensor, Tensor], at_once: int, keep: bool, fast: bool
+    ) -> list[Moved]:
+        """The moving half after it, block by block."""
+        if fast:
+            (values,), weight, bias = moving.values, self.last_weight, self.last_bias
+            return [Moved(*moved(values, moving.affine, inner, weight, bias, at_once, keep))]
+
+        def move(values: Given, affine: Affine, maps: Maps) -> Moved:
+            return _moved_block(affine(values.made()), _told(inner, maps), keep)
+
+        own = moving.affine.split(at_once), self._maps(at_once)
+        pieces = zip(moving.values, *own, strict=True)
+        return list(remade(move, list(pieces)))
 
     def _inner(
         self, known: Float[Tensor, "B rows K"], still: Float[Tensor, "B rows inner"]
@@ -155,15 +180,11 @@ def _told(inner: tuple[Tensor, Tensor], maps: Maps) -> tuple[Tensor, Tensor]:
     return torch.tanh(log_scale), shift
 
 
-def _moved(values: Float[Tensor, "B steps C"], told: tuple[Tensor, Tensor], keep: bool) -> Moved:
+def _moved_block(
+    values: Float[Tensor, "B steps C"], told: tuple[Tensor, Tensor], keep: bool
+) -> Moved:
     log_scale, shift = told
     log_scale = log_scale.to(values)  # its sum over rows needs all digits
     values = values * log_scale.exp() + shift
     rows = values.shape[0] * values.shape[1]
     return Moved(values if keep else None, Moments.of(values), log_scale.sum() / rows)
-
-
-def _kept(found: list[Moved], block: int) -> Float[Tensor, "B steps C"]:
-    values = found[block].values
-    assert values is not None
-    return values

@@ -4,7 +4,6 @@ Each row, a step of a window, is one draw of all channels given what is known of
 channels take turns in being moved, even ones first.
 """
 
-from collections.abc import Callable
 from math import log, pi
 
 import torch
@@ -12,13 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from powerphase.models.flow.coupling import Coupling, Half
+from powerphase.models.flow.kernels.moments import moments_of
 from powerphase.models.flow.normalisation import Affine, Moments
 from powerphase.models.recurrent.blocks import blocks
+from powerphase.models.recurrent.inputs import Given
 
 EVEN, ODD = 0, 1
-
-Values = Callable[[slice], Float[Tensor, "B steps C"]]
-"""Gives the values of some channels."""
 
 
 class RealNVP(nn.Module):
@@ -40,7 +38,7 @@ class RealNVP(nn.Module):
         )
 
     def negative_log_likelihood(
-        self, known: Float[Tensor, "B steps K"], values: Values, at_once: int
+        self, known: Float[Tensor, "B steps K"], given: Given, at_once: int, fast: bool = False
     ) -> Float[Tensor, ""]:
         """Minus log p of the values, summed over channels, mean over rows.
 
@@ -48,13 +46,14 @@ class RealNVP(nn.Module):
 
         Args:
             known: the condition of each row.
-            values: gives those of some channels; asked for again whenever they are needed.
+            given: the values; read again whenever they are needed.
             at_once: channels of a block.
+            fast: by kernels, which need Triton and a GPU.
         """
-        moving, still = (self._half(values, parity, at_once) for parity in (EVEN, ODD))
+        moving, still = _halves_whole(given) if fast else _halves(given, at_once)
         determinants, last = [], len(self.couplings) - 1
         for number, coupling in enumerate(self.couplings):
-            moved, left, found = coupling(known, moving, still, at_once, number < last)
+            moved, left, found = coupling(known, moving, still, at_once, number < last, fast)
             moving, still = left, moved
             determinants.append(found)
         ends = [half.affine.moments(half.moments) for half in (moving, still)]
@@ -76,17 +75,24 @@ class RealNVP(nn.Module):
         drawn[..., EVEN::2], drawn[..., ODD::2] = halves
         return drawn
 
-    def _half(self, values: Values, parity: int, at_once: int) -> Half:
-        """Every second channel as it is given."""
-        size = len(range(parity, self.n_channels, 2))
-        where = [
-            slice(parity + 2 * here.start, parity + 2 * here.stop, 2)
-            for here in blocks(size, at_once)
-        ]
 
-        def read(block: int) -> Float[Tensor, "B steps C"]:
-            return values(where[block])
+def _halves(given: Given, at_once: int) -> list[Half]:
+    """Even and odd channels as they are given, in blocks."""
+    halves = []
+    for parity in (EVEN, ODD):
+        half = given.of(slice(parity, None, 2))
+        values = [half.of(here) for here in blocks(half.size[2], at_once)]
+        halves.append(_unchanged(values, Moments.joined([Moments.of(v.made()) for v in values])))
+    return halves
 
-        moments = Moments.joined([Moments.of(read(block)) for block in range(len(where))])
-        none = torch.zeros_like(moments.mean)
-        return Half(read, Affine(none + 1, none, none), moments)
+
+def _halves_whole(given: Given) -> list[Half]:
+    """The same, each in one; their moments are found in one pass over all channels."""
+    moments = moments_of(given)
+    parts = [slice(parity, None, 2) for parity in (EVEN, ODD)]
+    return [_unchanged([given.of(here)], Moments(*(m[here] for m in moments))) for here in parts]
+
+
+def _unchanged(values: list[Given], moments: Moments) -> Half:
+    none = torch.zeros_like(moments.mean)
+    return Half(values, Affine(none + 1, none, none), moments)

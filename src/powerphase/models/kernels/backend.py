@@ -8,12 +8,13 @@ from powerphase.models.kernels.toolkit import HAS_TRITON, IS_INTERPRETED
 BACKENDS = ("auto", "triton", "torch")
 
 
-def check_backend(backend: str) -> None:
-    """Refuse a word that is none, and Triton where there is none."""
+def known_backend(backend: str) -> str:
+    """The same, if there is one of that name and Triton is there for it."""
     if backend not in BACKENDS:
         raise UnknownName.among("backend", backend, BACKENDS)
     if backend == "triton" and not HAS_TRITON:
         raise TaskError("Triton is not installed here; install it, or choose the backend torch")
+    return backend
 
 
 def uses_triton(backend: str, device: torch.device) -> bool:

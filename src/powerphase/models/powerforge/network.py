@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from powerphase.axes import KINDS, THETA
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
-from powerphase.models.kernels.backend import check_backend, uses_triton
+from powerphase.models.kernels.backend import known_backend, uses_triton
 from powerphase.models.powerforge.anchor import reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Decoder, Folded
@@ -52,8 +52,7 @@ class PowerForgeNetwork(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        check_backend(backend)
-        self.backend = backend
+        self.backend = known_backend(backend)
         self.config, self.n_buses, self.horizon = config, n_buses, horizon
         self.buses_at_once = max(1, (channel_block or KINDS * n_buses) // KINDS)
         self.encoder = ChannelEncoder(config, n_buses, context_steps)

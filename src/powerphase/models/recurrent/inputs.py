@@ -15,6 +15,48 @@ DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
 CLOCK_FEATURES = 6
 
 
+class Given(NamedTuple):
+    """Values of some channels where they lie, to be divided when they are read."""
+
+    parts: tuple[Float[Tensor, "B _ C"], ...]
+    """Some steps after others: one part or two."""
+    scale: Float[Tensor, "B C"] | None = None
+
+    @classmethod
+    def of_tensors(cls, first: Tensor, second: Tensor | None, scale: Tensor | None) -> "Given":
+        """From what `tensors` has."""
+        return cls((first,) if second is None else (first, second), scale)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Both parts, and the scale."""
+        return self.parts[0], self.parts[1] if len(self.parts) > 1 else None, self.scale
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Windows, steps and channels."""
+        n_windows, _, n_channels = self.parts[0].shape
+        return n_windows, sum(part.shape[1] for part in self.parts), n_channels
+
+    def of(self, channels: slice) -> "Given":
+        """Those of some of the channels."""
+        scale = None if self.scale is None else self.scale[:, channels]
+        return Given(tuple(part[..., channels] for part in self.parts), scale)
+
+    def made(self) -> Float[Tensor, "B steps C"]:
+        """The values, divided.
+
+        Each part is divided into its place: one pass reads and writes it.
+        """
+        if self.scale is None:
+            return self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts, dim=1)
+        made = self.parts[0].new_empty(self.size)
+        places = made.split([part.shape[1] for part in self.parts], dim=1)
+        for part, place in zip(self.parts, places, strict=True):
+            torch.div(part, self.scale[:, None], out=place)
+        return made
+
+
 class Window(NamedTuple):
     """Windows as they are, and what to divide their channels by.
 
@@ -27,30 +69,19 @@ class Window(NamedTuple):
     """None where it is not known yet."""
     scale: Float[Tensor, "B C"]
 
-    def scaled(self, channels: slice, first: int = 0) -> Float[Tensor, "B steps C"]:
-        """z: context, from its step `first` on, and target of these channels, by their scale.
+    def given(self, since: int = 0) -> Given:
+        """Context, from a step on, and target."""
+        past = self.past[:, since:]
+        return Given((past,) if self.target is None else (past, self.target), self.scale)
 
-        Each number is read once and written once: this is most of what a step does with windows.
-        """
-        known = self.past[:, first:, channels]
-        parts = [known] if self.target is None else [known, self.target[..., channels]]
-        n_windows, _, n_channels = known.shape
-        found = known.new_empty(n_windows, sum(part.shape[1] for part in parts), n_channels)
-        begin, scale = 0, self.scale[:, None, channels]
-        for part in parts:
-            end = begin + part.shape[1]
-            torch.div(part, scale, out=found[:, begin:end])
-            begin = end
-        return found
+    def scaled(self, channels: slice, since: int = 0) -> Float[Tensor, "B steps C"]:
+        """z: context and target of these channels, divided by their scale, from a step on."""
+        return self.given(since).of(channels).made()
 
-    def largest(self) -> Float[Tensor, ""]:
-        """The largest |z|, found without making z."""
-        found = []
-        for part in (self.past, self.target):
-            if part is not None:
-                low, high = torch.aminmax(part, dim=1)
-                found.append(torch.maximum(low.abs(), high.abs()) / self.scale)
-        return torch.stack(found).amax()
+    def sizes(self) -> Float[Tensor, "parts B C"]:
+        """The largest absolute value of each channel: in the past, and in the target if known."""
+        ends = [torch.aminmax(part, dim=1) for part in self[:2] if part is not None]
+        return torch.stack([torch.maximum(low.abs(), high.abs()) for low, high in ends])
 
 
 def scales(

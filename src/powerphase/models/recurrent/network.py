@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from typing import Any, ClassVar
 
 import torch
@@ -96,8 +95,9 @@ class RecurrentNetwork(nn.Module, ABC):
         """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
         window = Window(past, target, scale)
         loss, parts = self.judged(self.encoder(window, clock), window)
-        still = torch.linalg.vector_norm(past, ord=inf, dim=1) == 0
-        found = {"largest input": window.largest(), "zero channels": still.to(scale).mean()}
+        sizes = window.sizes()
+        still = (sizes[0] == 0).to(scale).mean()
+        found = {"largest input": (sizes / scale).amax(), "zero channels": still}
         return Losses(loss, {**parts, **found})
 
     def see(self, context: Context) -> Seen:

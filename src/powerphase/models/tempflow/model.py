@@ -1,13 +1,13 @@
 """TempFlow as a forecaster."""
 
-from powerphase.models.flow.memory import BLOCKS, kept_numbers
-from powerphase.models.recurrent.memory import Size, block_numbers, step_numbers
-from powerphase.models.recurrent.model import RecurrentModel
+from powerphase.models.flow.memory import flow_numbers
+from powerphase.models.flow.model import FlowModel
+from powerphase.models.recurrent.memory import Size, step_numbers
 from powerphase.models.tempflow.config import TempFlowConfig
 from powerphase.models.tempflow.network import TempFlowNetwork
 
 
-class TempFlow(RecurrentModel):
+class TempFlow(FlowModel):
     """The reference's TempFlow; `Trained` says what can be given."""
 
     name = "tempflow"
@@ -17,6 +17,5 @@ class TempFlow(RecurrentModel):
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
         """Those of the front end, and of the flow for context and horizon."""
         rows, n_channels = size.rows(self.config), size.n_channels
-        head = block_numbers(rows, n_channels, channel_block, BLOCKS)
-        head += kept_numbers(self.config, rows, n_channels)
-        return step_numbers(self.config, size, channel_block, head)
+        head = flow_numbers(self.config, rows, n_channels, channel_block, self.is_fast)
+        return step_numbers(self.config, size, channel_block, sum(head))

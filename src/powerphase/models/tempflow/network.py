@@ -5,7 +5,7 @@ from powerphase.models.tempflow.config import TempFlowConfig
 
 
 class TempFlowNetwork(FlowNetwork):
-    """TempFlow for one grid; `RecurrentNetwork` says what can be given."""
+    """TempFlow for one grid; `FlowNetwork` says what can be given."""
 
     name = "tempflow"
     config: TempFlowConfig

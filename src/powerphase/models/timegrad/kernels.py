@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.powerforge.kernels.toolkit import (
-    HAS_TRITON,
+from powerphase.models.kernels.toolkit import (
     constexpr,
     jit,
     tanh,
@@ -25,11 +24,6 @@ from powerphase.models.timegrad.denoiser import SLOPE, Block, Denoiser
 COLUMNS = 128
 """Channels of a program."""
 LEAK = constexpr(SLOPE)
-
-
-def kernels_run_on(device: torch.device) -> bool:
-    """Whether there is a GPU for them, and Triton."""
-    return HAS_TRITON and device.type == "cuda" and torch.version.hip is None
 
 
 @torch.no_grad()

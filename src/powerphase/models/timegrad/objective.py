@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from powerphase.models.kernels.backend import uses_triton
 from powerphase.models.timegrad.denoiser import Denoiser
-from powerphase.models.timegrad.kernels import denoised, kernels_run_on
+from powerphase.models.timegrad.kernels import denoised
 from powerphase.models.timegrad.tiles import Tile, add_back, cut, piece_size, tiles
 
 
@@ -59,7 +60,7 @@ def predicted(
 ) -> Float[Tensor, "R C"]:
     """The noise in values that all come from the same diffusion step; without slopes."""
     found = torch.empty_like(values)
-    network = partial(denoised, denoiser) if kernels_run_on(values.device) else denoiser
+    network = partial(denoised, denoiser) if uses_triton("auto", values.device) else denoiser
     for rows, tile in pieces.each(len(values)):
         made = network(cut(values[rows], tile), cut(conditioner[rows], tile), step)
         found[rows, tile.channels] = made

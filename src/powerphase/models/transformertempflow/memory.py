@@ -4,9 +4,9 @@ The counts were fitted on a CPU with 118 and 500 buses and batches of 8 to 32, o
 took within 7 % of this. On a GPU nothing was fitted.
 """
 
-from powerphase.models.flow.memory import BLOCKS, kept_numbers
+from powerphase.models.flow.memory import flow_numbers
 from powerphase.models.recurrent.blocks import channels_at_once
-from powerphase.models.recurrent.memory import PRODUCTS, Size, block_numbers
+from powerphase.models.recurrent.memory import PRODUCTS, Size
 from powerphase.models.transformertempflow.config import TransformerTempFlowConfig
 
 STEPS = 20.0
@@ -19,7 +19,11 @@ a form without them."""
 
 
 def step_numbers(
-    config: TransformerTempFlowConfig, size: Size, channel_block: int | None, on_gpu: bool
+    config: TransformerTempFlowConfig,
+    size: Size,
+    channel_block: int | None,
+    on_gpu: bool,
+    fast: bool,
 ) -> float:
     """Numbers that a step has at its peak.
 
@@ -28,6 +32,7 @@ def step_numbers(
         size: of the training.
         channel_block: channels of a block; None for as many as the network chooses.
         on_gpu: whether that is a GPU.
+        fast: whether Triton's kernels run.
     """
     encoded, rows = size.context - max(config.lags), size.counted * size.horizon
     steps = encoded + 2 * size.horizon  # a layer of the decoder attends twice
@@ -38,5 +43,5 @@ def step_numbers(
     front = size.counted * (PRODUCTS * products + layers + weights)
     past = size.counted * size.context
     projected = past * channels_at_once(channel_block, size.n_channels, past)
-    blocks = block_numbers(rows, size.n_channels, channel_block, BLOCKS)
-    return front + max(blocks, 2 * projected) + kept_numbers(config, rows, size.n_channels)
+    blocks, kept = flow_numbers(config, rows, size.n_channels, channel_block, fast)
+    return front + max(blocks, 2 * projected) + kept

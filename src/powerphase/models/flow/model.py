@@ -1,0 +1,29 @@
+"""What ties networks with a flow to training and prediction."""
+
+from typing import ClassVar
+
+from torch import nn
+
+from powerphase.axes import KINDS
+from powerphase.models.device import choose_device
+from powerphase.models.flow.network import FlowNetwork
+from powerphase.models.kernels.backend import uses_triton
+from powerphase.models.recurrent.model import RecurrentModel
+from powerphase.models.run import Place
+
+
+class FlowModel(RecurrentModel):
+    """What forecasters with a flow share: they have kernels, and a form without them."""
+
+    takes_backend = True
+    network_type: ClassVar[type[FlowNetwork]]
+
+    def make_network(self, place: Place) -> nn.Module:
+        """The network for this grid and these windows."""
+        size = (KINDS * place.n_buses, place.context, place.horizon)
+        return self.network_type(self.config, *size, self.channel_block, self.backend)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether Triton's kernels will do it."""
+        return uses_triton(self.backend, choose_device(self.device))
