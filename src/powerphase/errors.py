@@ -14,7 +14,8 @@
     ├── ConfigError        options that a model does not know or cannot take
     ├── TrainingError      a training that cannot begin or go on
     ├── CheckpointError    saved weights that are broken, or of another model or grid
-    └── ResultError        a result row that cannot be trusted
+    ├── ResultError        a result row that cannot be trusted
+    └── ReportError        a report that cannot be made of what was given, or not in its place
 
 A message says where, what was found, what was needed and what to do. The command line prints it as
 one sentence; `--debug` shows the traceback.
@@ -117,3 +118,7 @@ class CheckpointError(PowerphaseError):
 
 class ResultError(PowerphaseError):
     """A result row or its sidecar that is broken, inconsistent or of another schema."""
+
+
+class ReportError(PowerphaseError):
+    """A report whose parts do not belong together, or whose place holds something else."""

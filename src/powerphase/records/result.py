@@ -16,7 +16,7 @@ from reprlib import repr as short
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
 from powerphase.errors import ResultError
 from powerphase.files import parse_json, replace_file
@@ -24,6 +24,11 @@ from powerphase.records.result_rules import Number, check
 
 SCHEMA = 1
 """Raised whenever a reader of older rows would misread a newer one."""
+
+SHOWN_WINDOWS = 3
+
+RISK_LEVELS = 240
+"""Probabilities are kept in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,14 @@ def read_result(path: str | Path) -> Result:
 
 def read_results(paths: Iterable[str | Path]) -> list[Result]:
     """The rows in the files, and in all JSON files of the folders; each once, sorted by path."""
+    return list(results_by_file(paths).values())
+
+
+def results_by_file(paths: Iterable[str | Path]) -> dict[Path, Result]:
+    """The same with the file of each, beside which its sidecar lies."""
     files: dict[Path, Path] = {}
     problems: list[str] = []
-    results: list[Result] = []
+    results: dict[Path, Result] = {}
     for path in map(Path, paths):
         found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
         files.update((_place(file), file) for file in found)
@@ -117,12 +127,18 @@ def read_results(paths: Iterable[str | Path]) -> list[Result]:
             problems.append(f"{path}: no results here; name a result's file or a folder of them")
     for place in sorted(files):
         try:
-            results.append(read_result(files[place]))
+            results[files[place]] = read_result(files[place])
         except ResultError as error:
             problems.append(str(error))
     if problems:
         raise ResultError("\n".join(problems))
     return results
+
+
+def shown_windows(n_windows: int) -> Int[np.ndarray, " shown"]:
+    """The windows whose forecasts are kept for pages and figures: evenly spread."""
+    spread = np.linspace(0, n_windows - 1, min(SHOWN_WINDOWS, n_windows))
+    return np.unique(spread.round().astype(np.int64))
 
 
 def write_result(
