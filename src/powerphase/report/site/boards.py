@@ -75,7 +75,7 @@ class BoardPages:
     def _row(self, file: Path, row: Result) -> dict[str, Any]:
         """Write what pages draw of a row, and say where."""
         model = _model(f"{row.name}-{row.seed}", row.name, row.seed)
-        model["kind"] = KINDS.get(row.model, "model")
+        model |= {"kind": KINDS.get(row.model, "model"), "scenarios": row.scenarios}
         if not file.with_suffix(".npz").exists():
             return model
         sidecar = read_sidecar(file)
@@ -97,6 +97,7 @@ class BoardPages:
         h = file.header
         title = f"{h.model}+{h.variant}" if h.variant else h.model
         model = models.setdefault(f"{title}-{h.seed}", _model(name, title, h.seed))
+        model["scenarios"] = h.scenarios
         self._ids = self._bus_ids(h.n_channels // len(VARIABLES))
         found = read_whole(file, kinds)
         sizes = [self._put(f"{name}-{k}", part) for k, part in enumerate(bus_files(found.bands))]

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from powerphase import __version__
 from powerphase.dataset.certificate import Certificate
 from powerphase.dataset.store import open_store
 from powerphase.errors import ReportError
@@ -57,12 +57,13 @@ def build_site(
         data: data sets, for what happened at every bus and for the page on data.
         forecasts: forecast files, for every bus rather than those that sidecars carry.
         variables: those of "P", "Q", "V", "theta" that are taken from forecast files.
-        certificates: what verifying a data set found, by fingerprint.
+        certificates: what verifying a data set found, by its place as given in `data`.
         on_progress: called with the number of boards done, and of all.
     """
     rows = results_by_file(results)
     boards = leaderboard(rows.values())
     stores = {store.manifest.fingerprint: store for store in map(open_store, data)}
+    found = certificates or {}
     files = _by_board(boards, [open_forecast(path) for path in forecasts])
     kinds, folder = kinds_of(variables), Folder(Path(out))
     described = []
@@ -72,7 +73,7 @@ def build_site(
         described.append(pages.write(mine, files[number], kinds))
         if on_progress:
             on_progress(number + 1, len(boards))
-    sets = [data_set(store, (certificates or {}).get(fp)) for fp, store in stores.items()]
+    sets = [data_set(store, found.get(store.path)) for store in stores.values()]
     folder.write("data/site.js", script("site", _site(described, sets)))
     tables = _tables(boards, list(rows.values()), described)
     folder.write(INDEX, _index(tables, sets).encode())
@@ -126,7 +127,12 @@ def _site(boards: list[dict[str, Any]], sets: list[dict[str, Any]]) -> dict[str,
         for name, score in SCORES.items()
     }
     shapes = {one["fingerprint"]: one["archetypes"] for one in sets}
-    return {"version": __version__, "scores": scores, "boards": boards, "archetypes": shapes}
+    return {
+        "version": version("powerphase"),
+        "scores": scores,
+        "boards": boards,
+        "archetypes": shapes,
+    }
 
 
 def _tables(
@@ -150,7 +156,7 @@ def _index(tables: list[dict[str, Any]], sets: list[dict[str, Any]]) -> str:
     )
     return environment.get_template("index.html.j2").render(
         mark=MARK,
-        version=__version__,
+        version=version("powerphase"),
         tables=tables,
         sets={one["fingerprint"]: one for one in sets},
         scores=SCORES,

@@ -1,8 +1,8 @@
 """What a page reads: script files that hold JSON, and in it arrays as compressed bytes.
 
 A page that was opened from a file may load scripts, but may not fetch. So every piece of data is a
-script that hands a value to `powerphase.put`, loaded when a page first asks for it. The bytes of an
-array are regrouped by significance, deflated and written as base64, which a browser undoes natively.
+script that hands a value to `powerphase.put`, loaded when a page first asks for it. An array is its
+bytes, regrouped by significance, deflated and in base64, all of which a browser undoes natively.
 """
 
 import base64

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any
 
 from powerphase.records.scores import SCORES
@@ -15,6 +16,9 @@ from powerphase.report.leaderboard import (
 from powerphase.report.sheet import MISSING, number
 
 FIDELITY = tuple(name for name in COLUMNS if not SCORES[name].voltage_only)
+SMALL = 1e-3
+"""Below it, numbers are shown in powers of ten."""
+
 SAFETY = tuple(name for name in COLUMNS if SCORES[name].voltage_only)
 
 
@@ -115,11 +119,25 @@ def _marks(entries: Sequence[Entry], name: str) -> dict[Any, str]:
 
 
 def _score(entry: Entry, name: str, marks: dict[Any, str]) -> Cell:
-    decimals = PAPER_DECIMALS if entry.kind == "paper" else None
-    value = entry.mean[name]
-    text, _, deviation = number(value, entry.std[name], decimals).partition(" ± ")
+    value, std = entry.mean[name], entry.std[name]
+    if entry.kind == "paper" or not value:
+        text, _, deviation = number(value, std, PAPER_DECIMALS if value else None).partition(" ± ")
+    else:
+        text, deviation = _rounded(value, std)
     mark = marks.get(value, "") if entry.rank is not None else ""
-    return Cell(text, deviation, value, mark)
+    return Cell(text, deviation, value, mark, "" if value is None else f"{value:.6g}")
+
+
+def _rounded(mean: float, std: float | None) -> tuple[str, str]:
+    """Three digits of the mean, and the deviation in the same places; powers of ten if small."""
+    power = floor(log10(abs(mean)))
+    scale, tail = (10.0**power, f"e{power}") if abs(mean) < SMALL else (1.0, "")
+    places = 2 if tail else max(0, 2 - power)
+    text = f"{mean / scale:.{places}f}{tail}"
+    if std is None:
+        return text, ""
+    shown = f"{std / scale:.{places}f}"
+    return text, f"{std:.0e}" if std and not float(shown) else f"{shown}{tail}"
 
 
 def _rank(entry: Entry, ranks: list[float]) -> Cell:

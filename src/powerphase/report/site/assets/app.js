@@ -25,22 +25,24 @@
     legend(box, facts.names.map((name, k) => ({ color: color(k), text: name })));
   };
 
-  const boardFor = (page, chosen) => {
+  const boardFor = (chosen) => {
     const asked = site.boards.find((board) => board.key === chosen.get("board"));
     if (asked) return asked;
-    const favourite = site.boards.find((board) => board.grid === FAVOURITE);
-    return page === "forecasts" && favourite ? favourite : site.boards[0];
+    return site.boards.find((board) => board.grid === FAVOURITE) || site.boards[0];
   };
 
   const show = () => {
-    const { page, chosen } = address(), name = pages[page] ? page : "leaderboard", board = boardFor(name, chosen);
+    const { page, chosen } = address(), name = pages[page] ? page : "leaderboard", board = boardFor(chosen);
     for (const part of $$(".page")) part.hidden = part.id !== `page-${name}`;
     const kept = chosen.get("board") ? `?board=${encodeURIComponent(chosen.get("board"))}` : "";
     for (const link of $$("#pages a")) {
       if (link.dataset.page === name) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
       link.href = `#${link.dataset.page}${kept}`;
     }
-    for (const input of $$("#boards input")) input.checked = input.value === board.key;
+    for (const input of $$("#boards input")) {
+      input.checked = input.value === board.key;
+      if (input.checked) $("#boards").scrollLeft = input.parentElement.offsetLeft - 60; // on a phone, the strip scrolls
+    }
     for (const place of $$("[data-board-title]")) place.textContent = `${board.title}, ${board.edition}`;
     document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${board.title} · powerphase`;
     current = name;

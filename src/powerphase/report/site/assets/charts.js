@@ -50,7 +50,8 @@ powerphase.charts = (() => {
 
   // An empty chart of the box's size, with axes; draw into `.plot`.
   const frame = (box, { x, y, label, margin = {}, height }) => {
-    const width = Math.max(120, Math.floor(box.clientWidth)), tall = height || Math.max(160, Math.floor(box.clientHeight));
+    const width = Math.max(120, Math.floor(box.clientWidth)), ratio = parseFloat(getComputedStyle(box).getPropertyValue("--ratio")) || 0.6;
+    const tall = height || Math.round(Math.max(200, Math.min(430, width * ratio)));
     const m = { top: 10, right: 12, bottom: x.label ? 40 : 24, left: 48, ...margin };
     const sx = (x.log ? logarithmic : linear)(x.domain, [m.left, width - m.right]);
     const sy = (y.log ? logarithmic : linear)(y.domain, [tall - m.bottom, m.top]);
@@ -66,7 +67,7 @@ powerphase.charts = (() => {
         s("line", { class: "base", x1: m.left, x2: width - m.right, y1: tall - m.bottom, y2: tall - m.bottom }),
         xTicks.map((t) => s("text", { x: sx(t.at), y: tall - m.bottom + 16, "text-anchor": xTicks.length > 1 && t === xTicks[xTicks.length - 1] && sx(t.at) > width - m.right - 14 ? "end" : t === xTicks[0] && sx(t.at) < m.left + 14 ? "start" : "middle" }, t.text ?? xText(t.at))),
         x.label ? s("text", { class: "title", x: (m.left + width - m.right) / 2, y: tall - 6, "text-anchor": "middle" }, x.label) : null,
-        y.label ? s("text", { class: "title", x: m.left - 40, y: m.top - 2, "text-anchor": "start", dy: m.top > 14 ? "-0.3em" : "0" }, y.label) : null),
+        y.label ? s("text", { class: "title", x: 4, y: 10, "text-anchor": "start" }, y.label) : null),
       plot);
     box.replaceChildren(svg);
     return { svg, plot, sx, sy, width, height: tall, margin: m };
@@ -102,8 +103,8 @@ powerphase.charts = (() => {
     svg.append(line, catcher);
   };
 
-  const legend = (box, items) => box.append(h("p", { class: "legend" }, items.map(({ color, text, dash }) =>
-    h("span", {}, h("i", { class: dash ? "key dotted" : "key", style: `--c: var(${color})` }), text))));
+  const legend = (box, items) => box.append(h("p", { class: "legend" }, items.map(({ color, text }) =>
+    h("span", {}, h("i", { class: "swatch", style: `--c: var(${color})` }), text))));
 
   const extent = (lists, pad = 0.06) => {
     let low = Infinity, high = -Infinity;

@@ -89,7 +89,8 @@ powerphase.pages.forecasts = (() => {
   const defaults = () => {
     const own = (kind) => board.models.filter((m) => m.kind === kind && !m.name.includes("+") && (m.file || m.whole));
     const names = new Set(), picked = [];
-    for (const model of [...own("model"), ...own("reference"), ...own("oracle"), ...board.models]) {
+    const fans = (list) => [...list].sort((a, b) => (b.scenarios > 1) - (a.scenarios > 1)); // one curve is no fan
+    for (const model of [...fans(own("model")), ...fans(own("reference")), ...own("oracle"), ...board.models]) {
       if (!names.has(model.name) && (model.file || model.whole)) { names.add(model.name); picked.push(model.id); }
     }
     return picked.slice(0, 3);
@@ -125,7 +126,7 @@ powerphase.pages.forecasts = (() => {
     if (search) places = places.filter((place) => String(ids[place]).includes(search));
     if (rank) places.sort((a, b) => rank.value(b) - rank.value(a) || a - b);
     const shown = places.slice(0, MOST);
-    options($("#bus-list"), shown.map((place) => [ids[place], `Bus ${ids[place]}${rank ? `   ${rank.text(rank.value(place))}` : ""}`]), state.bus);
+    options($("#bus-list"), shown.map((place) => [ids[place], `Bus ${ids[place]}${rank ? `\u2003${rank.text(rank.value(place))}` : ""}`]), state.bus);
     powerphase.drawn.buses = shown.map((place) => ids[place]);
     const risk = state.order === "risk" ? "Percentages: mean probability of leaving the band, over all steps and windows." : state.order === "error" ? "CRPS over all steps and windows." : "";
     const some = all < ids.length ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. Forecast files (--forecasts) bring all.` : `${all.toLocaleString("en")} buses.`;

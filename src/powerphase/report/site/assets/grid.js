@@ -120,7 +120,7 @@ powerphase.pages.grid = (() => {
     $("#at-risk-title").textContent = stepwise() ? `${state.quantity === "risk" ? "Highest risk" : "Outside"} at ${clock(state.step)}, ${day(start).slice(4)}` : `Highest ${MEANS[state.quantity][0]}`;
     const key = encodeURIComponent(board.key), id = encodeURIComponent(model.id), shown = new Set(row ? row.shown.bus_id : []);
     $("#at-risk").replaceChildren(...(order.length ? order.slice(0, LISTED).map((k) => {
-      const label = [h("span", {}, `Bus ${ids[k]}`), h("b", {}, text(values[k])), h("i", { style: `width: ${(100 * Math.min(1, values[k] / top())).toFixed(1)}%` })];
+      const label = [h("span", {}, `Bus ${ids[k]}`), h("b", {}, text(values[k])), h("i", { style: `width: ${(100 * Math.min(1, values[k] / top())).toFixed(1)}%; background: var(--r${Math.min(5, Math.floor(6 * values[k] / top()))})` })];
       return h("li", { "data-bus": ids[k] }, shown.has(ids[k]) || model.whole ? h("a", { href: `#forecasts?board=${key}&bus=${ids[k]}&models=${id}` }, label) : h("span", {}, label));
     }) : [h("li", { class: "muted" }, stepwise() ? "None." : "All are zero.")]));
     canvas.setAttribute("aria-label", `Network of ${ids.length} buses, ${order.length} above zero; the list beside it names the highest`);

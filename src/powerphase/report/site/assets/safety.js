@@ -19,16 +19,22 @@ powerphase.pages.safety = (() => {
     return { model, row, by, sorted: Float32Array.from(by.safety_mbrier).sort().reverse() };
   };
 
-  const shade = (one) => color(available().findIndex((model) => model.id === one.model.id));
+  // A model keeps its colour while it is shown; another takes the first that is free.
+  const slots = new Map();
+  const assign = () => {
+    for (const id of [...slots.keys()]) if (!chosen.includes(id)) slots.delete(id);
+    for (const id of chosen) if (!slots.has(id)) slots.set(id, [...Array(99).keys()].find((k) => ![...slots.values()].includes(k)));
+  };
+  const shade = (one) => color(slots.get(one.model.id));
   const names = () => loaded.map((one) => title(board, one.model));
 
   const survival = () => {
     const box = $("#survival"), count = loaded[0].sorted.length;
-    const chart = frame(box, { label: "Share of buses whose Safety_mBrier exceeds a threshold", x: { domain: [FLOOR, 1], log: true, label: "threshold x" }, y: { domain: [0, 1], label: "share of buses above x" }, margin: { top: 24 } });
+    const chart = frame(box, { label: "Share of buses whose Safety_mBrier exceeds a threshold", x: { domain: [FLOOR, 1], log: true, label: "threshold x" }, y: { domain: [0.7 / count, 1], log: true, label: "share of buses above x" }, margin: { top: 24 } });
     const grid = Array.from({ length: 161 }, (_, k) => 10 ** (Math.log10(FLOOR) * (1 - k / 160)));
     powerphase.drawn.survival = loaded.map((one) => ({ model: one.model.id, x: grid, y: grid.map((x) => { let n = 0; while (n < count && one.sorted[n] > x) n++; return n / count; }) }));
     const xs = grid.map(chart.sx);
-    powerphase.drawn.survival.forEach((curve, k) => chart.plot.append(s("path", { class: "line", style: `--c: var(${shade(loaded[k])})`, d: path(xs, curve.y.map(chart.sy)) })));
+    powerphase.drawn.survival.forEach((curve, k) => chart.plot.append(s("path", { class: "line", style: `--c: var(${shade(loaded[k])})`, d: path(xs, curve.y.map((y) => (y > 0 ? chart.sy(y) : NaN))) })));
     crosshair(chart, { count: grid.length, at: (k) => grid[k], describe: (k) => [`above ${significant(grid[k], 2)}`, ...names().map((name, n) => `${name} ${percent(powerphase.drawn.survival[n].y[k])}`)].join("\n") });
   };
 
@@ -43,7 +49,7 @@ powerphase.pages.safety = (() => {
   };
 
   const reliability = () => {
-    const chart = frame($("#reliability"), { label: "Share of voltages that left the band against the probability they were given", x: { domain: [0, 1], label: "probability given" }, y: { domain: [0, 1], label: "share that left the band" }, margin: { top: 24 } });
+    const chart = frame($("#reliability"), { label: "Share of voltages that left the band against the probability they were given", x: { domain: [-0.03, 1.02], label: "probability given" }, y: { domain: [-0.03, 1.02], label: "share that left the band" }, margin: { top: 24 } });
     chart.plot.append(s("line", { class: "diagonal", x1: chart.sx(0), y1: chart.sy(0), x2: chart.sx(1), y2: chart.sy(1) }));
     const most = Math.max(...loaded.flatMap((one) => one.row.reliability.map((bin) => bin[0])));
     powerphase.drawn.reliability = [];
@@ -62,8 +68,8 @@ powerphase.pages.safety = (() => {
 
   const overDay = () => {
     const happened = loaded[0].row.by_step.violation, lists = [happened, ...loaded.map((one) => one.row.by_step.violation_probability)];
-    const [, high] = extent([[0], ...lists]);
-    const chart = frame($("#over-day"), { label: "Share of voltages outside the band by time of day", x: { domain: [0, 96], ticks: powerphase.charts.HOURS, label: "time of day, UTC" }, y: { domain: [0, high], label: "share of voltages" }, margin: { top: 24, left: 56 } });
+    const [low, high] = extent(lists, 0.1);
+    const chart = frame($("#over-day"), { label: "Share of voltages outside the band by time of day", x: { domain: [0, 96], ticks: powerphase.charts.HOURS, label: "time of day, UTC" }, y: { domain: [Math.max(0, low), high], label: "share of voltages" }, margin: { top: 24, left: 56 } });
     const xs = Array.from({ length: happened.length }, (_, k) => chart.sx(k));
     powerphase.drawn.overDay = { happened, models: loaded.map((one) => ({ model: one.model.id, values: one.row.by_step.violation_probability })) };
     loaded.forEach((one) => chart.plot.append(s("path", { class: "line", style: `--c: var(${shade(one)})`, d: path(xs, one.row.by_step.violation_probability.map(chart.sy)) })));
@@ -89,6 +95,8 @@ powerphase.pages.safety = (() => {
 
   const refresh = async () => {
     const mine = ++turn, models = available().filter((model) => chosen.includes(model.id));
+    assign();
+    for (const label of $$("#safety-models label")) { const slot = slots.get($("input", label).value); label.style.setProperty("--c", slot === undefined ? "var(--faint)" : `var(${color(slot)})`); }
     const found = await Promise.all(models.map(read));
     if (mine !== turn) return;
     loaded = found;
@@ -105,9 +113,11 @@ powerphase.pages.safety = (() => {
     board = given;
     ids = await busIds(board);
     const { chosen: asked } = address(), models = available();
+    slots.clear();
+    $("#safety-none").hidden = board.truth.violations > 0;
     chosen = asked.get("models") ? asked.get("models").split(",").filter((id) => models.some((model) => model.id === id)) : [];
     if (!chosen.length) chosen = defaults();
-    $("#safety-models").replaceChildren(...(models.length ? models.map((model, k) => h("label", { class: "toggle colored", style: `--c: var(${color(k)})` }, h("input", { type: "checkbox", value: model.id, checked: chosen.includes(model.id) }), h("span", {}, h("i", { class: "swatch" }), title(board, model)))) : [h("p", { class: "missing" }, "No row of this grid has arrays beside it; score a forecast again to have them.")]));
+    $("#safety-models").replaceChildren(...(models.length ? models.map((model) => h("label", { class: "toggle colored" }, h("input", { type: "checkbox", value: model.id, checked: chosen.includes(model.id) }), h("span", {}, h("i", { class: "swatch" }), title(board, model)))) : [h("p", { class: "missing" }, "No row of this grid has arrays beside it; score a forecast again to have them.")]));
     await refresh();
   };
 
