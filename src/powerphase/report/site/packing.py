@@ -11,7 +11,7 @@ import zlib
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float32, Shaped, UInt8
 
 TYPES = ("u1", "u2", "u4", "i4", "f2", "f4")
 """What a page can read, always little-endian."""
@@ -48,16 +48,11 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def quantised(
-    values: Float[np.ndarray, "*series H"],
-    low: Float[np.ndarray, "*series 1"],
-    high: Float[np.ndarray, "*series 1"],
-) -> UInt8[np.ndarray, "*series H"]:
-    """Steps between the values on 256 levels from low to high, modulo 256.
-
-    A running sum modulo 256 gives the levels back. Smooth series become small numbers, which
-    deflate to half of what the levels themselves take.
-    """
+def levels_of(
+    series: Float32[np.ndarray, "R S"],
+) -> tuple[Float32[np.ndarray, " R"], Float32[np.ndarray, " R"], UInt8[np.ndarray, "R S"]]:
+    """Least and largest value of each row, and its values on 256 levels between the two."""
+    low, high = series.min(axis=1), series.max(axis=1)
     span = np.where(high > low, high - low, 1.0)
-    levels = np.rint((values - low) / span * LEVELS).astype(np.uint8)
-    return np.diff(levels, axis=-1, prepend=np.uint8(0))
+    levels = np.rint((series - low[:, None]) / span[:, None] * LEVELS)
+    return low, high, levels.astype(np.uint8)

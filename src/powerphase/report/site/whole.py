@@ -1,6 +1,6 @@
 """Forecasts of every bus: bands and risks from forecast files, cut into files by bus.
 
-A forecast file of a large grid has gigabytes. The page gets five quantiles of each series in the
+A forecast file of a large grid has gigabytes. The page gets three quantiles of each series in the
 windows that sidecars show, on 256 levels between the series' extremes, so that an error is below
 half a pixel; and the probability of leaving the band at every bus and step.
 """
@@ -19,7 +19,7 @@ from powerphase.records.forecast_file import ForecastFile
 from powerphase.records.result import RISK_LEVELS, shown_windows
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.report.site.fans import LEVELS, weighted_quantiles
-from powerphase.report.site.packing import packed, quantised
+from powerphase.report.site.packing import levels_of, packed
 
 BUSES_PER_FILE = 128
 
@@ -90,14 +90,17 @@ def outside_band(truth: Float[np.ndarray, "N 4 W H"]) -> UInt8[np.ndarray, "W N 
 
 
 def bus_files(series: Float32[np.ndarray, "N K W *rest"]) -> Iterator[dict[str, Any]]:
-    """The series of so many buses at a time; each has its own levels."""
+    """The series of so many buses at a time; each has its own levels.
+
+    What is stored are steps from level to level, modulo 256: smooth series become small numbers,
+    which deflate to less.
+    """
     for first in range(0, len(series), BUSES_PER_FILE):
-        here = series[first : first + BUSES_PER_FILE].astype(np.float32)
-        lines = here.reshape(*here.shape[:3], -1)  # buses, variables, windows, quantiles and steps
-        low, high = (f(lines, axis=-1, keepdims=True) for f in (np.min, np.max))
-        low, high = (end.reshape(end.shape[:3] + (1,) * (here.ndim - 3)) for end in (low, high))
+        here = series[first : first + BUSES_PER_FILE]
+        each = here.shape[:3]
+        low, high, levels = levels_of(here.reshape(int(np.prod(each)), -1))
         yield {
-            "low": packed(low.reshape(low.shape[:3])),
-            "high": packed(high.reshape(high.shape[:3])),
-            "steps": packed(quantised(here, low, high)),
+            "low": packed(low.reshape(each)),
+            "high": packed(high.reshape(each)),
+            "steps": packed(np.diff(levels.reshape(here.shape), axis=-1, prepend=np.uint8(0))),
         }

@@ -17,11 +17,11 @@ powerphase.charts = (() => {
   };
 
   const niceTicks = ([low, high], count) => {
-    const span = high - low || 1, rough = span / count, power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= rough);
-    const first = Math.ceil(low / step - 1e-9), ticks = [];
-    for (let k = first; k * step <= high + step * 1e-9; k++) ticks.push(Number((k * step).toPrecision(12)));
-    return ticks;
+    const rough = (high - low || 1) / count, power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= rough * 0.999);
+    const ticks = [];
+    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) ticks.push(Number((k * step).toPrecision(12)));
+    return ticks.length > 1 || count > 8 ? ticks : niceTicks([low, high], count + 1);
   };
   const logTicks = ([low, high]) => {
     const ticks = [];
@@ -29,10 +29,9 @@ powerphase.charts = (() => {
     return ticks;
   };
   const tickText = (ticks) => {
-    const gap = ticks.length > 1 ? Math.min(...ticks.slice(1).map((t, k) => t - ticks[k])) : 1;
-    const top = Math.max(...ticks.map(Math.abs));
-    if (top > 0 && (top < 1e-3 || top >= 1e5)) return (t) => (t === 0 ? "0" : t.toExponential().replace("e", "e"));
-    const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(gap) - 1e-9) + (Number((gap * 10 ** Math.ceil(-Math.log10(gap) - 1e-9)).toFixed(6)) % 1 ? 1 : 0)));
+    const largest = Math.max(...ticks.map(Math.abs));
+    if (largest > 0 && (largest < 1e-3 || largest >= 1e5)) return (t) => (t === 0 ? "0" : String(Number(t.toPrecision(3)).toExponential()));
+    const digits = [0, 1, 2, 3, 4, 5].find((d) => ticks.every((t) => Math.abs(t - Number(t.toFixed(d))) < 1e-9)) ?? 6;
     return (t) => t.toFixed(digits);
   };
 

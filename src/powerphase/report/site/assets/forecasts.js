@@ -55,7 +55,10 @@ powerphase.forecasts = (() => {
     if (kind < 0 || place < 0) return null;
     const bands = await series(whole.file, place, whole.buses_per_file, kind);
     const truth = whole.truth ? await series(whole.truth, place, whole.buses_per_file, kind) : null;
-    return whole.windows.map((window, w) => ({ window, levels: bands[w], scenarios: [], weights: [], truth: truth && truth[w][0] }));
+    return whole.windows.map((window, w) => {
+      const [low, median, high] = bands[w];
+      return { window, levels: [low, null, median, null, high], scenarios: [], weights: [], truth: truth && truth[w][0] };
+    });
   };
 
   // The fans of a bus in all windows that there are, normalised; null where there are none.
@@ -140,7 +143,7 @@ powerphase.pages.forecasts = (() => {
     const label = `${title(board, model)}, bus ${state.bus}, ${NAMES[state.variable]}, ${day(board.windows[fan.window])}`;
     const chart = frame(box, { label, x: { domain: [0, 96], ticks: powerphase.charts.HOURS.filter((_, n) => single || n % 2 === 0) }, y: { domain }, margin: { left: 52, right: 14 }, height: single ? 340 : 190 });
     const { sx, sy, plot, margin, width } = chart, xs = Array.from({ length: fan.levels[0].length }, (_, n) => sx(n));
-    const levels = fan.levels.map(up), truth = fan.truth && up(fan.truth);
+    const levels = fan.levels.map((list) => list && up(list)), truth = fan.truth && up(fan.truth);
     const clip = `clip-${k}-${fan.window}`;
     chart.svg.prepend(s("clipPath", { id: clip }, s("rect", { x: margin.left, y: margin.top, width: width - margin.left - margin.right, height: chart.height - margin.top - margin.bottom })));
     const inside = s("g", { "clip-path": `url(#${clip})`, style: `--c: var(--m${k})` });
@@ -151,8 +154,9 @@ powerphase.pages.forecasts = (() => {
         inside.append(s("rect", { class: "outside", x: margin.left, width: width - margin.left - margin.right, y: top, height: Math.max(0, bottom - top) }), s("line", { class: "limit", x1: margin.left, x2: width - margin.right, y1: y, y2: y }));
       }
     }
-    const ys = levels.map((list) => list.map(sy));
-    inside.append(s("path", { class: "band-80", d: area(xs, ys[0], ys[4]) }), s("path", { class: "band-50", d: area(xs, ys[1], ys[3]) }));
+    const ys = levels.map((list) => list && list.map(sy));
+    inside.append(s("path", { class: "band-80", d: area(xs, ys[0], ys[4]) }));
+    if (ys[1]) inside.append(s("path", { class: "band-50", d: area(xs, ys[1], ys[3]) }));
     const heaviest = Math.max(...fan.weights, 1e-9);
     fan.scenarios.forEach((one, m) => inside.append(s("path", { class: "scenario", style: `opacity: ${(0.15 + 0.4 * fan.weights[m] / heaviest).toFixed(2)}`, d: path(xs, up(one).map(sy)) })));
     inside.append(s("path", { class: "median", d: path(xs, ys[2]), "data-values": levels[2].map((value) => value.toPrecision(6)).join(" ") }));
@@ -180,7 +184,7 @@ powerphase.pages.forecasts = (() => {
     box.classList.toggle("single", single);
     let domain = null;
     if (every.length) {
-      domain = extent(every.flatMap((fan) => [fan.truth || [], ...(fan.scenarios.length ? fan.scenarios : fan.levels)])).map((value) => value * factor);
+      domain = extent(every.flatMap((fan) => [fan.truth || [], ...(fan.scenarios.length ? fan.scenarios : fan.levels.filter(Boolean))])).map((value) => value * factor);
       if (state.variable === "V") { const near = limits(...domain); domain = extent([[...domain, ...near]], near.length ? 0.03 : 0); }
     }
     $("#fan-legend").classList.toggle("voltage", state.variable === "V");

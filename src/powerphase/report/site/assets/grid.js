@@ -26,7 +26,7 @@ powerphase.pages.grid = (() => {
     const source = model.whole ? await load(`${model.whole.file}-risk`) : row && row.risk;
     if (source) {
       const [probability, happened] = await Promise.all([unpack(source.probability), unpack(source.happened)]);
-      return { windows: source.window, all: true, at: (w, place, step) => probability[(w * ids.length + place) * STEPS + step] / RISK_LEVELS, happened: (w, place, step) => happened[(w * ids.length + place) * STEPS + step] };
+      return { windows: source.window, all: true, known: source.known !== false, at: (w, place, step) => probability[(w * ids.length + place) * STEPS + step] / RISK_LEVELS, happened: (w, place, step) => happened[(w * ids.length + place) * STEPS + step] };
     }
     if (!row) return null;
     const places = row.shown.position, lists = new Map();
@@ -38,7 +38,7 @@ powerphase.pages.grid = (() => {
         happened: Array.from(fan.truth, (v) => (v < BAND[0] || v > BAND[1] ? 1 : 0)),
       })));
     }
-    return { windows: row.shown.window, all: false, at: (w, place, step) => (lists.has(place) ? lists.get(place)[w].risk[step] : NaN), happened: (w, place, step) => (lists.has(place) ? lists.get(place)[w].happened[step] : NaN) };
+    return { windows: row.shown.window, all: false, known: true, at: (w, place, step) => (lists.has(place) ? lists.get(place)[w].risk[step] : NaN), happened: (w, place, step) => (lists.has(place) ? lists.get(place)[w].happened[step] : NaN) };
   };
 
   const compute = async () => {
@@ -129,7 +129,7 @@ powerphase.pages.grid = (() => {
   const refresh = async () => { const mine = ++turn; await compute(); if (mine === turn) { words(); paint(); } };
 
   const choices = () => {
-    const timed = [["risk", "risk, step by step"], ["happened", "what happened, step by step"]];
+    const timed = [["risk", "risk, step by step"], ...(risk && risk.known ? [["happened", "what happened, step by step"]] : [])];
     options($("#grid-quantity"), [...timed, ...(row ? Object.entries(MEANS).map(([name, [words]]) => [name, words]) : [])], state.quantity);
     options($("#grid-window"), risk ? risk.windows.map((window) => [window, day(board.windows[window])]) : [], state.window);
   };

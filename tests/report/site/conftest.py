@@ -1,0 +1,70 @@
+"""One site for all tests: a made-up grid, and a small real one with a data set and forecasts."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from powerphase.axes import KINDS, V
+from powerphase.bench.evaluation import score
+from powerphase.bench.forecasting import forecast
+from powerphase.dataset.certificate import verify
+from powerphase.dataset.store import Store
+from powerphase.models.naive import LastSevenDays
+from powerphase.records.forecast_file import ForecastFile, open_forecast
+from powerphase.records.result import Result
+from powerphase.report.site import drawing
+from powerphase.report.site.build import Site, build_site
+from powerphase.scenarios import Context, Scenarios
+from powerphase.task.windows import Task
+from tests.report.site import made_up
+
+SCRIPT = "<script>window.stolen = true</script>"
+
+
+class Lowered(LastSevenDays):
+    """The last seven days, the later the heavier, and three of them far below the voltage band."""
+
+    name = "lowered"
+
+    def predict(self, context: Context) -> Scenarios:
+        values = super().predict(context).values.clone()
+        values[:, :3, :, V::KINDS] -= 0.08
+        weights = torch.arange(1.0, values.shape[1] + 1)[None, :, None] / 28
+        return Scenarios(values, weights.expand(1, -1, values.shape[-1]))
+
+
+@dataclass(frozen=True)
+class Built:
+    """The site and what it was made of."""
+
+    site: Site
+    rows: dict[str, tuple[Result, made_up.Arrays]]
+    """Of the made-up grid, by the names that pages use."""
+    store: Store
+    scripted: ForecastFile
+    results: Path
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, sixty_days: Store) -> Built:
+    root = tmp_path_factory.mktemp("site")
+    rows = made_up.write(root / "results")
+    task = Task(sixty_days)
+    score(forecast(LastSevenDays(), task), task).save(root / "results")
+    forecast(Lowered(), task, out=root / "forecast", device="cpu")
+    # No row and no model may have such a name, but a file may have come from anywhere.
+    header = root / "forecast/forecast.json"
+    header.write_text(header.read_text().replace('"lowered"', json.dumps(SCRIPT)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "positions_of", made_up.drawing)
+        site = build_site(
+            [root / "results"],
+            root / "out",
+            data=[sixty_days.path],
+            forecasts=[root / "forecast"],
+            certificates={sixty_days.path: verify(sixty_days.path)},
+        )
+    return Built(site, rows, sixty_days, open_forecast(root / "forecast"), root / "results")
