@@ -72,5 +72,6 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => pages[current].resize());
   show();
+  powerphase.settled();
   powerphase.ready = true;
 })();

@@ -106,8 +106,14 @@ window.powerphase = (() => {
     box.style.top = `${Math.max(8, y - height - 12)}px`;
   };
 
-  // The chosen theme, before anything is painted.
+  // Nothing is painted before it stands in its place; an error must not leave the page empty.
+  document.documentElement.classList.add("waiting");
+  const settled = () => document.documentElement.classList.remove("waiting");
+  window.addEventListener("error", settled);
+  window.addEventListener("unhandledrejection", settled);
+
+  // The chosen theme, likewise.
   try { document.documentElement.dataset.theme = localStorage.getItem("powerphase-theme") || ""; } catch { /* storage is off */ }
 
-  return { put, load, unpack, h, s, $, $$, address, choose, significant, percent, clock, day, options, tip, drawn: {}, pages: {}, get site() { return arrived.get("site"); } };
+  return { put, load, unpack, h, s, $, $$, address, choose, significant, percent, clock, day, options, tip, settled, drawn: {}, pages: {}, get site() { return arrived.get("site"); } };
 })();
