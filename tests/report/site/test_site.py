@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
+from powerphase import cli
 from powerphase.axes import KINDS, V
 from powerphase.errors import ReportError, UnknownName
 from powerphase.records.result import RISK_LEVELS, read_results, write_result
@@ -306,3 +308,11 @@ def test_without_a_drawing_bus_numbers_are_the_case_s(tmp_path: Path) -> None:
     text = (site.index.parent / f"data/{grid}-synthetic/buses.js").read_text()
     ids = unpacked(json.loads(text[18:-3])[1]["bus_id"])
     assert list(ids) == list(range(1, 15))
+
+
+def test_the_command_writes_a_site_and_says_where(built: Built, tmp_path: Path) -> None:
+    given = [built.results, "--data", built.store.path, "--verify", "--out", tmp_path / "site"]
+    done = CliRunner().invoke(cli.app, ["report", *map(str, given)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert f"open {tmp_path / 'site/index.html'}" in done.stdout.replace("\n", "")
+    assert "verdict good" in (tmp_path / "site/index.html").read_text()

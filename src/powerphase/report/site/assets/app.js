@@ -3,7 +3,7 @@
 (() => {
   const { $, $$, site, address, choose, pages } = powerphase;
   const FAVOURITE = "polish2383"; // the grid of the paper's own pictures
-  let current = null;
+  let current = null, turn = 0;
 
   pages.data = {
     start: () => {},
@@ -47,7 +47,9 @@
     document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${board.title} · powerphase`;
     current = name;
     powerphase.tip("");
-    pages[name].show(board);
+    const mine = ++turn;
+    powerphase.loading = true;
+    Promise.resolve(pages[name].show(board)).finally(() => { if (mine === turn) powerphase.loading = false; });
   };
 
   for (const page of Object.values(pages)) page.start();
