@@ -10,23 +10,41 @@ window.powerphase = (() => {
   // A script tag rather than fetch(), which a page opened from a file may not use.
   const load = (key) => {
     if (!asked.has(key)) {
-      asked.set(key, new Promise((resolve, reject) => {
-        const tag = document.createElement("script");
-        tag.src = `data/${key.split("/").map(encodeURIComponent).join("/")}.js`;
-        tag.onload = () => { resolve(arrived.get(key)); tag.remove(); };
-        tag.onerror = () => { asked.delete(key); reject(new Error(`${tag.src} is not there`)); };
-        document.head.append(tag);
-      }));
+      asked.set(
+        key,
+        new Promise((resolve, reject) => {
+          const tag = document.createElement("script");
+          tag.src = `data/${key.split("/").map(encodeURIComponent).join("/")}.js`;
+          tag.onload = () => {
+            resolve(arrived.get(key));
+            tag.remove();
+          };
+          tag.onerror = () => {
+            asked.delete(key);
+            reject(new Error(`${tag.src} is not there`));
+          };
+          document.head.append(tag);
+        }),
+      );
     }
     return asked.get(key);
   };
 
   const HALF = new Float32Array(65536).map((_, bits) => {
-    const sign = bits & 0x8000 ? -1 : 1, power = (bits >> 10) & 31, part = bits & 1023;
+    const sign = bits & 0x8000 ? -1 : 1,
+      power = (bits >> 10) & 31,
+      part = bits & 1023;
     if (power === 31) return part ? NaN : sign * Infinity;
     return sign * (power ? 2 ** (power - 15) * (1 + part / 1024) : 2 ** -14 * (part / 1024));
   });
-  const VIEWS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f2: Uint16Array, f4: Float32Array };
+  const VIEWS = {
+    u1: Uint8Array,
+    u2: Uint16Array,
+    u4: Uint32Array,
+    i4: Int32Array,
+    f2: Uint16Array,
+    f4: Float32Array,
+  };
   const unpacked = new WeakMap();
 
   const inflate = async (text) => {
@@ -37,12 +55,19 @@ window.powerphase = (() => {
 
   // The numbers of a packed array, in C order.
   const unpack = (packed) => {
-    if (!unpacked.has(packed)) unpacked.set(packed, inflate(packed.data).then((bytes) => {
-      const size = Number(packed.type[1]), count = bytes.length / size, whole = new Uint8Array(bytes.length);
-      for (let b = 0; b < size; b++) for (let k = 0; k < count; k++) whole[k * size + b] = bytes[b * count + k];
-      const view = new VIEWS[packed.type](whole.buffer);
-      return packed.type === "f2" ? Float32Array.from(view, (bits) => HALF[bits]) : view;
-    }));
+    if (!unpacked.has(packed))
+      unpacked.set(
+        packed,
+        inflate(packed.data).then((bytes) => {
+          const size = Number(packed.type[1]),
+            count = bytes.length / size,
+            whole = new Uint8Array(bytes.length);
+          for (let b = 0; b < size; b++)
+            for (let k = 0; k < count; k++) whole[k * size + b] = bytes[b * count + k];
+          const view = new VIEWS[packed.type](whole.buffer);
+          return packed.type === "f2" ? Float32Array.from(view, (bits) => HALF[bits]) : view;
+        }),
+      );
     return unpacked.get(packed);
   };
 
@@ -57,8 +82,10 @@ window.powerphase = (() => {
     node.append(...children.flat().filter((child) => child !== null && child !== undefined));
     return node;
   };
-  const h = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
-  const s = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
+  const h = (name, attributes, ...children) =>
+    fill(document.createElement(name), attributes, children);
+  const s = (name, attributes, ...children) =>
+    fill(document.createElementNS(SVG, name), attributes, children);
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
 
@@ -70,7 +97,8 @@ window.powerphase = (() => {
   const choose = (changes) => {
     const { page, chosen } = address();
     for (const [name, value] of Object.entries(changes)) {
-      if (value === null || value === "") chosen.delete(name); else chosen.set(name, value);
+      if (value === null || value === "") chosen.delete(name);
+      else chosen.set(name, value);
     }
     const text = chosen.toString();
     history.replaceState(null, "", `#${page}${text ? `?${text}` : ""}`);
@@ -88,12 +116,17 @@ window.powerphase = (() => {
     if (value > 0 && value < 0.1) return "< 0.1 %";
     return `${value < 10 && value > 0 ? value.toFixed(1) : Math.round(value)} %`;
   };
-  const clock = (step) => `${String(Math.floor(step / 4) % 24).padStart(2, "0")}:${String((step % 4) * 15).padStart(2, "0")}`;
+  const clock = (step) =>
+    `${String(Math.floor(step / 4) % 24).padStart(2, "0")}:${String((step % 4) * 15).padStart(2, "0")}`;
   const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const day = (start) => `${DAYS[new Date(`${start}Z`).getUTCDay()]} ${start.slice(0, 10)}`;
 
   const options = (select, items, chosen) => {
-    select.replaceChildren(...items.map(([value, text]) => h("option", { value, selected: String(value) === String(chosen) }, text)));
+    select.replaceChildren(
+      ...items.map(([value, text]) =>
+        h("option", { value, selected: String(value) === String(chosen) }, text),
+      ),
+    );
   };
 
   const tip = (text, x, y) => {
@@ -101,7 +134,8 @@ window.powerphase = (() => {
     box.hidden = !text;
     if (!text) return;
     box.replaceChildren(...text.split("\n").map((line, k) => h(k ? "span" : "strong", {}, line)));
-    const wide = document.documentElement.clientWidth, { width, height } = box.getBoundingClientRect();
+    const wide = document.documentElement.clientWidth,
+      { width, height } = box.getBoundingClientRect();
     box.style.left = `${Math.max(8, Math.min(x + 14, wide - width - 8))}px`;
     box.style.top = `${Math.max(8, y - height - 12)}px`;
   };
@@ -112,8 +146,45 @@ window.powerphase = (() => {
   window.addEventListener("error", settled);
   window.addEventListener("unhandledrejection", settled);
 
-  // The chosen theme, likewise.
-  try { document.documentElement.dataset.theme = localStorage.getItem("powerphase-theme") || ""; } catch { /* storage is off */ }
+  // The theme: the one that was chosen here, else the system's.
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const storage = (work) => {
+    try {
+      return work(localStorage);
+    } catch {
+      return null;
+    } // some browsers have none for files
+  };
+  const theme = (chosen) => {
+    if (chosen) storage((kept) => kept.setItem("powerphase-theme", chosen));
+    const own = chosen || storage((kept) => kept.getItem("powerphase-theme"));
+    document.documentElement.dataset.theme = own || (dark.matches ? "dark" : "light");
+    return document.documentElement.dataset.theme;
+  };
+  theme();
 
-  return { put, load, unpack, h, s, $, $$, address, choose, significant, percent, clock, day, options, tip, settled, drawn: {}, pages: {}, get site() { return arrived.get("site"); } };
+  return {
+    put,
+    load,
+    unpack,
+    h,
+    s,
+    $,
+    $$,
+    address,
+    choose,
+    significant,
+    percent,
+    clock,
+    day,
+    options,
+    tip,
+    settled,
+    theme,
+    drawn: {},
+    pages: {},
+    get site() {
+      return arrived.get("site");
+    },
+  };
 })();

@@ -2,7 +2,9 @@
 "use strict";
 powerphase.forecasts = (() => {
   const { load, unpack } = powerphase;
-  const LEVELS = [0.1, 0.25, 0.5, 0.75, 0.9], KINDS = ["P", "Q", "V", "theta"], STEPS = 96;
+  const LEVELS = [0.1, 0.25, 0.5, 0.75, 0.9],
+    KINDS = ["P", "Q", "V", "theta"],
+    STEPS = 96;
 
   const title = (board, model) => {
     const several = board.models.filter((other) => other.name === model.name).length > 1;
@@ -11,7 +13,8 @@ powerphase.forecasts = (() => {
 
   // What a sidecar carries: every scenario of some buses in some windows.
   const fromScenarios = async (row, bus, kind) => {
-    const { shown } = row, place = shown.bus_id.indexOf(bus);
+    const { shown } = row,
+      place = shown.bus_id.indexOf(bus);
     if (place < 0) return null;
     const truth = await unpack((await load(shown.truth)).target);
     const [error, weight] = await Promise.all([unpack(shown.error), unpack(shown.weight)]);
@@ -26,7 +29,15 @@ powerphase.forecasts = (() => {
       });
       const levels = LEVELS.map(() => new Float32Array(steps));
       for (let k = 0; k < steps; k++) {
-        powerphase.charts.quantiles(scenarios.map((one) => one[k]), weights, LEVELS).forEach((value, l) => { levels[l][k] = value; });
+        powerphase.charts
+          .quantiles(
+            scenarios.map((one) => one[k]),
+            weights,
+            LEVELS,
+          )
+          .forEach((value, l) => {
+            levels[l][k] = value;
+          });
       }
       return { window, levels, scenarios, weights, truth: target };
     });
@@ -35,15 +46,24 @@ powerphase.forecasts = (() => {
   // Series on 256 levels, as running sums.
   const series = async (file, place, perFile, kind) => {
     const part = await load(`${file}-${Math.floor(place / perFile)}`);
-    const [low, high, steps] = await Promise.all([unpack(part.low), unpack(part.high), unpack(part.steps)]);
-    const [, kinds, windows] = part.low.shape, lines = part.steps.shape.length > 4 ? part.steps.shape[3] : 1;
+    const [low, high, steps] = await Promise.all([
+      unpack(part.low),
+      unpack(part.high),
+      unpack(part.steps),
+    ]);
+    const [, kinds, windows] = part.low.shape,
+      lines = part.steps.shape.length > 4 ? part.steps.shape[3] : 1;
     const bus = place % perFile;
     return Array.from({ length: windows }, (_, w) => {
       const one = (bus * kinds + kind) * windows + w;
       return Array.from({ length: lines }, (_, l) => {
-        const first = (one * lines + l) * STEPS, values = new Float32Array(STEPS);
+        const first = (one * lines + l) * STEPS,
+          values = new Float32Array(STEPS);
         let level = 0;
-        for (let k = 0; k < STEPS; k++) { level = (level + steps[first + k]) & 255; values[k] = low[one] + level / 255 * (high[one] - low[one]); }
+        for (let k = 0; k < STEPS; k++) {
+          level = (level + steps[first + k]) & 255;
+          values[k] = low[one] + (level / 255) * (high[one] - low[one]);
+        }
         return values;
       });
     });
@@ -57,7 +77,13 @@ powerphase.forecasts = (() => {
     const truth = whole.truth ? await series(whole.truth, place, whole.buses_per_file, kind) : null;
     return whole.windows.map((window, w) => {
       const [low, median, high] = bands[w];
-      return { window, levels: [low, null, median, null, high], scenarios: [], weights: [], truth: truth && truth[w][0] };
+      return {
+        window,
+        levels: [low, null, median, null, high],
+        scenarios: [],
+        weights: [],
+        truth: truth && truth[w][0],
+      };
     });
   };
 
@@ -70,42 +96,78 @@ powerphase.forecasts = (() => {
     return model.whole ? fromBands(model.whole, ids.indexOf(bus), variable) : null;
   };
 
-  const busIds = async (board) => (board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array());
+  const busIds = async (board) =>
+    board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array();
 
   return { fans, busIds, title, LEVELS, KINDS };
 })();
 
 powerphase.pages.forecasts = (() => {
-  const { $, $$, h, s, site, choose, address, options, significant, percent, clock, day, load, unpack } = powerphase;
+  const {
+    $,
+    $$,
+    h,
+    s,
+    site,
+    choose,
+    address,
+    options,
+    significant,
+    percent,
+    clock,
+    day,
+    load,
+    unpack,
+  } = powerphase;
   const { frame, path, area, extent, crosshair } = powerphase.charts;
   const { fans, busIds, title, KINDS } = powerphase.forecasts;
-  const NAMES = { P: "P", Q: "Q", V: "V", theta: "θ" }, BAND = [0.95, 1.05], MOST = 300;
-  let board = null, ids = null, state = null, turn = 0, last = null;
+  const NAMES = { P: "P", Q: "Q", V: "V", theta: "θ" },
+    BAND = [0.95, 1.05],
+    MOST = 300;
+  let board = null,
+    ids = null,
+    state = null,
+    turn = 0,
+    last = null;
 
   const unit = (variable) => {
     if (variable === "V") return "p.u.";
     if (variable === "theta") return "rad";
     return board.scale ? { P: "MW", Q: "MVAr" }[variable] : "of the largest";
   };
-  const scale = (variable) => (board.scale && variable in { P: 0, Q: 1 } ? board.scale[variable === "P" ? 0 : 1] : 1);
+  const scale = (variable) =>
+    board.scale && variable in { P: 0, Q: 1 } ? board.scale[variable === "P" ? 0 : 1] : 1;
 
   const defaults = () => {
-    const own = (kind) => board.models.filter((m) => m.kind === kind && !m.name.includes("+") && (m.file || m.whole));
-    const names = new Set(), picked = [];
+    const own = (kind) =>
+      board.models.filter((m) => m.kind === kind && !m.name.includes("+") && (m.file || m.whole));
+    const names = new Set(),
+      picked = [];
     const fans = (list) => [...list].sort((a, b) => (b.scenarios > 1) - (a.scenarios > 1)); // one curve is no fan
-    for (const model of [...fans(own("model")), ...fans(own("reference")), ...own("oracle"), ...board.models]) {
-      if (!names.has(model.name) && (model.file || model.whole)) { names.add(model.name); picked.push(model.id); }
+    for (const model of [
+      ...fans(own("model")),
+      ...fans(own("reference")),
+      ...own("oracle"),
+      ...board.models,
+    ]) {
+      if (!names.has(model.name) && (model.file || model.whole)) {
+        names.add(model.name);
+        picked.push(model.id);
+      }
     }
     return picked.slice(0, 3);
   };
 
-  const modelsShown = () => state.models.map((id) => board.models.find((model) => model.id === id)).filter(Boolean);
+  const modelsShown = () =>
+    state.models.map((id) => board.models.find((model) => model.id === id)).filter(Boolean);
 
   // Positions, in the order of the scores, of the buses that the models can show.
   const buses = async () => {
     const models = modelsShown();
     if (models.some((model) => model.whole)) return [...ids.keys()];
-    const rows = await Promise.all(models.filter((model) => model.file).map((model) => load(model.file)));
+    const rows = await Promise.all(
+      models.filter((model) => model.file).map((model) => load(model.file)),
+    );
     const found = new Set(rows.flatMap((row) => row.shown.bus_id));
     return [...ids.keys()].filter((place) => found.has(ids[place]));
   };
@@ -118,92 +180,238 @@ powerphase.pages.forecasts = (() => {
       const risk = await unpack(row.by_bus.violation_probability);
       return { value: (place) => risk[place], text: percent };
     }
-    const error = await unpack(row.by_bus.crps), kind = KINDS.indexOf(state.variable);
-    return { value: (place) => error[place * 4 + kind], text: (value) => `CRPS ${significant(value, 2)}` };
+    const error = await unpack(row.by_bus.crps),
+      kind = KINDS.indexOf(state.variable);
+    return {
+      value: (place) => error[place * 4 + kind],
+      text: (value) => `CRPS ${significant(value, 2)}`,
+    };
   };
 
   const list = async () => {
-    const search = $("#bus-search").value.trim(), rank = await ranking();
+    const search = $("#bus-search").value.trim(),
+      rank = await ranking();
     let places = await buses();
     const all = places.length;
     if (search) places = places.filter((place) => String(ids[place]).includes(search));
     if (rank) places.sort((a, b) => rank.value(b) - rank.value(a) || a - b);
     const shown = places.slice(0, MOST);
-    options($("#bus-list"), shown.map((place) => [ids[place], `Bus ${ids[place]}${rank ? `\u2003${rank.text(rank.value(place))}` : ""}`]), state.bus);
+    options(
+      $("#bus-list"),
+      shown.map((place) => [
+        ids[place],
+        `Bus ${ids[place]}${rank ? `\u2003${rank.text(rank.value(place))}` : ""}`,
+      ]),
+      state.bus,
+    );
     powerphase.drawn.buses = shown.map((place) => ids[place]);
-    const risk = state.order === "risk" ? "Percentages: mean probability of leaving the band, over all steps and windows." : state.order === "error" ? "CRPS over all steps and windows." : "";
-    const some = all < ids.length ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. Forecast files (--forecasts) bring all.` : `${all.toLocaleString("en")} buses.`;
+    const risk =
+      state.order === "risk"
+        ? "Percentages: mean probability of leaving the band, over all steps and windows."
+        : state.order === "error"
+          ? "CRPS over all steps and windows."
+          : "";
+    const some =
+      all < ids.length
+        ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. Forecast files (--forecasts) bring all.`
+        : `${all.toLocaleString("en")} buses.`;
     $("#bus-note").textContent = `${some} ${places.length ? risk : "None has this number."}`;
   };
 
-  const limits = (low, high) => BAND.filter((limit) => limit > low - 0.6 * (high - low) && limit < high + 0.6 * (high - low));
+  const limits = (low, high) =>
+    BAND.filter((limit) => limit > low - 0.6 * (high - low) && limit < high + 0.6 * (high - low));
 
   const drawFan = (box, fan, domain, model, k, single) => {
-    const factor = scale(state.variable), up = (list) => Array.from(list, (value) => value * factor);
+    const factor = scale(state.variable),
+      up = (list) => Array.from(list, (value) => value * factor);
     const label = `${title(board, model)}, bus ${state.bus}, ${NAMES[state.variable]}, ${day(board.windows[fan.window])}`;
-    const chart = frame(box, { label, x: { domain: [0, 96], ticks: powerphase.charts.HOURS.filter((_, n) => single || n % 2 === 0) }, y: { domain }, margin: { left: 52, right: 14 }, height: single ? 340 : 190 });
-    const { sx, sy, plot, margin, width } = chart, xs = Array.from({ length: fan.levels[0].length }, (_, n) => sx(n));
-    const levels = fan.levels.map((list) => list && up(list)), truth = fan.truth && up(fan.truth);
+    const chart = frame(box, {
+      label,
+      x: {
+        domain: [0, 96],
+        ticks: powerphase.charts.HOURS.filter((_, n) => single || n % 2 === 0),
+      },
+      y: { domain },
+      margin: { left: 52, right: 14 },
+      height: single ? 340 : 190,
+    });
+    const { sx, sy, plot, margin, width } = chart,
+      xs = Array.from({ length: fan.levels[0].length }, (_, n) => sx(n));
+    const levels = fan.levels.map((list) => list && up(list)),
+      truth = fan.truth && up(fan.truth);
     const clip = `clip-${k}-${fan.window}`;
-    chart.svg.prepend(s("clipPath", { id: clip }, s("rect", { x: margin.left, y: margin.top, width: width - margin.left - margin.right, height: chart.height - margin.top - margin.bottom })));
+    chart.svg.prepend(
+      s(
+        "clipPath",
+        { id: clip },
+        s("rect", {
+          x: margin.left,
+          y: margin.top,
+          width: width - margin.left - margin.right,
+          height: chart.height - margin.top - margin.bottom,
+        }),
+      ),
+    );
     const inside = s("g", { "clip-path": `url(#${clip})`, style: `--c: var(--m${k})` });
     if (state.variable === "V") {
       for (const limit of BAND) {
         if (limit < domain[0] || limit > domain[1]) continue;
-        const y = sy(limit), top = limit > 1 ? margin.top : y, bottom = limit > 1 ? y : chart.height - margin.bottom;
-        inside.append(s("rect", { class: "outside", x: margin.left, width: width - margin.left - margin.right, y: top, height: Math.max(0, bottom - top) }), s("line", { class: "limit", x1: margin.left, x2: width - margin.right, y1: y, y2: y }));
+        const y = sy(limit),
+          top = limit > 1 ? margin.top : y,
+          bottom = limit > 1 ? y : chart.height - margin.bottom;
+        inside.append(
+          s("rect", {
+            class: "outside",
+            x: margin.left,
+            width: width - margin.left - margin.right,
+            y: top,
+            height: Math.max(0, bottom - top),
+          }),
+          s("line", { class: "limit", x1: margin.left, x2: width - margin.right, y1: y, y2: y }),
+        );
       }
     }
     const ys = levels.map((list) => list && list.map(sy));
     inside.append(s("path", { class: "band-80", d: area(xs, ys[0], ys[4]) }));
     if (ys[1]) inside.append(s("path", { class: "band-50", d: area(xs, ys[1], ys[3]) }));
     const heaviest = Math.max(...fan.weights, 1e-9);
-    fan.scenarios.forEach((one, m) => inside.append(s("path", { class: "scenario", style: `opacity: ${(0.15 + 0.4 * fan.weights[m] / heaviest).toFixed(2)}`, d: path(xs, up(one).map(sy)) })));
-    inside.append(s("path", { class: "median", d: path(xs, ys[2]), "data-values": levels[2].map((value) => value.toPrecision(6)).join(" ") }));
+    fan.scenarios.forEach((one, m) =>
+      inside.append(
+        s("path", {
+          class: "scenario",
+          style: `opacity: ${(0.15 + (0.4 * fan.weights[m]) / heaviest).toFixed(2)}`,
+          d: path(xs, up(one).map(sy)),
+        }),
+      ),
+    );
+    inside.append(
+      s("path", {
+        class: "median",
+        d: path(xs, ys[2]),
+        "data-values": levels[2].map((value) => value.toPrecision(6)).join(" "),
+      }),
+    );
     if (truth) inside.append(s("path", { class: "truth", d: path(xs, truth.map(sy)) }));
     plot.append(inside);
     const text = (value) => significant(value, state.variable === "V" ? 4 : 3);
-    crosshair(chart, { count: xs.length, at: (n) => n, describe: (n) => [`${clock(n)} UTC`, truth ? `happened ${text(truth[n])} ${unit(state.variable)}` : "", `median ${text(levels[2][n])}`, `80 %: ${text(levels[0][n])} to ${text(levels[4][n])}`].filter(Boolean).join("\n") });
-    powerphase.drawn.fans.push({ model: model.id, window: fan.window, levels, scenarios: fan.scenarios.length, truth });
+    crosshair(chart, {
+      count: xs.length,
+      at: (n) => n,
+      describe: (n) =>
+        [
+          `${clock(n)} UTC`,
+          truth ? `happened ${text(truth[n])} ${unit(state.variable)}` : "",
+          `median ${text(levels[2][n])}`,
+          `80 %: ${text(levels[0][n])} to ${text(levels[4][n])}`,
+        ]
+          .filter(Boolean)
+          .join("\n"),
+    });
+    powerphase.drawn.fans.push({
+      model: model.id,
+      window: fan.window,
+      levels,
+      scenarios: fan.scenarios.length,
+      truth,
+    });
   };
 
   const draw = async () => {
-    const mine = ++turn, models = modelsShown();
-    const found = await Promise.all(models.map((model) => fans(model, ids, state.bus, state.variable)));
+    const mine = ++turn,
+      models = modelsShown();
+    const found = await Promise.all(
+      models.map((model) => fans(model, ids, state.bus, state.variable)),
+    );
     if (mine !== turn) return;
     last = { models, found };
     paint();
   };
 
   const paint = () => {
-    const { models, found } = last, box = $("#fans"), factor = scale(state.variable);
-    const keep = (list) => (list || []).filter((fan) => state.window === "all" || String(fan.window) === state.window);
+    const { models, found } = last,
+      box = $("#fans"),
+      factor = scale(state.variable);
+    const keep = (list) =>
+      (list || []).filter((fan) => state.window === "all" || String(fan.window) === state.window);
     const every = found.flatMap(keep);
     powerphase.drawn.fans = [];
     const single = state.window !== "all";
     box.classList.toggle("single", single);
     let domain = null;
     if (every.length) {
-      domain = extent(every.flatMap((fan) => [fan.truth || [], ...(fan.scenarios.length ? fan.scenarios : fan.levels.filter(Boolean))])).map((value) => value * factor);
-      if (state.variable === "V") { const near = limits(...domain); domain = extent([[...domain, ...near]], near.length ? 0.03 : 0); }
+      domain = extent(
+        every.flatMap((fan) => [
+          fan.truth || [],
+          ...(fan.scenarios.length ? fan.scenarios : fan.levels.filter(Boolean)),
+        ]),
+      ).map((value) => value * factor);
+      if (state.variable === "V") {
+        const near = limits(...domain);
+        domain = extent([[...domain, ...near]], near.length ? 0.03 : 0);
+      }
     }
     $("#fan-legend").classList.toggle("voltage", state.variable === "V");
-    const head = h("h2", { class: "fan-title" }, `Bus ${state.bus}, ${NAMES[state.variable]} `, h("span", { class: "muted" }, `[${unit(state.variable)}], UTC`));
-    const rows = models.map((model, k) => h("section", { class: "fan-row", style: `--c: var(--m${k})`, "aria-label": title(board, model) },
-      h("h3", {}, h("i", { class: "swatch" }), title(board, model)),
-      keep(found[k]).length
-        ? h("div", { class: "fan-cells" }, keep(found[k]).map((fan) => h("figure", {}, h("figcaption", {}, day(board.windows[fan.window])), h("div", { class: "fan", style: `height: ${single ? 340 : 190}px` }))))
-        : h("p", { class: "missing" }, model.file || model.whole ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; forecast files (--forecasts) bring voltages of all.` : "The arrays beside this row are missing; score the forecast again to have them.")));
-    box.replaceChildren(head, ...(rows.length ? rows : [h("p", { class: "missing" }, "No row of this grid has forecasts to draw.")]));
-    rows.forEach((row, k) => $$(".fan", row).forEach((cell, n) => drawFan(cell, keep(found[k])[n], domain, models[k], k, single)));
+    const head = h(
+      "h2",
+      { class: "fan-title" },
+      `Bus ${state.bus}, ${NAMES[state.variable]} `,
+      h("span", { class: "muted" }, `[${unit(state.variable)}], UTC`),
+    );
+    const rows = models.map((model, k) =>
+      h(
+        "section",
+        { class: "fan-row", style: `--c: var(--m${k})`, "aria-label": title(board, model) },
+        h("h3", {}, h("i", { class: "swatch" }), title(board, model)),
+        keep(found[k]).length
+          ? h(
+              "div",
+              { class: "fan-cells" },
+              keep(found[k]).map((fan) =>
+                h(
+                  "figure",
+                  {},
+                  h("figcaption", {}, day(board.windows[fan.window])),
+                  h("div", { class: "fan", style: `height: ${single ? 340 : 190}px` }),
+                ),
+              ),
+            )
+          : h(
+              "p",
+              { class: "missing" },
+              model.file || model.whole
+                ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; forecast files (--forecasts) bring voltages of all.`
+                : "The arrays beside this row are missing; score the forecast again to have them.",
+            ),
+      ),
+    );
+    box.replaceChildren(
+      head,
+      ...(rows.length
+        ? rows
+        : [h("p", { class: "missing" }, "No row of this grid has forecasts to draw.")]),
+    );
+    rows.forEach((row, k) =>
+      $$(".fan", row).forEach((cell, n) =>
+        drawFan(cell, keep(found[k])[n], domain, models[k], k, single),
+      ),
+    );
   };
 
-  const remember = () => choose({ board: board.key, bus: state.bus, variable: state.variable, window: state.window === "all" ? null : state.window, models: state.models.join(","), order: state.order });
+  const remember = () =>
+    choose({
+      board: board.key,
+      bus: state.bus,
+      variable: state.variable,
+      window: state.window === "all" ? null : state.window,
+      models: state.models.join(","),
+      order: state.order,
+    });
 
   const windows = () => {
     const model = modelsShown()[0];
     const spread = model && model.whole ? model.whole.windows : null;
-    const shown = async () => (model && model.file ? (await load(model.file)).shown.window : spread || []);
+    const shown = async () =>
+      model && model.file ? (await load(model.file)).shown.window : spread || [];
     return shown();
   };
 
@@ -213,7 +421,12 @@ powerphase.pages.forecasts = (() => {
     const { chosen } = address();
     ids = await busIds(board);
     if (mine !== turn) return;
-    const wanted = chosen.get("models") ? chosen.get("models").split(",").filter((id) => board.models.some((model) => model.id === id)) : [];
+    const wanted = chosen.get("models")
+      ? chosen
+          .get("models")
+          .split(",")
+          .filter((id) => board.models.some((model) => model.id === id))
+      : [];
     state = {
       models: wanted.length ? wanted : defaults(),
       bus: Number(chosen.get("bus")) || board.first_bus || ids[0],
@@ -224,24 +437,49 @@ powerphase.pages.forecasts = (() => {
     for (const input of $$("#variable input")) input.checked = input.value === state.variable;
     $("#bus-order").value = state.order;
     const named = board.models.map((model) => [model.id, title(board, model)]);
-    [0, 1, 2].forEach((k) => options($(`#model-${k}`), k ? [["", "none"], ...named] : named, state.models[k] || ""));
+    [0, 1, 2].forEach((k) =>
+      options($(`#model-${k}`), k ? [["", "none"], ...named] : named, state.models[k] || ""),
+    );
     const there = await windows();
-    options($("#window"), [["all", `all ${there.length} shown`], ...there.map((window) => [window, day(board.windows[window])])], state.window);
+    options(
+      $("#window"),
+      [
+        ["all", `all ${there.length} shown`],
+        ...there.map((window) => [window, day(board.windows[window])]),
+      ],
+      state.window,
+    );
     await list();
     await draw();
   };
 
   const start = () => {
-    const change = (changes, redo) => { Object.assign(state, changes); remember(); if (redo) list(); draw(); };
+    const change = (changes, redo) => {
+      Object.assign(state, changes);
+      remember();
+      if (redo) list();
+      draw();
+    };
     $("#bus-search").addEventListener("input", list);
     $("#bus-search").addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && powerphase.drawn.buses.length) { change({ bus: powerphase.drawn.buses[0] }); $("#bus-list").value = state.bus; }
+      if (event.key === "Enter" && powerphase.drawn.buses.length) {
+        change({ bus: powerphase.drawn.buses[0] });
+        $("#bus-list").value = state.bus;
+      }
     });
-    $("#bus-order").addEventListener("change", () => { state.order = $("#bus-order").value; remember(); list(); });
+    $("#bus-order").addEventListener("change", () => {
+      state.order = $("#bus-order").value;
+      remember();
+      list();
+    });
     $("#bus-list").addEventListener("change", () => change({ bus: Number($("#bus-list").value) }));
     $("#window").addEventListener("change", () => change({ window: $("#window").value }));
-    for (const input of $$("#variable input")) input.addEventListener("change", () => change({ variable: input.value }, true));
-    for (const k of [0, 1, 2]) $(`#model-${k}`).addEventListener("change", () => change({ models: [0, 1, 2].map((n) => $(`#model-${n}`).value).filter(Boolean) }, true));
+    for (const input of $$("#variable input"))
+      input.addEventListener("change", () => change({ variable: input.value }, true));
+    for (const k of [0, 1, 2])
+      $(`#model-${k}`).addEventListener("change", () =>
+        change({ models: [0, 1, 2].map((n) => $(`#model-${n}`).value).filter(Boolean) }, true),
+      );
   };
 
   return { start, show, resize: () => last && paint() };
