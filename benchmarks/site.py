@@ -68,9 +68,7 @@ def open_pages(site: Site) -> None:
                 )
             )
             print(f"{page:<12} open after {time.perf_counter() - start:.2f} s")
-        painted = chrome.execute_script(
-            "const { network } = powerphase.drawn; return network ? network.painted_ms : null"
-        )
+        painted = chrome.execute_script("return powerphase.drawn.painted_ms ?? null")
         print(
             "one painting of the network:", "not drawn" if painted is None else f"{painted:.1f} ms"
         )

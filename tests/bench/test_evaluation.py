@@ -13,6 +13,7 @@ import zarr
 from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.bench.evaluation import Evaluation, score
 from powerphase.bench.forecasting import Forecast, forecast, load_forecast
+from powerphase.bench.sidecar import SHOWN_SCENARIOS, thinned
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import ForecastError, PowerphaseError, ResultError
 from powerphase.models.naive import Climatology, LastSevenDays, LastWeek
@@ -367,3 +368,17 @@ def test_the_sidecar_tells_the_risk_of_every_voltage(task: Task) -> None:
         truth = task.test.target(window)[0, :, V::KINDS].numpy().T
         np.testing.assert_array_equal(happened[k], (truth < low) | (truth > high))
     assert risk[..., 48:].min() == round(RISK_LEVELS * 6 / 28)
+
+
+def test_thinned_scenarios_stand_for_each_channel_s_own_weights() -> None:
+    draw = torch.Generator().manual_seed(3)
+    weights = torch.rand((30, 5), generator=draw) ** 4
+    weights /= weights.sum(0)
+    values = torch.arange(30.0)[:, None, None].expand(-1, 2, 5)  # each tells its number
+    shown, equal = thinned(values, weights)
+    assert shown.shape == (SHOWN_SCENARIOS, 2, 5)
+    assert torch.equal(equal, torch.full((SHOWN_SCENARIOS, 5), 1 / SHOWN_SCENARIOS))
+    for channel in range(5):
+        counts = shown[:, 0, channel].long().bincount(minlength=30)
+        assert (counts - SHOWN_SCENARIOS * weights[:, channel]).abs().max() < 1
+        assert torch.equal(shown[:, 0, channel], shown[:, 1, channel])

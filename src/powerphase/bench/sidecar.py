@@ -122,12 +122,16 @@ def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses
 def thinned(
     values: Float[Tensor, "M H C"], weights: Float[Tensor, "M C"]
 ) -> tuple[Float[Tensor, "m H C"], Float[Tensor, "m C"]]:
-    """Fewer scenarios of equal weight, at even distances along the cumulative weight."""
+    """Fewer scenarios of equal weight, at even distances along the cumulative weight.
+
+    Each channel has its own, as its weights are its own: pages draw channels one by one.
+    """
     places = (torch.arange(SHOWN_SCENARIOS) + 0.5) / SHOWN_SCENARIOS
-    cumulative = weights.mean(1).cumsum(0)
-    chosen = torch.searchsorted(cumulative, places).clamp(max=len(weights) - 1)
+    cumulative = weights.cumsum(0).T.contiguous()
+    chosen = torch.searchsorted(cumulative, places.expand(len(cumulative), -1).contiguous())
+    chosen = chosen.clamp(max=len(weights) - 1).T[:, None].expand(-1, values.shape[1], -1)
     equal = torch.full((SHOWN_SCENARIOS, weights.shape[1]), 1 / SHOWN_SCENARIOS)
-    return values[chosen], equal
+    return values.gather(0, chosen), equal
 
 
 def sidecar_of(card: Scorecard, display: Display) -> dict[str, np.ndarray]:

@@ -1,11 +1,15 @@
 """One site for all tests: a made-up grid, and a small real one with a data set and forecasts."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from powerphase.axes import KINDS, V
 from powerphase.bench.evaluation import score
@@ -22,6 +26,18 @@ from powerphase.task.windows import Task
 from tests.report.site import made_up
 
 SCRIPT = "<script>window.stolen = true</script>"
+
+
+def both_ways(
+    values: NDArray[Any], weights: NDArray[Any], levels: Sequence[float]
+) -> NDArray[np.float64]:
+    """NumPy's weighted quantiles along the first axis: the mean of those from below and above."""
+    weights = weights.astype(np.float64)  # its float32 sums would miss a level by a rounding
+    weights = (weights / weights.sum(axis=0)).round(7)
+    how: dict[str, Any] = {"axis": 0, "weights": weights, "method": "inverted_cdf"}
+    below = np.quantile(values, levels, **how)
+    above = -np.quantile(-values, [1 - level for level in levels], **how)
+    return (below + above) / 2
 
 
 class Lowered(LastSevenDays):

@@ -20,7 +20,7 @@ from powerphase.records.result import RISK_LEVELS
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.report.leaderboard import leaderboard
 from tests.report.site import made_up
-from tests.report.site.conftest import SCRIPT, Built
+from tests.report.site.conftest import SCRIPT, Built, both_ways
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -165,7 +165,7 @@ def fan(arrays: made_up.Arrays, window: int, bus: int, kind: int) -> NDArray[np.
     error = arrays["shown/error"][window, :, :, bus, kind].astype("f4")
     values = arrays["shown/target"][window, :, bus, kind] + error
     weights = np.broadcast_to(arrays["shown/weight"][window, :, bus, kind, None], values.shape)
-    return np.quantile(values, LEVELS, axis=0, weights=weights, method="inverted_cdf")
+    return both_ways(values, weights, LEVELS)
 
 
 def fans_drawn(page: Page, count: int) -> list[dict[str, Any]]:
@@ -239,9 +239,7 @@ def test_a_forecast_file_shows_buses_in_bands_and_a_script_stays_text(
     for f, window in zip(drawn, (0, 4, 9), strict=True):
         values, weights = built.scripted.read(window, slice(place, place + 1))
         wide = np.broadcast_to(weights[:, None, 0], values.shape[:2])
-        exact = np.quantile(
-            values[..., 0], (0.1, 0.5, 0.9), axis=0, weights=wide, method="inverted_cdf"
-        )
+        exact = both_ways(values[..., 0], wide, (0.1, 0.5, 0.9))
         found = [f["levels"][k] for k in (0, 2, 4)]
         assert abs(np.array(found) - exact).max() <= np.ptp(exact) / 255 / 2 + 1e-6
         truth = built.store.read(built.scripted.header.windows[window][:10], 9, "V")
@@ -283,12 +281,14 @@ def network_values(page: Page) -> NDArray[np.float64]:
 
 def test_the_grid_s_slider_moves_through_the_risks_of_all_buses(page: Page, built: Built) -> None:
     page.open(f"grid?board={GRID}&model=ets-42&by=risk&window=1&step=40")
-    page.until("powerphase.drawn.network && powerphase.drawn.network.painted_ms !== undefined")
+    page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
     risk = built.rows["ets-42"][1]["risk/by_bus_step"] / RISK_LEVELS
     np.testing.assert_allclose(network_values(page), risk[1, :, 40], rtol=1e-6)
     page.one("#step").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     page.until("powerphase.drawn.network.step === 42")
     np.testing.assert_allclose(network_values(page), risk[1, :, 42], rtol=1e-6)
+    left = np.flatnonzero(built.rows["ets-42"][1]["risk/happened"][1, :, 42])
+    assert page.js("powerphase.drawn.network.rings") == [101 + int(k) for k in left]
     assert page.one("#step-time").text == "10:30 UTC"
     order = np.argsort(-risk[1, :, 42], kind="stable")
     listed = page.js("[...document.querySelectorAll('#at-risk li')].map((li) => +li.dataset.bus)")
@@ -303,7 +303,7 @@ def test_without_risks_of_all_buses_the_shown_ones_move_and_the_page_says_so(
     page: Page, built: Built
 ) -> None:
     page.open(f"grid?board={GRID}&model=powerforge-42&by=risk&window=2&step=70")
-    page.until("powerphase.drawn.network && powerphase.drawn.network.painted_ms !== undefined")
+    page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
     arrays, (low, high) = built.rows["powerforge-42"][1], NORMAL_BAND_PU
     error = arrays["shown/error"][2, :, 70, :, V].astype("f4")
     voltage = arrays["shown/target"][2, 70, :, V] + error
@@ -317,7 +317,7 @@ def test_without_risks_of_all_buses_the_shown_ones_move_and_the_page_says_so(
 
 def test_the_network_is_painted_where_buses_stand(page: Page) -> None:
     page.open(f"grid?board={GRID}&model=ets-42&by=risk")
-    page.until("powerphase.drawn.network && powerphase.drawn.network.painted_ms !== undefined")
+    page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
     box = page.one("#network")
     colours = page.js(
         "[...arguments[0].getContext('2d').getImageData(0, 0, arguments[0].width, "

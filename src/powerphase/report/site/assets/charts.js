@@ -233,18 +233,21 @@ powerphase.charts = (() => {
 
   const color = (k) => `--c${k % 8}`;
 
-  // Quantiles of weighted values as in NumPy's "inverted_cdf": the smallest value with enough weight.
+  // At each level the value with so much of the weight below it; the mean of two where the weight
+  // splits exactly between them, so that mirrored scenarios have mirrored bands.
+  const ROUNDING = 1e-6;
   const quantiles = (values, weights, levels) => {
-    const order = [...values.keys()].sort((a, b) => values[a] - values[b]);
-    let sum = 0,
-      next = 0;
-    const found = new Array(levels.length);
-    for (const k of order) {
-      sum += weights[k];
-      while (next < levels.length && sum >= levels[next] - 1e-6) found[next++] = values[k];
-    }
-    while (next < levels.length) found[next++] = values[order[order.length - 1]];
-    return found;
+    const order = [...values.keys()].sort((a, b) => values[a] - values[b]),
+      last = values[order[order.length - 1]];
+    return levels.map((level) => {
+      let sum = 0;
+      for (let k = 0; k < order.length; k++) {
+        sum += weights[order[k]];
+        if (sum > level + ROUNDING) return values[order[k]];
+        if (sum >= level - ROUNDING) return (values[order[k]] + (values[order[k + 1]] ?? last)) / 2;
+      }
+      return last;
+    });
   };
 
   return {

@@ -4,7 +4,7 @@ powerphase.pages.safety = (() => {
   const { $, $$, h, s, address, choose, options, significant, percent, clock, load, unpack } =
     powerphase;
   const { frame, path, extent, color, crosshair } = powerphase.charts;
-  const { busIds, title } = powerphase.forecasts;
+  const { busIds, title } = powerphase.scenarios;
   const WORST = 200,
     LISTED = 15,
     FLOOR = 1e-4;
