@@ -309,3 +309,20 @@ def test_the_command_writes_a_site_and_says_where(built: Built, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert f"open {tmp_path / 'site/index.html'}" in done.stdout.replace("\n", "")
     assert "verdict good" in (tmp_path / "site/index.html").read_text()
+
+
+def test_a_stored_layout_places_the_buses_of_the_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = np.random.default_rng(4).integers(0, 65_536, (14, 2)).astype(np.uint16)
+    np.savez_compressed(tmp_path / "ieee14.npz", position=position)
+    np.savez_compressed(tmp_path / "ieee30.npz", position=position)  # of another grid
+    monkeypatch.setattr(drawing, "LAYOUTS", tmp_path)
+    found = drawing.positions_of("ieee14")
+    assert found is not None
+    np.testing.assert_allclose(np.stack([found.x, found.y], axis=1), position / 65_535, rtol=1e-6)
+    assert list(found.bus_id) == list(range(1, 15))
+    assert found.branches.shape == (20, 2)  # as in its case file
+    assert drawing.positions_of("ieee30") is None
+    assert drawing.positions_of("ieee57") is None
+    assert drawing.positions_of("a grid of one's own") is None

@@ -7,10 +7,17 @@ from io import BytesIO
 import numpy as np
 from jaxtyping import Float32, Int
 
+from powerphase.grid.case import BR_STATUS, F_BUS, T_BUS
+from powerphase.grid.catalog import CATALOG, load_grid
+
+LAYOUTS = files("powerphase.report") / "layouts"
+LATTICE = np.iinfo(np.uint16).max
+"""Steps along a side of the square in which stored places are counted."""
+
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A network as a picture: places in the unit square, y downwards."""
+    """A network as a picture: places in the unit square."""
 
     bus_id: Int[np.ndarray, " N"]
     x: Float32[np.ndarray, " N"]
@@ -19,12 +26,19 @@ class Drawing:
     """Pairs of positions in `bus_id`."""
 
 
-def positions_of(grid: str) -> Drawing | None:
-    """The drawing that comes with the package for a grid of the catalogue, if there is one."""
-    file = files("powerphase.report") / "layouts" / f"{grid}.npz"
-    if not file.is_file():
+def positions_of(name: str) -> Drawing | None:
+    """The drawing of a grid of the catalogue whose layout comes with the package; else none.
+
+    A stored layout holds places alone; bus numbers and branches are the case file's.
+    """
+    file = LAYOUTS / f"{name}.npz"
+    if name not in CATALOG or not file.is_file():
         return None
     with np.load(BytesIO(file.read_bytes()), allow_pickle=False) as stored:
-        place = stored["position"].astype(np.float32) / np.iinfo(np.uint16).max
-        bus_id, branches = (stored[name].astype(np.int64) for name in ("bus_id", "branch"))
-    return Drawing(bus_id, place[:, 0], place[:, 1], branches)
+        place = (stored["position"] / LATTICE).astype(np.float32)
+    grid = load_grid(name)
+    if len(place) != grid.n_buses:
+        return None
+    on = grid.branch[:, BR_STATUS] > 0
+    ends = [grid.rows(grid.branch[on, side]) for side in (F_BUS, T_BUS)]
+    return Drawing(grid.bus_id, place[:, 0], place[:, 1], np.stack(ends, axis=1))
