@@ -7,7 +7,6 @@ from io import BytesIO
 import numpy as np
 from jaxtyping import Float32, Int
 
-from powerphase.grid.case import BR_STATUS, F_BUS, T_BUS
 from powerphase.grid.catalog import CATALOG, load_grid
 
 LAYOUTS = files("powerphase.report") / "layouts"
@@ -39,6 +38,4 @@ def positions_of(name: str) -> Drawing | None:
     grid = load_grid(name)
     if len(place) != grid.n_buses:
         return None
-    on = grid.branch[:, BR_STATUS] > 0
-    ends = [grid.rows(grid.branch[on, side]) for side in (F_BUS, T_BUS)]
-    return Drawing(grid.bus_id, place[:, 0], place[:, 1], np.stack(ends, axis=1))
+    return Drawing(grid.bus_id, place[:, 0], place[:, 1], grid.branch_rows[grid.branch_on])
