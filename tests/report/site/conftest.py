@@ -41,13 +41,14 @@ def both_ways(
 
 
 class Lowered(LastSevenDays):
-    """The last seven days, the later the heavier, and three of them far below the voltage band."""
+    """The last seven days, the later the heavier, and some of them far outside the voltage band."""
 
     name = "lowered"
 
     def predict(self, context: Context) -> Scenarios:
         values = super().predict(context).values.clone()
         values[:, :3, :, V::KINDS] -= 0.08
+        values[:, 3, 20:40, V::KINDS] += 0.2
         weights = torch.arange(1.0, values.shape[1] + 1)[None, :, None] / 28
         return Scenarios(values, weights.expand(1, -1, values.shape[-1]))
 

@@ -113,6 +113,10 @@ def test_the_table_sorts_by_a_click_and_by_the_keyboard(page: Page, built: Built
     by_crps = [e.name for e in sorted(models, key=lambda e: e.mean["crps"] or 0.0)]
     page.one(f"#board-{GRID} [data-sort=crps]").click()
     assert page.names("models") == by_crps
+    cell = f"#board-{GRID} tr[data-name=ets] td.fidelity"
+    assert float(page.js(f"document.querySelector('{cell}').dataset.value")) == entries_mean(
+        built, "ets", "crps"
+    )
     page.one(f"#board-{GRID} [data-sort=crps]").send_keys(Keys.ENTER)
     assert page.names("models") == by_crps[::-1]
     heads = page.js("[...arguments[0].closest('tr').cells].map((c) => c.ariaSort)",

@@ -85,6 +85,13 @@ def test_quantiles_are_numpys_weighted_ones_from_below_and_above(equal: bool) ->
             np.testing.assert_allclose(found[:, h, c], expected, rtol=1e-6)
 
 
+def test_a_quantile_between_two_scenarios_is_their_mean() -> None:
+    values = np.array([1.0, 2.0, 5.0, 6.0])[:, None, None]
+    weights = np.array([0.1, 0.4, 0.4, 0.1])[:, None]
+    found = weighted_quantiles(values[::-1], weights[::-1])
+    np.testing.assert_allclose(found.ravel(), [1.5, 3.5, 5.5])
+
+
 def test_a_row_s_file_holds_its_sidecar(built: Built) -> None:
     for model in board_of(built, made_up.GRID)["models"]:
         arrays, file = built.rows[model["id"]][1], value_of(built, model["file"])
@@ -120,7 +127,8 @@ def test_entries_hold_the_leaderboard_s_numbers(built: Built) -> None:
 
 
 def test_the_best_and_the_second_are_marked_among_the_ranked() -> None:
-    rows = [row(model=f"model-{k}", draw=k) for k in range(4)] + [row(model="oracle", draw=9)]
+    rows = [row(model=f"model-{k}", draw=k) for k in range(4)]
+    rows += [row(model="oracle", draw=k, variant=f"like-{k}") for k in range(4)]  # as good as each
     board = leaderboard(rows, paper=False)[0]
     lines = [line for group in groups(board, {}) for line in group.lines]
     for place, name in enumerate(FIDELITY):
@@ -131,7 +139,29 @@ def test_the_best_and_the_second_are_marked_among_the_ranked() -> None:
         for mark, expected in best.items():
             if mark:
                 assert marks[expected or ""] == mark
-        assert marks["oracle"] == ""
+        assert not any(mark for one, mark in marks.items() if one.startswith("oracle"))
+
+
+def test_models_stand_in_the_order_of_the_table_with_seed_42_first(built: Built) -> None:
+    board = leaderboard([result for result, _ in built.rows.values()])[0]
+    found = board_of(built, made_up.GRID)["models"]
+    assert list(dict.fromkeys(m["name"] for m in found)) == [e.name for e in board.entries]
+    seeds = [m["seed"] for m in found if m["name"] == "powerforge"]
+    assert seeds == [42, 22]
+
+
+def test_a_drawing_of_another_grid_is_not_shown(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = built.store.grid.bus_id
+    places = np.linspace(0, 1, len(ids), dtype=np.float32)
+    ends = np.array([[0, 1]])
+    for shown, drawn in ((True, ids), (False, ids + 1)):
+        picture = drawing.Drawing(drawn, places, places, ends)
+        monkeypatch.setattr(drawing, "positions_of", lambda grid, picture=picture: picture)
+        tree = built.results / "powerphase-day-ahead/exact"
+        site = build_site([tree], tmp_path / "out", data=[built.store.path])
+        assert ("data/ieee14-exact/network.js" in site.sizes) == shown
 
 
 def test_fidelity_and_safety_are_all_columns_and_groups_are_set_apart(built: Built) -> None:
@@ -270,7 +300,7 @@ def test_a_site_is_written_over_a_site_but_over_nothing_else(built: Built, tmp_p
 
 def test_a_forecast_without_rows_of_its_data_is_refused(built: Built, tmp_path: Path) -> None:
     rows = built.results / "powerphase-day-ahead/synthetic"
-    with pytest.raises(ReportError, match="no row is of the same task, windows and data"):
+    with pytest.raises(ReportError, match="no row is of the same task and data"):
         build_site([rows], tmp_path / "out", forecasts=[built.scripted.path])
 
 

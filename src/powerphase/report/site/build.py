@@ -91,17 +91,12 @@ def _by_board(boards: Sequence[Board], files: list[ForecastFile]) -> list[list[F
     for file in files:
         h = file.header
         for number, b in enumerate(boards):
-            same = (h.task, h.task_version, h.fingerprint) == (
-                b.task,
-                b.task_version,
-                b.fingerprint,
-            )
-            if same and tuple(h.windows) == b.windows:
+            if (h.task, h.task_version, h.fingerprint) == (b.task, b.task_version, b.fingerprint):
                 found[number].append(file)
                 break
         else:
             raise ReportError(
-                f"{file.path}: no row is of the same task, windows and data ({h.grid} {h.edition}, "
+                f"{file.path}: no row is of the same task and data ({h.grid} {h.edition}, "
                 f"{h.fingerprint[:12]}); score it and give its row, or leave it out"
             )
     return found
