@@ -26,6 +26,7 @@ from powerphase.errors import PowerphaseError
 
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
+    from powerphase.dataset.certificate import Certificate
     from powerphase.records.result import Result
     from powerphase.task.protocol import WindowCount
     from powerphase.task.windows import Task
@@ -162,12 +163,7 @@ def verify(
 
     Example: `powerphase verify data/activsg500`
     """
-    from powerphase.dataset.certificate import verify as verify_data
-
-    with progress("verifying", MofNCompleteColumn()) as report:
-        certificate = verify_data(store, on_progress=report)
-    show_certificate(certificate)
-    if not certificate.valid:
+    if not _verified(store).valid:
         raise typer.Exit(1)
 
 
@@ -541,18 +537,61 @@ def figure(
 
 
 @app.command()
+def report(
+    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to.")] = Path("site"),
+    data: Annotated[
+        list[str] | None, typer.Option(help="A data set of the rows; any number.")
+    ] = None,
+    forecasts: Annotated[
+        list[Path] | None, typer.Option(help="A forecast file, for every bus; any number.")
+    ] = None,
+    variables: Annotated[
+        str, typer.Option(help="Of forecast files: some of P,Q,V,theta; each adds as much again.")
+    ] = "V",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Show the data sets' certificates.")
+    ] = False,
+) -> None:
+    """Write a site that a browser opens without a server: scores, forecasts, safety, grid, data.
+
+    Example: `powerphase report results --data data/activsg500 --out site`
+    """
+    from powerphase.report.site.build import build_site
+
+    stores = data or []
+    certificates = {store: _verified(store) for store in stores if verify}
+    with progress("boards", MofNCompleteColumn()) as on_progress:
+        site = build_site(
+            results or [Path("results")],
+            out,
+            data=stores,
+            forecasts=forecasts or [],
+            variables=variables.split(","),
+            certificates=certificates,
+            on_progress=on_progress,
+        )
+    size = f"{len(site.sizes)} files, {site.bytes / 1e6:.1f} MB"
+    console.print(f"{size}; open {site.index.resolve()}", soft_wrap=True)
+
+
+@app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Where to.")] = Path("data/quickstart"),
 ) -> None:
-    """From nothing to a leaderboard: make two years of ACTIVSg 500, verify, forecast and score.
+    """From nothing to a leaderboard and a site: make two years of ACTIVSg 500, forecast and score.
 
     The references and FactorForge are fitted here; PowerForge was trained on the same data before.
 
     Example: `powerphase quickstart`
     """
+    from powerphase.report.site.build import build_site
+
     data, results = out / "activsg500", out / "results"
     generate("activsg500", out=data)
-    verify(str(data))
+    certificate = _verified(str(data))
+    if not certificate.valid:
+        raise typer.Exit(1)
     references = ("last-week", "last-7-days", "climatology", "oracle")
     for model in (*references, "factorforge", str(PRETRAINED)):
         _score(model, _task(str(data), "10"), seed=42, device="auto").save(results)
@@ -561,7 +600,19 @@ def quickstart(
         "FactorForge was fitted just now; PowerForge comes trained with the package, with the "
         "paper's budget. The oracle is not ranked."
     )
+    site = build_site([results], out / "site", data=[data], certificates={str(data): certificate})
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of one")
+    console.print(f"open {site.index.resolve()} to look at them", soft_wrap=True)
+
+
+def _verified(store: str) -> "Certificate":
+    """Check a data set, and show what was found."""
+    from powerphase.dataset.certificate import verify as verify_data
+
+    with progress("verifying", MofNCompleteColumn()) as on_progress:
+        certificate = verify_data(store, on_progress=on_progress)
+    show_certificate(certificate)
+    return certificate
 
 
 def _recompute(

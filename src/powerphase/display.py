@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isnan, log
+from math import log
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -41,24 +41,9 @@ problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft
 
 def show_store(store: "Store") -> None:
     """What a data set holds."""
-    from powerphase.grid.rescue import PROVENANCE
+    from powerphase.dataset.facts import store_facts
 
-    m, grid = store.manifest, store.grid
-    days = f"{m.recipe['start']} to {m.recipe['end']}"
-    done = "complete" if m.complete else f"UNFINISHED, {len(m.blocks)} of {m.n_blocks} blocks"
-    options = {k: m.recipe[k] for k in ("seed", "dispatch", "setpoint")}
-    solved = zip(PROVENANCE, m.provenance, strict=True)
-    table = _facts(f"data set {store.path}")
-    table.add_row("grid", f"{m.grid}: {m.n_buses:,} buses, {4 * m.n_buses:,} channels")
-    table.add_row("", f"{len(grid.branch):,} branches, {len(grid.gen):,} generators")
-    table.add_row("record", f"{days}, {m.n_steps:,} steps of 15 min, {done}")
-    table.add_row("signals", f"{m.edition} ({m.filled_signal_values:,} values filled)")
-    table.add_row("options", ", ".join(f"{k} {v}" for k, v in options.items()))
-    table.add_row("solved by", ", ".join(f"{name} {count:,}" for name, count in solved if count))
-    table.add_row("fingerprint", m.fingerprint)
-    table.add_row("made with", ", ".join(f"{k} {v}" for k, v in m.made_with.items()))
-    table.add_row("sources", "\n".join(m.attribution))
-    console.print(table)
+    _show(f"data set {store.path}", store_facts(store))
 
 
 def show_sheets(
@@ -272,24 +257,15 @@ def _spark(values: Sequence[float], width: int) -> str:
 
 def show_certificate(certificate: "Certificate") -> None:
     """What verification found."""
-    from powerphase.grid.rescue import PROVENANCE
+    from powerphase.dataset.facts import certificate_facts
 
-    table = _facts("certificate")
-    table.add_row("bytes", "; ".join(certificate.damaged) or "all as the manifest says")
-    for name, unit, found in (("P", "MW", certificate.p_mw), ("Q", "MVAr", certificate.q_mvar)):
-        levels = ", ".join(f"{level:.1%} {value:.2g}" for level, value in found.quantiles.items())
-        text = f"at most {found.largest:.2g} {unit}; worst bus of a step: {levels}"
-        table.add_row(f"{name} mismatch", text)
-    share = f"{certificate.largest_share:.0%} of what float32 rounding can explain"
-    if isnan(certificate.largest_share):
-        share = "not checked"
-    bad = certificate.inconsistent_steps
-    table.add_row("AC equations", share if not bad else f"VIOLATED in {len(bad)} steps: {bad[:5]}")
-    table.add_row("before rounding", f"at most {certificate.solver_mismatch_pu:.1e} p.u.")
-    counts = zip(PROVENANCE, certificate.provenance, strict=True)
-    table.add_row("solved by", ", ".join(f"{name} {count:,}" for name, count in counts))
-    table.add_row("record", "complete" if certificate.complete else "UNFINISHED")
-    table.add_row("verdict", "valid" if certificate.valid else "NOT VALID")
+    _show("certificate", certificate_facts(certificate))
+
+
+def _show(title: str, facts: Sequence[tuple[str, str]]) -> None:
+    table = _facts(title)
+    for label, text in facts:
+        table.add_row(label, text)
     console.print(table)
 
 

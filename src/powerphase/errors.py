@@ -15,7 +15,8 @@
     ├── TrainingError      a training that cannot begin or go on
     ├── CheckpointError    saved weights that are broken, or of another model or grid
     ├── ResultError        a result row that cannot be trusted
-    └── FigureError        a figure that cannot be drawn or written
+    ├── FigureError        a figure that cannot be drawn or written
+    └── ReportError        a report that cannot be made of what was given, or not in its place
 
 A message says where, what was found, what was needed and what to do. The command line prints it as
 one sentence; `--debug` shows the traceback.
@@ -122,3 +123,7 @@ class ResultError(PowerphaseError):
 
 class FigureError(PowerphaseError):
     """A figure that cannot be drawn from what is there, or not written."""
+
+
+class ReportError(PowerphaseError):
+    """A report whose parts do not belong together, or whose place holds something else."""

@@ -10,14 +10,15 @@ import pytest
 import torch
 import zarr
 
-from powerphase.axes import VARIABLES
+from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.bench.evaluation import Evaluation, score
 from powerphase.bench.forecasting import Forecast, forecast, load_forecast
+from powerphase.bench.sidecar import SHOWN_SCENARIOS, thinned
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import ForecastError, PowerphaseError, ResultError
 from powerphase.models.naive import Climatology, LastSevenDays, LastWeek
-from powerphase.records.result import read_result, read_sidecar
-from powerphase.records.scores import SCORES
+from powerphase.records.result import RISK_LEVELS, read_result, read_sidecar
+from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.scenarios import Context, Scenarios, Training
 from powerphase.task.windows import Task
 
@@ -338,3 +339,46 @@ def test_nan_in_a_file_is_refused_with_its_place(task: Task, tmp_path: Path) -> 
     values[5] = spoilt
     with pytest.raises(ForecastError, match="window 5, step 2, channel 3: scenario 1 is nan"):
         score(load_forecast(tmp_path / "f"), task)
+
+
+def test_the_sidecar_tells_the_risk_of_every_voltage(task: Task) -> None:
+    """Three of seven days, with 6 of 28 parts of the weight, are far below the band everywhere."""
+
+    def lowered(context: Context) -> Scenarios:
+        values = LastSevenDays().predict(context).values.clone()
+        values[:, :3, 48:, V::KINDS] -= 0.2
+        weights = torch.arange(1.0, 8.0)[None, :, None] / 28
+        return Scenarios(values, weights.expand(1, -1, values.shape[-1]))
+
+    class Lowered(Answers):
+        name = "lowered"
+
+    found = score(forecast(Lowered(lowered), task), task).sidecar
+    risk, happened = found["risk/by_bus_step"], found["risk/happened"]
+    assert risk.dtype == happened.dtype == np.uint8
+    assert risk.shape == happened.shape == (3, 14, 96)
+    low, high = NORMAL_BAND_PU
+    for k, window in enumerate((0, 4, 9)):
+        scenarios = lowered(task.test.context(window))
+        voltage = scenarios.values[0, ..., V::KINDS].numpy()
+        outside = (voltage < low) | (voltage > high)
+        weights = scenarios.weights[0, :, V::KINDS].numpy()
+        expected = np.einsum("mhn,mn->nh", outside, weights)
+        assert abs(risk[k] / RISK_LEVELS - expected).max() <= 0.5 / RISK_LEVELS + 1e-6
+        truth = task.test.target(window)[0, :, V::KINDS].numpy().T
+        np.testing.assert_array_equal(happened[k], (truth < low) | (truth > high))
+    assert risk[..., 48:].min() == round(RISK_LEVELS * 6 / 28)
+
+
+def test_thinned_scenarios_stand_for_each_channel_s_own_weights() -> None:
+    draw = torch.Generator().manual_seed(3)
+    weights = torch.rand((30, 5), generator=draw) ** 4
+    weights /= weights.sum(0)
+    values = torch.arange(30.0)[:, None, None].expand(-1, 2, 5)  # each tells its number
+    shown, equal = thinned(values, weights)
+    assert shown.shape == (SHOWN_SCENARIOS, 2, 5)
+    assert torch.equal(equal, torch.full((SHOWN_SCENARIOS, 5), 1 / SHOWN_SCENARIOS))
+    for channel in range(5):
+        counts = shown[:, 0, channel].long().bincount(minlength=30)
+        assert (counts - SHOWN_SCENARIOS * weights[:, channel]).abs().max() < 1
+        assert torch.equal(shown[:, 0, channel], shown[:, 1, channel])

@@ -6,16 +6,17 @@ each other: the buses whose voltage came closest to leaving the band, and others
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int, UInt8
 from torch import Tensor
 
 from powerphase.axes import KINDS, V
 from powerphase.metrics.streaming import Scorecard
+from powerphase.records.result import RISK_LEVELS, shown_windows
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.scenarios import Scenarios
 from powerphase.task.windows import Task
 
-SHOWN_BUSES, SHOWN_WINDOWS, SHOWN_SCENARIOS = 24, 3, 10
+SHOWN_BUSES, SHOWN_SCENARIOS = 24, 10
 
 BY_BUS = ("crps", "safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps")
 """The scores that are kept for every single bus, beside how often it violates."""
@@ -27,9 +28,7 @@ class Display:
     """Collects the forecasts of the chosen buses and windows as they pass by."""
 
     def __init__(self, task: Task) -> None:
-        n_windows = len(task.test)
-        spread = np.linspace(0, n_windows - 1, min(SHOWN_WINDOWS, n_windows))
-        self.windows: Int[np.ndarray, " shown"] = np.unique(spread.round().astype(np.int64))
+        self.windows: Int[np.ndarray, " shown"] = shown_windows(len(task.test))
         targets = torch.cat([task.test.target(int(window)) for window in self.windows])
         self.buses = choose_buses(targets[..., V::KINDS])
         self.bus_id = task.layout.bus_id[self.buses]
@@ -37,11 +36,17 @@ class Display:
         self._channels = channels.ravel()
         self.target: Float32[np.ndarray, "shown H C"] = targets[..., self._channels].numpy()
         self._parts: dict[int, list[tuple[np.ndarray, Tensor, Tensor]]] = {}
+        happened = _outside(targets[..., V::KINDS]).transpose(1, 2)
+        self._happened: UInt8[np.ndarray, "shown N H"] = happened.to(torch.uint8).numpy()
+        self._risk = np.zeros_like(self._happened)
 
     def add(self, window: int, channels: slice, scenarios: Scenarios) -> None:
         """Keep what is to be shown of a block of channels."""
+        if window not in self.windows:
+            return
+        self._add_risk(window, channels, scenarios)
         inside = (channels.start <= self._channels) & (self._channels < channels.stop)
-        if window not in self.windows or not inside.any():
+        if not inside.any():
             return
         chosen = torch.from_numpy(self._channels[inside] - channels.start)
         chosen = chosen.to(scenarios.values.device)
@@ -49,8 +54,21 @@ class Display:
         kept = (np.flatnonzero(inside), values.float().cpu(), weights.float().cpu())
         self._parts.setdefault(window, []).append(kept)
 
+    def _add_risk(self, window: int, channels: slice, scenarios: Scenarios) -> None:
+        """Keep how probable it is that each voltage of the block leaves the band."""
+        first = (V - channels.start) % KINDS
+        voltages = scenarios.values[0, ..., first::KINDS]
+        weights = scenarios.weights[0, :, first::KINDS]
+        # One after the other: all at once would be as large again as the forecast.
+        pairs = zip(voltages, weights, strict=True)
+        probability = sum(_outside(voltage) * weight for voltage, weight in pairs)
+        levels = (probability * RISK_LEVELS).round().clamp(0, RISK_LEVELS).to(torch.uint8)
+        bus = (channels.start + first) // KINDS
+        here = slice(bus, bus + levels.shape[1])
+        self._risk[self.windows == window, here] = levels.T.cpu().numpy()
+
     def arrays(self) -> dict[str, np.ndarray]:
-        """Target, scenarios and weights of the chosen buses, in the chosen windows.
+        """Target, scenarios and weights of the chosen buses, in the chosen windows; risk of all.
 
         Scenarios are stored as float16 differences from the target, which keeps four digits of a
         voltage's deviation where float16 alone would keep none.
@@ -59,6 +77,8 @@ class Display:
         values = np.stack([values for values, _ in forecasts])
         shape = (len(self.buses), KINDS)
         return {
+            "risk/by_bus_step": self._risk,
+            "risk/happened": self._happened,
             "shown/bus_id": self.bus_id,
             "shown/window": self.windows,
             "shown/target": self.target.reshape(*self.target.shape[:2], *shape),
@@ -82,6 +102,11 @@ class Display:
         return values.numpy(), weights.numpy()
 
 
+def _outside(voltage: Float[Tensor, "*points"]) -> Bool[Tensor, "*points"]:
+    lowest, highest = NORMAL_BAND_PU
+    return (voltage < lowest) | (voltage > highest)
+
+
 def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses"]:
     """The buses to show: half of them nearest to the band's limits or beyond, half anywhere."""
     lowest, highest = NORMAL_BAND_PU
@@ -97,12 +122,16 @@ def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses
 def thinned(
     values: Float[Tensor, "M H C"], weights: Float[Tensor, "M C"]
 ) -> tuple[Float[Tensor, "m H C"], Float[Tensor, "m C"]]:
-    """Fewer scenarios of equal weight, at even distances along the cumulative weight."""
+    """Fewer scenarios of equal weight, at even distances along the cumulative weight.
+
+    Each channel has its own, as its weights are its own: pages draw channels one by one.
+    """
     places = (torch.arange(SHOWN_SCENARIOS) + 0.5) / SHOWN_SCENARIOS
-    cumulative = weights.mean(1).cumsum(0)
-    chosen = torch.searchsorted(cumulative, places).clamp(max=len(weights) - 1)
+    cumulative = weights.cumsum(0).T.contiguous()
+    chosen = torch.searchsorted(cumulative, places.expand(len(cumulative), -1).contiguous())
+    chosen = chosen.clamp(max=len(weights) - 1).T[:, None].expand(-1, values.shape[1], -1)
     equal = torch.full((SHOWN_SCENARIOS, weights.shape[1]), 1 / SHOWN_SCENARIOS)
-    return values[chosen], equal
+    return values.gather(0, chosen), equal
 
 
 def sidecar_of(card: Scorecard, display: Display) -> dict[str, np.ndarray]:

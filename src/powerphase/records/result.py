@@ -16,7 +16,7 @@ from reprlib import repr as short
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
 from powerphase.errors import ResultError
 from powerphase.files import parse_json, replace_file
@@ -25,6 +25,11 @@ from powerphase.records.result_rules import Number, check
 
 SCHEMA = 1
 """Raised whenever a reader of older rows would misread a newer one."""
+
+SHOWN_WINDOWS = 3
+
+RISK_LEVELS = 240
+"""Probabilities are kept in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,12 @@ def find_results(paths: Iterable[str | Path]) -> dict[Path, Result]:
     if problems:
         raise ResultError("\n".join(problems))
     return results
+
+
+def shown_windows(n_windows: int) -> Int[np.ndarray, " shown"]:
+    """The windows whose forecasts are kept for pages and figures: evenly spread."""
+    spread = np.linspace(0, n_windows - 1, min(SHOWN_WINDOWS, n_windows))
+    return np.unique(spread.round().astype(np.int64))
 
 
 def write_result(

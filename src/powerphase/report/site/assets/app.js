@@ -1,0 +1,119 @@
+// Which page and which board is shown; the rest belongs to the pages.
+"use strict";
+(() => {
+  const { $, $$, site, address, choose, pages } = powerphase;
+  const FAVOURITE = "polish2383"; // the grid of the paper's own pictures
+  let current = null,
+    turn = 0;
+
+  pages.data = {
+    start: () => {},
+    show: (board) => {
+      for (const part of $$("#page-data .board")) part.hidden = part.dataset.board !== board.key;
+      pages.data.resize();
+    },
+    resize: () =>
+      $$(".archetypes")
+        .filter((box) => box.clientWidth)
+        .forEach((box) => archetypes(box, site.archetypes[box.dataset.fingerprint])),
+  };
+
+  const archetypes = (box, facts) => {
+    const { frame, path, extent, color, legend, crosshair } = powerphase.charts;
+    const count = facts.shapes[0].length,
+      [low, high] = extent(facts.shapes);
+    const days = Array.from({ length: count / 96 + 1 }, (_, k) => ({
+      at: 96 * k,
+      text: new Date(Date.parse(`${facts.start}Z`) + 864e5 * k).toISOString().slice(5, 10),
+    }));
+    const chart = frame(box, {
+      label: "Five daily load shapes over three days, normalised to unit mean",
+      x: { domain: [0, count], ticks: days },
+      y: { domain: [low, high], label: "share of the mean" },
+      margin: { top: 24 },
+    });
+    const xs = Array.from({ length: count }, (_, k) => chart.sx(k));
+    facts.shapes.forEach((shape, k) =>
+      chart.plot.append(
+        powerphase.s("path", {
+          class: "line",
+          style: `--c: var(${color(k)})`,
+          d: path(xs, shape.map(chart.sy)),
+        }),
+      ),
+    );
+    crosshair(chart, {
+      count,
+      at: (k) => k,
+      describe: (k) =>
+        [
+          `${powerphase.clock(k)} UTC`,
+          ...facts.names.map((name, n) => `${name} ${facts.shapes[n][k].toFixed(2)}`),
+        ].join("\n"),
+    });
+    legend(
+      box,
+      facts.names.map((name, k) => ({ color: color(k), text: name })),
+    );
+  };
+
+  const boardFor = (chosen) => {
+    const asked = site.boards.find((board) => board.key === chosen.get("board"));
+    if (asked) return asked;
+    return site.boards.find((board) => board.grid === FAVOURITE) || site.boards[0];
+  };
+
+  const show = () => {
+    const { page, chosen } = address(),
+      name = pages[page] ? page : "leaderboard",
+      board = boardFor(chosen);
+    for (const part of $$(".page")) part.hidden = part.id !== `page-${name}`;
+    const kept = chosen.get("board") ? `?board=${encodeURIComponent(chosen.get("board"))}` : "";
+    for (const link of $$("#pages a")) {
+      if (link.dataset.page === name) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+      link.href = `#${link.dataset.page}${kept}`;
+    }
+    for (const input of $$("#boards input")) {
+      input.checked = input.value === board.key;
+      if (input.checked) $("#boards").scrollLeft = input.parentElement.offsetLeft - 60; // on a phone, the strip scrolls
+    }
+    for (const place of $$("[data-board-title]"))
+      place.textContent = `${board.title}, ${board.edition}`;
+    document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${board.title} · powerphase`;
+    current = name;
+    powerphase.tip("");
+    const mine = ++turn;
+    powerphase.loading = true;
+    Promise.resolve(pages[name].show(board)).finally(() => {
+      if (mine === turn) powerphase.loading = false;
+    });
+  };
+
+  for (const page of Object.values(pages)) page.start();
+  $("#boards").addEventListener("change", (event) => {
+    choose({ board: event.target.value, bus: null, window: null, models: null, model: null });
+    show();
+  });
+  window.addEventListener("hashchange", show);
+  let waiting = 0;
+  let wide = document.documentElement.clientWidth;
+  window.addEventListener("resize", () => {
+    if (wide === document.documentElement.clientWidth) return; // a phone's address bar came or went
+    wide = document.documentElement.clientWidth;
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(() => pages[current].resize());
+  });
+  // Charts take their colours from the style sheet; the canvas has to be painted again.
+  $("#theme").addEventListener("click", () => {
+    powerphase.theme(powerphase.theme() === "dark" ? "light" : "dark");
+    pages[current].resize();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    powerphase.theme();
+    pages[current].resize();
+  });
+  show();
+  powerphase.settled();
+  powerphase.ready = true;
+})();

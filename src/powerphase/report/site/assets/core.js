@@ -1,0 +1,190 @@
+// What every page uses: data that arrives as scripts, packed arrays, the address, small DOM helpers.
+"use strict";
+window.powerphase = (() => {
+  const arrived = new Map();
+  const asked = new Map();
+
+  // Data files call this; `load` waits for it.
+  const put = (key, value) => arrived.set(key, value);
+
+  // A script tag rather than fetch(), which a page opened from a file may not use.
+  const load = (key) => {
+    if (!asked.has(key)) {
+      asked.set(
+        key,
+        new Promise((resolve, reject) => {
+          const tag = document.createElement("script");
+          tag.src = `data/${key.split("/").map(encodeURIComponent).join("/")}.js`;
+          tag.onload = () => {
+            resolve(arrived.get(key));
+            tag.remove();
+          };
+          tag.onerror = () => {
+            asked.delete(key);
+            reject(new Error(`${tag.src} is not there`));
+          };
+          document.head.append(tag);
+        }),
+      );
+    }
+    return asked.get(key);
+  };
+
+  const HALF = new Float32Array(65536).map((_, bits) => {
+    const sign = bits & 0x8000 ? -1 : 1,
+      power = (bits >> 10) & 31,
+      part = bits & 1023;
+    if (power === 31) return part ? NaN : sign * Infinity;
+    return sign * (power ? 2 ** (power - 15) * (1 + part / 1024) : 2 ** -14 * (part / 1024));
+  });
+  const VIEWS = {
+    u1: Uint8Array,
+    u2: Uint16Array,
+    u4: Uint32Array,
+    i4: Int32Array,
+    f2: Uint16Array,
+    f4: Float32Array,
+  };
+  const unpacked = new WeakMap();
+
+  const inflate = async (text) => {
+    const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  };
+
+  // The numbers of a packed array, in C order.
+  const unpack = (packed) => {
+    if (!unpacked.has(packed))
+      unpacked.set(
+        packed,
+        inflate(packed.data).then((bytes) => {
+          const size = Number(packed.type[1]),
+            count = bytes.length / size,
+            whole = new Uint8Array(bytes.length);
+          for (let b = 0; b < size; b++)
+            for (let k = 0; k < count; k++) whole[k * size + b] = bytes[b * count + k];
+          const view = new VIEWS[packed.type](whole.buffer);
+          return packed.type === "f2" ? Float32Array.from(view, (bits) => HALF[bits]) : view;
+        }),
+      );
+    return unpacked.get(packed);
+  };
+
+  // Elements from plain values: text stays text, whatever is in it.
+  const SVG = "http://www.w3.org/2000/svg";
+  const fill = (node, attributes, children) => {
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === null || value === undefined || value === false) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else node.setAttribute(name, value === true ? "" : value);
+    }
+    node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    return node;
+  };
+  const h = (name, attributes, ...children) =>
+    fill(document.createElement(name), attributes, children);
+  const s = (name, attributes, ...children) =>
+    fill(document.createElementNS(SVG, name), attributes, children);
+  const $ = (selector, from = document) => from.querySelector(selector);
+  const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
+
+  // The address after #: a page, and what is chosen on it. A link shows what its sender saw.
+  const address = () => {
+    const [page, query] = location.hash.slice(1).split("?");
+    return { page: page || "leaderboard", chosen: new URLSearchParams(query || "") };
+  };
+  const choose = (changes) => {
+    const { page, chosen } = address();
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === null || value === "") chosen.delete(name);
+      else chosen.set(name, value);
+    }
+    const text = chosen.toString();
+    history.replaceState(null, "", `#${page}${text ? `?${text}` : ""}`);
+  };
+
+  const significant = (value, digits = 3) => {
+    if (value === null || value === undefined || Number.isNaN(value)) return "–";
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    if (size < 1e-4 || size >= 1e5) return value.toExponential(digits - 1);
+    return value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size))));
+  };
+  const percent = (share) => {
+    const value = 100 * share;
+    if (value > 0 && value < 0.1) return "< 0.1 %";
+    return `${value < 10 && value > 0 ? value.toFixed(1) : Math.round(value)} %`;
+  };
+  const clock = (step) =>
+    `${String(Math.floor(step / 4) % 24).padStart(2, "0")}:${String((step % 4) * 15).padStart(2, "0")}`;
+  const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+  const day = (start) => `${DAYS[new Date(`${start}Z`).getUTCDay()]} ${start.slice(0, 10)}`;
+
+  const options = (select, items, chosen) => {
+    select.replaceChildren(
+      ...items.map(([value, text]) =>
+        h("option", { value, selected: String(value) === String(chosen) }, text),
+      ),
+    );
+  };
+
+  const tip = (text, x, y) => {
+    const box = $("#tip");
+    box.hidden = !text;
+    if (!text) return;
+    box.replaceChildren(...text.split("\n").map((line, k) => h(k ? "span" : "strong", {}, line)));
+    const wide = document.documentElement.clientWidth,
+      { width, height } = box.getBoundingClientRect();
+    box.style.left = `${Math.max(8, Math.min(x + 14, wide - width - 8))}px`;
+    box.style.top = `${Math.max(8, y - height - 12)}px`;
+  };
+
+  // Nothing is painted before it stands in its place; an error must not leave the page empty.
+  document.documentElement.classList.add("waiting");
+  const settled = () => document.documentElement.classList.remove("waiting");
+  window.addEventListener("error", settled);
+  window.addEventListener("unhandledrejection", settled);
+
+  // The theme: the one that was chosen here, else the system's.
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const storage = (work) => {
+    try {
+      return work(localStorage);
+    } catch {
+      return null;
+    } // some browsers have none for files
+  };
+  const theme = (chosen) => {
+    if (chosen) storage((kept) => kept.setItem("powerphase-theme", chosen));
+    const own = chosen || storage((kept) => kept.getItem("powerphase-theme"));
+    document.documentElement.dataset.theme = own || (dark.matches ? "dark" : "light");
+    return document.documentElement.dataset.theme;
+  };
+  theme();
+
+  return {
+    put,
+    load,
+    unpack,
+    h,
+    s,
+    $,
+    $$,
+    address,
+    choose,
+    significant,
+    percent,
+    clock,
+    day,
+    options,
+    tip,
+    settled,
+    theme,
+    drawn: {},
+    pages: {},
+    get site() {
+      return arrived.get("site");
+    },
+  };
+})();

@@ -1,0 +1,391 @@
+// Fans of weighted scenarios of one bus: models as rows, windows as columns.
+"use strict";
+powerphase.pages.forecasts = (() => {
+  const {
+    $,
+    $$,
+    h,
+    s,
+    site,
+    choose,
+    address,
+    options,
+    significant,
+    percent,
+    clock,
+    day,
+    load,
+    unpack,
+  } = powerphase;
+  const { frame, path, area, extent, crosshair } = powerphase.charts;
+  const { fans, busIds, title, KINDS } = powerphase.scenarios;
+  const NAMES = { P: "P", Q: "Q", V: "V", theta: "θ" },
+    BAND = [0.95, 1.05],
+    MOST = 300,
+    STRAY = 2;
+  let board = null,
+    ids = null,
+    state = null,
+    turn = 0,
+    last = null;
+
+  const unit = (variable) => {
+    if (variable === "V") return "p.u.";
+    if (variable === "theta") return "rad";
+    return board.scale ? { P: "MW", Q: "MVAr" }[variable] : "of the largest";
+  };
+  const scale = (variable) =>
+    board.scale && variable in { P: 0, Q: 1 } ? board.scale[variable === "P" ? 0 : 1] : 1;
+
+  const defaults = () => {
+    const own = (kind) =>
+      board.models.filter((m) => m.kind === kind && !m.name.includes("+") && (m.file || m.whole));
+    const names = new Set(),
+      picked = [];
+    const fans = (list) => [...list].sort((a, b) => (b.scenarios > 1) - (a.scenarios > 1)); // one curve is no fan
+    for (const model of [
+      ...fans(own("model")),
+      ...fans(own("reference")),
+      ...own("oracle"),
+      ...board.models,
+    ]) {
+      if (!names.has(model.name) && (model.file || model.whole)) {
+        names.add(model.name);
+        picked.push(model.id);
+      }
+    }
+    return picked.slice(0, 3);
+  };
+
+  const modelsShown = () =>
+    state.models.map((id) => board.models.find((model) => model.id === id)).filter(Boolean);
+
+  // Positions, in the order of the scores, of the buses that the models can show.
+  const buses = async () => {
+    const models = modelsShown();
+    if (models.some((model) => model.whole)) return [...ids.keys()];
+    const rows = await Promise.all(
+      models.filter((model) => model.file).map((model) => load(model.file)),
+    );
+    const found = new Set(rows.flatMap((row) => row.shown.bus_id));
+    return [...ids.keys()].filter((place) => found.has(ids[place]));
+  };
+
+  const ranking = async () => {
+    const model = modelsShown().find((one) => one.file);
+    if (!model || state.order === "number") return null;
+    const row = await load(model.file);
+    if (state.order === "risk") {
+      const risk = await unpack(row.by_bus.violation_probability);
+      return { value: (place) => risk[place], text: percent };
+    }
+    const error = await unpack(row.by_bus.crps),
+      kind = KINDS.indexOf(state.variable);
+    return {
+      value: (place) => error[place * 4 + kind],
+      text: (value) => `CRPS ${significant(value, 2)}`,
+    };
+  };
+
+  const list = async () => {
+    const search = $("#bus-search").value.trim(),
+      rank = await ranking();
+    let places = await buses();
+    const all = places.length;
+    if (search) places = places.filter((place) => String(ids[place]).includes(search));
+    if (rank) places.sort((a, b) => rank.value(b) - rank.value(a) || a - b);
+    const shown = places.slice(0, MOST);
+    options(
+      $("#bus-list"),
+      shown.map((place) => [
+        ids[place],
+        `Bus ${ids[place]}${rank ? `\u2003${rank.text(rank.value(place))}` : ""}`,
+      ]),
+      state.bus,
+    );
+    powerphase.drawn.buses = shown.map((place) => ids[place]);
+    const risk =
+      state.order === "risk"
+        ? "Percentages: mean probability of leaving the band, over all steps and windows."
+        : state.order === "error"
+          ? "CRPS over all steps and windows."
+          : "";
+    const some =
+      all < ids.length
+        ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. Forecast files (--forecasts) bring all.`
+        : `${all.toLocaleString("en")} buses.`;
+    $("#bus-note").textContent = `${some} ${places.length ? risk : "None has this number."}`;
+  };
+
+  const limits = (low, high) =>
+    BAND.filter((limit) => limit > low - 0.6 * (high - low) && limit < high + 0.6 * (high - low));
+
+  const drawFan = (box, fan, domain, model, k, single) => {
+    const factor = scale(state.variable),
+      up = (list) => Array.from(list, (value) => value * factor);
+    const label = `${title(board, model)}, bus ${state.bus}, ${NAMES[state.variable]}, ${day(board.windows[fan.window])}`;
+    const chart = frame(box, {
+      label,
+      x: {
+        domain: [0, 96],
+        ticks: powerphase.charts.HOURS.filter((_, n) => single || n % 2 === 0),
+      },
+      y: { domain },
+      margin: { left: 52, right: 14 },
+      height: single ? 340 : 190,
+    });
+    const { sx, sy, plot, margin, width } = chart,
+      xs = Array.from({ length: fan.levels[0].length }, (_, n) => sx(n));
+    const levels = fan.levels.map((list) => list && up(list)),
+      truth = fan.truth && up(fan.truth);
+    const clip = `clip-${k}-${fan.window}`;
+    chart.svg.prepend(
+      s(
+        "clipPath",
+        { id: clip },
+        s("rect", {
+          x: margin.left,
+          y: margin.top,
+          width: width - margin.left - margin.right,
+          height: chart.height - margin.top - margin.bottom,
+        }),
+      ),
+    );
+    const inside = s("g", { "clip-path": `url(#${clip})`, style: `--c: var(--m${k})` });
+    if (state.variable === "V") {
+      for (const limit of BAND) {
+        if (limit < domain[0] || limit > domain[1]) continue;
+        const y = sy(limit),
+          top = limit > 1 ? margin.top : y,
+          bottom = limit > 1 ? y : chart.height - margin.bottom;
+        inside.append(
+          s("rect", {
+            class: "outside",
+            x: margin.left,
+            width: width - margin.left - margin.right,
+            y: top,
+            height: Math.max(0, bottom - top),
+          }),
+          s("line", { class: "limit", x1: margin.left, x2: width - margin.right, y1: y, y2: y }),
+        );
+      }
+    }
+    const ys = levels.map((list) => list && list.map(sy));
+    inside.append(s("path", { class: "band-80", d: area(xs, ys[0], ys[4]) }));
+    if (ys[1]) inside.append(s("path", { class: "band-50", d: area(xs, ys[1], ys[3]) }));
+    const heaviest = Math.max(...fan.weights, 1e-9);
+    fan.scenarios.forEach((one, m) =>
+      inside.append(
+        s("path", {
+          class: "scenario",
+          style: `opacity: ${(0.15 + (0.4 * fan.weights[m]) / heaviest).toFixed(2)}`,
+          d: path(xs, up(one).map(sy)),
+        }),
+      ),
+    );
+    inside.append(
+      s("path", {
+        class: "median",
+        d: path(xs, ys[2]),
+        "data-values": levels[2].map((value) => value.toPrecision(6)).join(" "),
+      }),
+    );
+    if (truth) inside.append(s("path", { class: "truth", d: path(xs, truth.map(sy)) }));
+    plot.append(inside);
+    const text = (value) => significant(value, state.variable === "V" ? 4 : 3);
+    crosshair(chart, {
+      count: xs.length,
+      at: (n) => n,
+      describe: (n) =>
+        [
+          `${clock(n)} UTC`,
+          truth ? `happened ${text(truth[n])} ${unit(state.variable)}` : "",
+          `median ${text(levels[2][n])}`,
+          `80 %: ${text(levels[0][n])} to ${text(levels[4][n])}`,
+        ]
+          .filter(Boolean)
+          .join("\n"),
+    });
+    powerphase.drawn.fans.push({
+      model: model.id,
+      window: fan.window,
+      levels,
+      scenarios: fan.scenarios.length,
+      truth,
+    });
+  };
+
+  const draw = async () => {
+    const mine = ++turn,
+      models = modelsShown();
+    const found = await Promise.all(
+      models.map((model) => fans(model, ids, state.bus, state.variable)),
+    );
+    if (mine !== turn) return;
+    last = { models, found };
+    paint();
+  };
+
+  // One scale for all, so that fans can be compared; but wherever a stray scenario goes, what
+  // happened stays in sight.
+  const domainOf = (every, factor) => {
+    const lines = (fan) => (fan.scenarios.length ? fan.scenarios : fan.levels.filter(Boolean)),
+      truths = every.map((fan) => fan.truth || fan.levels[2]);
+    let [low, high] = extent(
+      every.flatMap((fan, k) => [truths[k], ...lines(fan)]),
+      0,
+    );
+    const [least, most] = extent(truths, 0),
+      widths = every.map((fan) => Math.max(...fan.levels[4].map((v, n) => v - fan.levels[0][n]))),
+      usual = widths.sort((a, b) => a - b)[Math.floor(widths.length / 2)],
+      room = STRAY * Math.max(most - least, usual);
+    [low, high] = extent([[Math.max(low, least - room), Math.min(high, most + room)]]);
+    const near = state.variable === "V" ? limits(low, high) : [];
+    return extent([[low, high, ...near]], near.length ? 0.03 : 0).map((value) => value * factor);
+  };
+
+  const paint = () => {
+    const { models, found } = last,
+      box = $("#fans"),
+      factor = scale(state.variable);
+    const keep = (list) =>
+      (list || []).filter((fan) => state.window === "all" || String(fan.window) === state.window);
+    const every = found.flatMap(keep);
+    powerphase.drawn.fans = [];
+    const single = state.window !== "all";
+    box.classList.toggle("single", single);
+    const domain = every.length ? domainOf(every, factor) : null;
+    $("#fan-legend").classList.toggle("voltage", state.variable === "V");
+    const head = h(
+      "h2",
+      { class: "fan-title" },
+      `Bus ${state.bus}, ${NAMES[state.variable]} `,
+      h("span", { class: "muted" }, `[${unit(state.variable)}], UTC`),
+    );
+    const rows = models.map((model, k) =>
+      h(
+        "section",
+        { class: "fan-row", style: `--c: var(--m${k})`, "aria-label": title(board, model) },
+        h("h3", {}, h("i", { class: "swatch" }), title(board, model)),
+        keep(found[k]).length
+          ? h(
+              "div",
+              { class: "fan-cells" },
+              keep(found[k]).map((fan) =>
+                h(
+                  "figure",
+                  {},
+                  h("figcaption", {}, day(board.windows[fan.window])),
+                  h("div", { class: "fan", style: `height: ${single ? 340 : 190}px` }),
+                ),
+              ),
+            )
+          : h(
+              "p",
+              { class: "missing" },
+              model.file || model.whole
+                ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; forecast files (--forecasts) bring voltages of all.`
+                : "The arrays beside this row are missing; score the forecast again to have them.",
+            ),
+      ),
+    );
+    box.replaceChildren(
+      head,
+      ...(rows.length
+        ? rows
+        : [h("p", { class: "missing" }, "No row of this grid has forecasts to draw.")]),
+    );
+    rows.forEach((row, k) =>
+      $$(".fan", row).forEach((cell, n) =>
+        drawFan(cell, keep(found[k])[n], domain, models[k], k, single),
+      ),
+    );
+  };
+
+  const remember = () =>
+    choose({
+      board: board.key,
+      bus: state.bus,
+      variable: state.variable,
+      window: state.window === "all" ? null : state.window,
+      models: state.models.join(","),
+      order: state.order,
+    });
+
+  const windows = () => {
+    const model = modelsShown()[0];
+    const spread = model && model.whole ? model.whole.windows : null;
+    const shown = async () =>
+      model && model.file ? (await load(model.file)).shown.window : spread || [];
+    return shown();
+  };
+
+  const show = async (given) => {
+    const mine = ++turn;
+    board = given;
+    const { chosen } = address();
+    ids = await busIds(board);
+    if (mine !== turn) return;
+    const wanted = chosen.get("models")
+      ? chosen
+          .get("models")
+          .split(",")
+          .filter((id) => board.models.some((model) => model.id === id))
+      : [];
+    state = {
+      models: wanted.length ? wanted : defaults(),
+      bus: Number(chosen.get("bus")) || board.first_bus || ids[0],
+      variable: chosen.get("variable") || "V",
+      window: chosen.get("window") || "all",
+      order: chosen.get("order") || "risk",
+    };
+    for (const input of $$("#variable input")) input.checked = input.value === state.variable;
+    $("#bus-order").value = state.order;
+    const named = board.models.map((model) => [model.id, title(board, model)]);
+    [0, 1, 2].forEach((k) =>
+      options($(`#model-${k}`), k ? [["", "none"], ...named] : named, state.models[k] || ""),
+    );
+    const there = await windows();
+    options(
+      $("#window"),
+      [
+        ["all", `all ${there.length} shown`],
+        ...there.map((window) => [window, day(board.windows[window])]),
+      ],
+      state.window,
+    );
+    await list();
+    await draw();
+  };
+
+  const start = () => {
+    const change = (changes, redo) => {
+      Object.assign(state, changes);
+      remember();
+      if (redo) list();
+      draw();
+    };
+    $("#bus-search").addEventListener("input", list);
+    $("#bus-search").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && powerphase.drawn.buses.length) {
+        change({ bus: powerphase.drawn.buses[0] });
+        $("#bus-list").value = state.bus;
+      }
+    });
+    $("#bus-order").addEventListener("change", () => {
+      state.order = $("#bus-order").value;
+      remember();
+      list();
+    });
+    $("#bus-list").addEventListener("change", () => change({ bus: Number($("#bus-list").value) }));
+    $("#window").addEventListener("change", () => change({ window: $("#window").value }));
+    for (const input of $$("#variable input"))
+      input.addEventListener("change", () => change({ variable: input.value }, true));
+    for (const k of [0, 1, 2])
+      $(`#model-${k}`).addEventListener("change", () =>
+        change({ models: [0, 1, 2].map((n) => $(`#model-${n}`).value).filter(Boolean) }, true),
+      );
+  };
+
+  return { start, show, resize: () => last && paint() };
+})();

@@ -1,0 +1,300 @@
+// The grid page: buses coloured by what a model says of them, step by step where that is known.
+"use strict";
+powerphase.pages.grid = (() => {
+  const { $, h, choose, address, options, significant, percent, clock, day, load, unpack } =
+    powerphase;
+  const { busIds, title, fans } = powerphase.scenarios;
+  const LISTED = 12,
+    BAND = [0.95, 1.05],
+    STEPS = 96,
+    EVENING = 76,
+    RISK_LEVELS = 240,
+    FRAME_MS = 120;
+  const MEANS = {
+    violation_probability: ["mean probability of leaving the band", percent],
+    violation: ["share of the time that it left the band", percent],
+    safety_mbrier: ["Safety_mBrier", significant],
+    brier: ["Brier", significant],
+    twcrps: ["twCRPS", significant],
+    necv: ["NECV", significant],
+    "cvar_0.1": ["CVaR_0.1", significant],
+    crps: ["CRPS of V", significant],
+  };
+  const TIMED = {
+    risk: "Probability of leaving 0.95 to 1.05 p.u., by the model's scenarios; rings mark the voltages that left it.",
+    happened: "Which voltages were outside 0.95 to 1.05 p.u.",
+  };
+  const SOME =
+    "This row's sidecar has no risk by bus and step, so only the buses whose scenarios it carries are coloured; rows scored anew, or forecast files (--forecasts), bring all.";
+  let board = null,
+    ids = null,
+    drawn = false,
+    model = null,
+    row = null,
+    risk = null,
+    values = null,
+    order = [],
+    state = null,
+    turn = 0,
+    timer = 0;
+
+  const stepwise = () => state.quantity in TIMED;
+  const text = (value) => (stepwise() ? percent(value) : MEANS[state.quantity][1](value));
+  const top = () => {
+    if (stepwise() || state.quantity.startsWith("violation")) return 1;
+    return order.length ? values[order[0]] : 1e-12;
+  };
+
+  const network = powerphase.network($("#network"), {
+    onHover: (place, event) => {
+      const said =
+        place < 0 || Number.isNaN(values[place]) ? "not in this sidecar" : text(values[place]);
+      powerphase.tip(place < 0 ? "" : `Bus ${ids[place]}\n${said}`, event.clientX, event.clientY);
+    },
+  });
+
+  // Of all buses, from a sidecar or a forecast file that has it.
+  const riskOfAll = async (source) => {
+    const [probability, happened] = await Promise.all([
+      unpack(source.probability),
+      unpack(source.happened),
+    ]);
+    const at = (w, place, step) => (w * ids.length + place) * STEPS + step;
+    return {
+      windows: source.window,
+      all: true,
+      known: source.known !== false,
+      risk: (...where) => probability[at(...where)] / RISK_LEVELS,
+      happened: (...where) => happened[at(...where)],
+    };
+  };
+
+  // Of the buses whose scenarios a sidecar carries; the others are unknown.
+  const riskOfSome = async () => {
+    const outside = (v) => v < BAND[0] || v > BAND[1],
+      found = new Map(),
+      steps = [...Array(STEPS).keys()];
+    for (const [k, place] of row.shown.position.entries()) {
+      if (place === null) continue;
+      const windows = await fans(model, ids, row.shown.bus_id[k], "V");
+      const share = (fan, t) =>
+        fan.scenarios.reduce((sum, one, m) => sum + (outside(one[t]) ? fan.weights[m] : 0), 0);
+      found.set(
+        place,
+        windows.map((fan) => ({
+          risk: steps.map((t) => share(fan, t)),
+          happened: steps.map((t) => Number(outside(fan.truth[t]))),
+        })),
+      );
+    }
+    const pick = (name) => (w, place, step) =>
+      found.has(place) ? found.get(place)[w][name][step] : NaN;
+    return {
+      windows: row.shown.window,
+      all: false,
+      known: true,
+      risk: pick("risk"),
+      happened: pick("happened"),
+    };
+  };
+
+  const readRisk = async () => {
+    if (model.whole) return riskOfAll(await load(`${model.whole.file}-risk`));
+    if (row && row.risk) return riskOfAll(row.risk);
+    return row ? riskOfSome() : null;
+  };
+
+  const place = () => Math.max(0, risk.windows.indexOf(Number(state.window)));
+
+  const compute = async () => {
+    const n = ids.length;
+    values = new Float32Array(n).fill(NaN);
+    if (stepwise() && risk) {
+      const w = place();
+      values.forEach((_, k) => (values[k] = risk[state.quantity](w, k, state.step)));
+    } else if (row && state.quantity in MEANS) {
+      const own = await unpack(row.by_bus[state.quantity]),
+        stride = own.length / n;
+      values.forEach((_, k) => (values[k] = own[k * stride + (stride > 1 ? 2 : 0)]));
+    }
+    order = [...values.keys()].filter((k) => values[k] > 0);
+    order.sort((a, b) => values[b] - values[a] || a - b);
+  };
+
+  const rings = () => {
+    if (state.quantity !== "risk" || !risk || !risk.known) return [];
+    const w = place();
+    return [...ids.keys()].filter((k) => risk.happened(w, k, state.step) > 0);
+  };
+
+  const item = (k) => {
+    const share = Math.min(1, values[k] / top()),
+      shade = `var(--r${Math.min(5, Math.floor(6 * share))})`,
+      bar = h("i", { style: `width: ${(100 * share).toFixed(1)}%; background: ${shade}` }),
+      label = [h("span", {}, `Bus ${ids[k]}`), h("b", {}, text(values[k])), bar],
+      query = new URLSearchParams({ board: board.key, bus: ids[k], models: model.id }),
+      has = model.whole || (row && row.shown.bus_id.includes(ids[k])),
+      inner = has ? h("a", { href: `#forecasts?${query}` }, label) : h("span", {}, label);
+    return h("li", { "data-bus": ids[k] }, inner);
+  };
+
+  const words = () => {
+    const sliding = stepwise() && Boolean(risk),
+      [from, , to] = $("#ramp").children;
+    $("#grid-slider").hidden = $("#grid-window-field").hidden = !stepwise();
+    $("#step").disabled = $("#play").disabled = !sliding;
+    $("#step").setAttribute("aria-valuetext", `${clock(state.step)} UTC`);
+    $("#step-time").textContent = `${clock(state.step)} UTC`;
+    from.textContent = text(0);
+    to.textContent = text(top());
+    const what =
+        TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity][0]}.`,
+      how = "Wheel or pinch to zoom, drag to move; with the keyboard + − and arrows.";
+    $("#grid-note").textContent = [what, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(
+      " ",
+    );
+    const when = stepwise()
+      ? `at ${clock(state.step)}, ${board.windows[Number(state.window)].slice(0, 10)}`
+      : "";
+    $("#at-risk-title").textContent = stepwise()
+      ? `${state.quantity === "risk" ? "Highest risk" : "Outside"} ${when}`
+      : `Highest ${MEANS[state.quantity][0]}`;
+    const none = h("li", { class: "muted" }, stepwise() ? "None." : "All are zero.");
+    $("#at-risk").replaceChildren(...(order.length ? order.slice(0, LISTED).map(item) : [none]));
+    $("#network").setAttribute(
+      "aria-label",
+      `Network of ${ids.length} buses, ${order.length} above zero; the list beside it names the highest`,
+    );
+  };
+
+  const refresh = async () => {
+    const mine = ++turn;
+    await compute();
+    if (mine !== turn) return;
+    const marked = rings();
+    powerphase.drawn.network = { ...state, values, rings: marked.map((k) => ids[k]) };
+    words();
+    network.draw({ values, rings: marked, top: top() });
+  };
+
+  // The window in which most voltages leave the band, as that is what one looks for.
+  const busiest = () => {
+    const count = (w) => {
+      let sum = 0;
+      for (let k = 0; k < ids.length; k++)
+        for (let t = 0; t < STEPS; t += 4) sum += risk.happened(w, k, t) || 0;
+      return sum;
+    };
+    const counts = risk.windows.map((_, w) => count(w));
+    return risk.windows[counts.indexOf(Math.max(...counts))];
+  };
+
+  const pickModel = async () => {
+    row = model.file ? await load(model.file) : null;
+    risk = await readRisk();
+    if (risk && !risk.windows.includes(Number(state.window))) state.window = busiest();
+    const timed = [["risk", "risk, step by step"]];
+    if (risk && risk.known) timed.push(["happened", "what happened, step by step"]);
+    const means = row ? Object.entries(MEANS).map(([name, [words]]) => [name, words]) : [];
+    options($("#grid-quantity"), [...timed, ...means], state.quantity);
+    const windows = risk ? risk.windows.map((window) => [window, day(board.windows[window])]) : [];
+    options($("#grid-window"), windows, state.window);
+    await refresh();
+  };
+
+  const readDrawing = async () => {
+    const file = await load(board.network.file),
+      places = await unpack(file.place),
+      n = ids.length,
+      unit = (part) => Float32Array.from(part, (v) => v / 65535);
+    return {
+      x: unit(places.subarray(0, n)),
+      y: unit(places.subarray(n)),
+      branches: await unpack(file.branches),
+    };
+  };
+
+  const show = async (given) => {
+    const mine = ++turn;
+    board = given;
+    stop();
+    const { chosen } = address(),
+      models = board.models.filter((one) => one.file || one.whole),
+      missing = $("#network-missing");
+    ids = await busIds(board);
+    const drawing = board.network ? await readDrawing() : null;
+    if (mine !== turn) return;
+    drawn = Boolean(drawing);
+    missing.hidden = drawn && models.length > 0;
+    missing.textContent = models.length
+      ? "There is no drawing of this grid; the package has those of its catalogue. The list beside this place works without."
+      : "No row of this grid has arrays beside it; score a forecast again to have them.";
+    $("#network").hidden = $("#page-grid .zoom").hidden = !drawn;
+    network.show(drawing);
+    if (!models.length) return;
+    model =
+      models.find((one) => one.id === chosen.get("model")) ||
+      models.find((one) => one.kind === "model" && !one.name.includes("+")) ||
+      models[0];
+    const named = models.map((one) => [one.id, title(board, one)]);
+    options($("#grid-model"), named, model.id);
+    const asked = chosen.get("by"),
+      usual = model.risk || model.whole ? "risk" : "violation_probability";
+    state = {
+      quantity: asked in TIMED || asked in MEANS ? asked : usual,
+      window: chosen.get("window") ?? -1,
+      step: Math.max(0, Math.min(STEPS - 1, Number(chosen.get("step") ?? EVENING) || 0)),
+    };
+    $("#step").value = state.step;
+    await pickModel();
+  };
+
+  const remember = () => {
+    const { quantity, window, step } = state;
+    choose({ board: board.key, model: model.id, by: quantity, window, step });
+  };
+  const change = (changes) => {
+    Object.assign(state, changes);
+    remember();
+    refresh();
+  };
+  const stop = () => {
+    clearInterval(timer);
+    timer = 0;
+    $("#play").textContent = "▶";
+    $("#play").setAttribute("aria-label", "Play the day");
+  };
+  const play = () => {
+    $("#play").textContent = "❚❚";
+    $("#play").setAttribute("aria-label", "Pause");
+    timer = setInterval(() => {
+      if ($("#page-grid").hidden) return stop();
+      state.step = (state.step + 1) % STEPS;
+      $("#step").value = state.step;
+      return refresh();
+    }, FRAME_MS);
+  };
+
+  const start = () => {
+    $("#grid-model").addEventListener("change", () => {
+      model = board.models.find((one) => one.id === $("#grid-model").value);
+      remember();
+      pickModel();
+    });
+    $("#grid-quantity").addEventListener("change", () =>
+      change({ quantity: $("#grid-quantity").value }),
+    );
+    $("#grid-window").addEventListener("change", () => change({ window: $("#grid-window").value }));
+    $("#step").addEventListener("input", () => {
+      state.step = Number($("#step").value);
+      refresh();
+    });
+    $("#step").addEventListener("change", remember);
+    $("#zoom-in").addEventListener("click", () => network.zoom(1.4));
+    $("#zoom-out").addEventListener("click", () => network.zoom(1 / 1.4));
+    $("#zoom-fit").addEventListener("click", network.whole);
+    $("#play").addEventListener("click", () => (timer ? stop() : play()));
+  };
+
+  return { start, show, resize: network.resize };
+})();

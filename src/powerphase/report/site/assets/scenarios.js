@@ -1,0 +1,103 @@
+// Reads the scenarios, or bands, of a bus from the files of rows and forecasts.
+"use strict";
+powerphase.scenarios = (() => {
+  const { load, unpack } = powerphase;
+  const LEVELS = [0.1, 0.25, 0.5, 0.75, 0.9],
+    KINDS = ["P", "Q", "V", "theta"],
+    STEPS = 96;
+
+  const title = (board, model) => {
+    const several = board.models.filter((other) => other.name === model.name).length > 1;
+    return several ? `${model.name} · seed ${model.seed}` : model.name;
+  };
+
+  // What a sidecar carries: every scenario of some buses in some windows.
+  const fromScenarios = async (row, bus, kind) => {
+    const { shown } = row,
+      place = shown.bus_id.indexOf(bus);
+    if (place < 0) return null;
+    const truth = await unpack((await load(shown.truth)).target);
+    const [error, weight] = await Promise.all([unpack(shown.error), unpack(shown.weight)]);
+    const [, buses, kinds, members, steps] = shown.error.shape;
+    return shown.window.map((window, w) => {
+      const series = (w * buses + place) * kinds + kind;
+      const target = truth.subarray(series * steps, (series + 1) * steps);
+      const weights = weight.subarray(series * members, (series + 1) * members);
+      const scenarios = Array.from({ length: members }, (_, m) => {
+        const first = (series * members + m) * steps;
+        return Float32Array.from(target, (value, k) => value + error[first + k]);
+      });
+      const levels = LEVELS.map(() => new Float32Array(steps));
+      for (let k = 0; k < steps; k++) {
+        powerphase.charts
+          .quantiles(
+            scenarios.map((one) => one[k]),
+            weights,
+            LEVELS,
+          )
+          .forEach((value, l) => {
+            levels[l][k] = value;
+          });
+      }
+      return { window, levels, scenarios, weights, truth: target };
+    });
+  };
+
+  // Series on 256 levels, as running sums.
+  const series = async (file, place, perFile, kind) => {
+    const part = await load(`${file}-${Math.floor(place / perFile)}`);
+    const [low, high, steps] = await Promise.all([
+      unpack(part.low),
+      unpack(part.high),
+      unpack(part.steps),
+    ]);
+    const [, kinds, windows] = part.low.shape,
+      lines = part.steps.shape.length > 4 ? part.steps.shape[3] : 1;
+    const bus = place % perFile;
+    return Array.from({ length: windows }, (_, w) => {
+      const one = (bus * kinds + kind) * windows + w;
+      return Array.from({ length: lines }, (_, l) => {
+        const first = (one * lines + l) * STEPS,
+          values = new Float32Array(STEPS);
+        let level = 0;
+        for (let k = 0; k < STEPS; k++) {
+          level = (level + steps[first + k]) & 255;
+          values[k] = low[one] + (level / 255) * (high[one] - low[one]);
+        }
+        return values;
+      });
+    });
+  };
+
+  // What a forecast file gave: bands of any bus.
+  const fromBands = async (whole, place, variable) => {
+    const kind = whole.variables.indexOf(variable);
+    if (kind < 0 || place < 0) return null;
+    const bands = await series(whole.file, place, whole.buses_per_file, kind);
+    const truth = whole.truth ? await series(whole.truth, place, whole.buses_per_file, kind) : null;
+    return whole.windows.map((window, w) => {
+      const [low, median, high] = bands[w];
+      return {
+        window,
+        levels: [low, null, median, null, high],
+        scenarios: [],
+        weights: [],
+        truth: truth && truth[w][0],
+      };
+    });
+  };
+
+  // The fans of a bus in all windows that there are, normalised; null where there are none.
+  const fans = async (model, ids, bus, variable) => {
+    if (model.file) {
+      const found = await fromScenarios(await load(model.file), bus, KINDS.indexOf(variable));
+      if (found) return found;
+    }
+    return model.whole ? fromBands(model.whole, ids.indexOf(bus), variable) : null;
+  };
+
+  const busIds = async (board) =>
+    board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array();
+
+  return { fans, busIds, title, LEVELS, KINDS };
+})();

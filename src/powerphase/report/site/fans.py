@@ -1,0 +1,61 @@
+"""Fans of weighted scenarios: the quantiles that a page draws as bands."""
+
+from math import ceil, floor
+
+import numpy as np
+from jaxtyping import Float, Float32, Shaped
+
+LEVELS = (0.1, 0.5, 0.9)
+"""The median and the central 80 %, which coverage is about."""
+
+ROUNDING = 1e-6
+"""Weights are float32 and add up to their level only up to this."""
+
+
+def weighted_quantiles(
+    values: Float[np.ndarray, "M H C"], weights: Float[np.ndarray, "M C"]
+) -> Float32[np.ndarray, "L H C"]:
+    """At each level, the value with so much of the weight below it.
+
+    Where the weight splits exactly between two values it is their mean, so that mirrored scenarios
+    have mirrored bands.
+    """
+    if (weights == weights[0]).all():
+        ascending = np.sort(values, axis=0)
+        return np.stack([_evenly(ascending, level) for level in LEVELS]).astype(np.float32)
+    order = values.argsort(axis=0, kind="stable")
+    ascending = np.take_along_axis(values, order, axis=0)
+    weight = np.broadcast_to(weights[:, None], values.shape)
+    cumulative = np.take_along_axis(weight, order, axis=0).cumsum(axis=0, dtype=np.float64)
+    found = [_at(ascending, cumulative, level) for level in LEVELS]
+    return np.stack(found).astype(np.float32)
+
+
+def _evenly(ascending: Float[np.ndarray, "M H C"], level: float) -> Float[np.ndarray, "H C"]:
+    """The quantile of scenarios that all weigh the same."""
+    below = level * len(ascending)
+    first, second = ceil(below - ROUNDING) - 1, floor(below + ROUNDING)
+    return (ascending[first] + ascending[min(second, len(ascending) - 1)]) / 2
+
+
+def _at(
+    ascending: Float[np.ndarray, "M H C"], cumulative: Float[np.ndarray, "M H C"], level: float
+) -> Float[np.ndarray, "H C"]:
+    last = len(ascending) - 1
+    first, second = (
+        (cumulative < level - ROUNDING).sum(axis=0).clip(max=last),
+        (cumulative <= level + ROUNDING).sum(axis=0).clip(max=last),
+    )
+    pair = [np.take_along_axis(ascending, place[None], axis=0)[0] for place in (first, second)]
+    return (pair[0] + pair[1]) / 2
+
+
+def first_bus(voltage: Shaped[np.ndarray, "W H N"], low: float, high: float) -> int:
+    """The bus to show first: the one that is most nearly half of the time outside the band.
+
+    Where none is at times inside and at times outside, the one that comes nearest to a limit.
+    """
+    outside = ((voltage < low) | (voltage > high)).mean(axis=(0, 1))
+    if (mixed := outside * (1 - outside)).any():
+        return int(mixed.argmax())
+    return int(np.minimum(voltage - low, high - voltage).min(axis=(0, 1)).argmin())

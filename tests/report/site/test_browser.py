@@ -1,0 +1,414 @@
+"""The site in a real browser, from a file: what is drawn against the data it was made of."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from powerphase.axes import VARIABLES, V
+from powerphase.records.result import RISK_LEVELS
+from powerphase.records.scores import NORMAL_BAND_PU
+from powerphase.report.leaderboard import leaderboard
+from tests.report.site import made_up
+from tests.report.site.conftest import SCRIPT, Built, both_ways
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--no-first-run", "--hide-scrollbars"),
+    "--disable-dev-shm-usage",
+)
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+PAGES = ("leaderboard", "forecasts", "safety", "grid", "data")
+GRID = f"{made_up.GRID}-synthetic"
+
+pytestmark = pytest.mark.skipif(
+    not (BROWSER and DRIVER),
+    reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)",
+)
+
+
+class Page:
+    """The site in a browser."""
+
+    def __init__(self, driver: webdriver.Chrome, index: Path) -> None:
+        self.driver, self.index = driver, index
+
+    def open(self, address: str) -> None:
+        """Load the page anew at an address after the #."""
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.index.as_uri()}#{address}")
+        self.until("window.powerphase && powerphase.ready")
+
+    def js(self, code: str, *arguments: object) -> Any:
+        return self.driver.execute_script(f"return {code}", *arguments)
+
+    def until(self, code: str) -> Any:
+        """Wait for something to be so."""
+        wait = WebDriverWait(self.driver, 10, poll_frequency=0.03)
+        return wait.until(lambda _: self.js(code), message=code)
+
+    def one(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def names(self, group: str = "") -> list[str]:
+        """The models that the table shows, from top to bottom."""
+        where = f'tbody[data-group="{group}"]' if group else "tbody"
+        return list(
+            self.js(
+                f"[...document.querySelectorAll('#board-{GRID} {where} tr.entry')]"
+                ".filter((row) => row.offsetParent).map((row) => row.dataset.name)"
+            )
+        )
+
+    def size(self, width: int, height: int, *, dark: bool = False) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride", metrics | {"mobile": width < 600}
+        )
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER or ""
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, built: Built) -> Iterator[Page]:
+    page = Page(driver, built.site.index)
+    page.size(1280, 900)
+    driver.get_log("browser")
+    yield page
+    page.js("localStorage.clear()")
+    complaints = [entry for entry in driver.get_log("browser") if entry["level"] != "INFO"]
+    assert complaints == []
+
+
+def test_the_table_sorts_by_a_click_and_by_the_keyboard(page: Page, built: Built) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    entries = leaderboard([result for result, _ in built.rows.values()])[0].entries
+    models = [e for e in entries if e.kind == "model" and not e.is_variant]
+    by_crps = [e.name for e in sorted(models, key=lambda e: e.mean["crps"] or 0.0)]
+    page.one(f"#board-{GRID} [data-sort=crps]").click()
+    assert page.names("models") == by_crps
+    cell = f"#board-{GRID} tr[data-name=ets] td.fidelity"
+    assert float(page.js(f"document.querySelector('{cell}').dataset.value")) == entries_mean(
+        built, "ets", "crps"
+    )
+    page.one(f"#board-{GRID} [data-sort=crps]").send_keys(Keys.ENTER)
+    assert page.names("models") == by_crps[::-1]
+    heads = page.js("[...arguments[0].closest('tr').cells].map((c) => c.ariaSort)",
+                    page.one(f"#board-{GRID} [data-sort=crps]"))  # fmt: skip
+    assert heads.count("descending") == 1
+    papers = page.names("paper")
+    page.one(f"#board-{GRID} [data-sort=name]").click()
+    assert page.names("paper") == sorted(papers)
+    page.one(f"#board-{GRID} [data-sort=brier]").click()  # the paper has none
+    assert set(page.names("paper")) == set(papers)
+
+
+def test_the_table_is_filtered_by_text_and_kind_and_says_when_nothing_is_left(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    assert {"powerforge", "ets", "oracle", "tactis-2"} <= set(page.names())
+    assert "ets+stale" not in page.names()
+    page.one("#board-filter input[value=variants] + span").click()
+    page.one("#filter").send_keys("ets")
+    assert page.names() == ["ets", "ets+stale", "ets"]
+    page.one("#board-filter input[value=paper] + span").click()
+    assert page.names() == ["ets", "ets+stale"]
+    assert [p["name"] for p in page.js("powerphase.drawn.scatter")] == ["ets", "ets+stale"]
+    page.one("#filter").send_keys("xyz")
+    assert page.names() == []
+    assert page.one(f"#board-{GRID} .none").is_displayed()
+
+
+def test_the_scatter_shows_the_means_of_the_chosen_scores(page: Page, built: Built) -> None:
+    page.open(f"leaderboard?board={GRID}&x=mse&y=twcrps")
+    entries = leaderboard([result for result, _ in built.rows.values()])[0].entries
+    expected = {e.name: (e.mean["mse"], e.mean["twcrps"]) for e in entries if not e.is_variant}
+    points = page.js(
+        "[...document.querySelectorAll('#scatter .point')].map((p) => ({...p.dataset, "
+        "x: +p.dataset.x, y: +p.dataset.y, box: p.querySelector('.dot').getBoundingClientRect()}))"
+    )
+    assert {p["name"]: (p["x"], p["y"]) for p in points} == expected
+    left = sorted(points, key=lambda p: p["box"]["left"] + p["box"]["width"] / 2)
+    assert [p["x"] for p in left] == sorted(p["x"] for p in points)
+    Select(page.one("#scatter-x")).select_by_value("crps")
+    drawn = {p["name"]: p["x"] for p in page.js("powerphase.drawn.scatter")}
+    assert drawn["powerforge"] == pytest.approx(entries_mean(built, "powerforge", "crps"))
+
+
+def entries_mean(built: Built, name: str, score: str) -> float:
+    return float(np.mean([r.scores[score] for r, _ in built.rows.values() if r.name == name]))
+
+
+def fan(arrays: made_up.Arrays, window: int, bus: int, kind: int) -> NDArray[np.float64]:
+    """The quantiles of the scenarios in a sidecar, by NumPy."""
+    error = arrays["shown/error"][window, :, :, bus, kind].astype("f4")
+    values = arrays["shown/target"][window, :, bus, kind] + error
+    weights = np.broadcast_to(arrays["shown/weight"][window, :, bus, kind, None], values.shape)
+    return both_ways(values, weights, LEVELS)
+
+
+def fans_drawn(page: Page, count: int) -> list[dict[str, Any]]:
+    page.until(f"powerphase.drawn.fans && powerphase.drawn.fans.length === {count}")
+    return list(page.js("powerphase.drawn.fans"))
+
+
+def test_the_first_view_is_a_voltage_that_leaves_its_band_in_three_windows(
+    page: Page, built: Built
+) -> None:
+    page.open("forecasts")
+    drawn = fans_drawn(page, 9)
+    assert [(f["model"].rsplit("-", 1)[0], f["window"]) for f in drawn[::3]] == [
+        (name, 0) for name in dict.fromkeys(f["model"].rsplit("-", 1)[0] for f in drawn)
+    ]
+    assert page.one(".fan-title").text.startswith("Bus 117, V")
+    for f in drawn:
+        expected = fan(built.rows[f["model"]][1], f["window"], 3, V)
+        np.testing.assert_allclose(f["levels"], expected, rtol=1e-6)
+        truth = built.rows[f["model"]][1]["shown/target"][f["window"], :, 3, V]
+        np.testing.assert_allclose(f["truth"], truth, rtol=1e-6)
+    assert len(page.driver.find_elements(By.CSS_SELECTOR, "#fans line.limit")) >= 9
+
+
+def test_a_bus_a_variable_a_window_and_models_can_be_picked(page: Page, built: Built) -> None:
+    page.open(f"forecasts?board={GRID}")
+    fans_drawn(page, 9)
+    Select(page.one("#model-0")).select_by_value("ets-42")
+    Select(page.one("#model-1")).select_by_value("")
+    Select(page.one("#model-2")).select_by_value("")
+    fans_drawn(page, 3)
+    page.one("#bus-search").send_keys("130")
+    page.until("powerphase.drawn.buses.length === 1")
+    Select(page.one("#bus-list")).select_by_value("130")
+    page.one("#variable input[value=Q] + span").click()
+    Select(page.one("#window")).select_by_value("1")
+    (drawn,) = fans_drawn(page, 1)
+    expected = fan(built.rows["ets-42"][1], 1, 5, VARIABLES.index("Q"))
+    np.testing.assert_allclose(drawn["levels"], expected, rtol=1e-6, atol=1e-9)
+    assert drawn["scenarios"] == built.rows["ets-42"][1]["shown/error"].shape[1]
+    address = page.js("location.hash")
+    page.open(address[1:])  # a link shows what its sender saw
+    (again,) = fans_drawn(page, 1)
+    assert again == drawn
+
+
+def test_buses_are_ordered_by_risk_or_by_error(page: Page, built: Built) -> None:
+    page.open(f"forecasts?board={GRID}&models=ets-42")
+    arrays = built.rows["ets-42"][1]
+    ids = [101, 105, 110, 117, 124, 130]
+    places = [bus - 101 for bus in ids]
+
+    def ordered(values: NDArray[Any]) -> list[int]:
+        return [ids[k] for k in np.argsort(-values[places], kind="stable")]
+
+    page.until("(powerphase.drawn.buses || []).length === 6")
+    assert page.js("powerphase.drawn.buses") == ordered(arrays["by_bus/violation_probability"])
+    Select(page.one("#bus-order")).select_by_value("error")
+    expected = ordered(arrays["by_bus/crps"][:, V])
+    page.until(f"String(powerphase.drawn.buses) === '{','.join(map(str, expected))}'")
+
+
+def test_a_forecast_file_shows_buses_in_bands_and_a_script_stays_text(
+    page: Page, built: Built
+) -> None:
+    page.open("forecasts?board=ieee14-exact&models=forecast0&bus=9")
+    drawn = fans_drawn(page, 3)
+    assert page.js("document.querySelector('#fans h3').textContent") == SCRIPT
+    assert page.js("window.stolen") is None
+    place = 4 * list(built.store.grid.bus_id).index(9) + V
+    for f, window in zip(drawn, (0, 4, 9), strict=True):
+        values, weights = built.scripted.read(window, slice(place, place + 1))
+        wide = np.broadcast_to(weights[:, None, 0], values.shape[:2])
+        exact = both_ways(values[..., 0], wide, (0.1, 0.5, 0.9))
+        found = [f["levels"][k] for k in (0, 2, 4)]
+        assert abs(np.array(found) - exact).max() <= np.ptp(exact) / 255 / 2 + 1e-6
+        truth = built.store.read(built.scripted.header.windows[window][:10], 9, "V")
+        assert abs(np.array(f["truth"]) - truth).max() < 1e-4
+    page.one("#variable input[value=P] + span").click()
+    page.until("document.querySelector('#fans .missing')")  # only voltages were taken
+
+
+def test_safety_draws_what_sidecars_hold(page: Page, built: Built) -> None:
+    page.open(f"safety?board={GRID}&models=ets-42,powerforge-42")
+    page.until("powerphase.drawn.overDay && powerphase.drawn.worstBuses")
+    drawn = page.js("powerphase.drawn")
+    for curve, worst, bins, day in zip(
+        drawn["survival"],
+        drawn["worst"],
+        drawn["reliability"],
+        drawn["overDay"]["models"],
+        strict=True,
+    ):
+        arrays = built.rows[curve["model"]][1]
+        values = arrays["by_bus/safety_mbrier"].astype(float)
+        expected = [(values > x).mean() for x in curve["x"]]
+        assert curve["y"] == pytest.approx(expected, abs=1e-12)
+        assert worst["values"] == pytest.approx(sorted(values)[::-1])
+        known = arrays["reliability"][arrays["reliability"][:, 0] > 0]
+        np.testing.assert_allclose(bins["bins"], known)
+        assert day["values"] == pytest.approx(arrays["by_step/violation_probability"][:, V])
+    assert drawn["overDay"]["happened"] == [0.25] * 96
+    first = built.rows[drawn["survival"][0]["model"]][1]["by_bus/safety_mbrier"]
+    assert drawn["worstBuses"] == [101 + int(k) for k in np.argsort(-first, kind="stable")[:15]]
+    page.one("#safety-models input[value=powerforge-42] + span").click()
+    page.until("powerphase.drawn.survival.length === 1")
+
+
+def network_values(page: Page) -> NDArray[np.float64]:
+    values = page.js("[...powerphase.drawn.network.values].map((v) => isNaN(v) ? null : v)")
+    return np.array([np.nan if v is None else v for v in values])
+
+
+def test_the_grid_s_slider_moves_through_the_risks_of_all_buses(page: Page, built: Built) -> None:
+    page.open(f"grid?board={GRID}&model=ets-42&by=risk&window=1&step=40")
+    page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
+    risk = built.rows["ets-42"][1]["risk/by_bus_step"] / RISK_LEVELS
+    np.testing.assert_allclose(network_values(page), risk[1, :, 40], rtol=1e-6)
+    page.one("#step").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    page.until("powerphase.drawn.network.step === 42")
+    np.testing.assert_allclose(network_values(page), risk[1, :, 42], rtol=1e-6)
+    left = np.flatnonzero(built.rows["ets-42"][1]["risk/happened"][1, :, 42])
+    assert page.js("powerphase.drawn.network.rings") == [101 + int(k) for k in left]
+    assert page.one("#step-time").text == "10:30 UTC"
+    order = np.argsort(-risk[1, :, 42], kind="stable")
+    listed = page.js("[...document.querySelectorAll('#at-risk li')].map((li) => +li.dataset.bus)")
+    assert listed == [101 + int(k) for k in order[:12]]
+    Select(page.one("#grid-quantity")).select_by_value("twcrps")
+    page.until("powerphase.drawn.network.quantity === 'twcrps'")
+    np.testing.assert_allclose(network_values(page), built.rows["ets-42"][1]["by_bus/twcrps"])
+    assert not page.one("#step").is_displayed()
+
+
+def test_without_risks_of_all_buses_the_shown_ones_move_and_the_page_says_so(
+    page: Page, built: Built
+) -> None:
+    page.open(f"grid?board={GRID}&model=powerforge-42&by=risk&window=2&step=70")
+    page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
+    arrays, (low, high) = built.rows["powerforge-42"][1], NORMAL_BAND_PU
+    error = arrays["shown/error"][2, :, 70, :, V].astype("f4")
+    voltage = arrays["shown/target"][2, 70, :, V] + error
+    expected = (((voltage < low) | (voltage > high)) * arrays["shown/weight"][2, :, :, V]).sum(0)
+    found = network_values(page)
+    places = [0, 4, 9, 16, 23, 29]
+    np.testing.assert_allclose(found[places], expected, rtol=1e-5, atol=1e-7)
+    assert np.isnan(np.delete(found, places)).all()
+    assert "has no risk by bus and step" in page.one("#grid-note").text
+
+
+def test_the_network_is_painted_where_buses_stand(page: Page) -> None:
+    page.open(f"grid?board={GRID}&model=ets-42&by=risk")
+    page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
+    box = page.one("#network")
+    colours = page.js(
+        "[...arguments[0].getContext('2d').getImageData(0, 0, arguments[0].width, "
+        "arguments[0].height).data].filter((_, k) => k % 4 === 3).filter((a) => a > 0).length",
+        box,
+    )
+    assert colours > 30 * 20
+    box.send_keys("+")
+    assert page.js("document.activeElement.id") == "network"
+
+
+def test_a_grid_without_a_drawing_says_so_and_lists_its_buses(page: Page) -> None:
+    page.open("grid?board=ieee14-exact&model=forecast0&by=risk")
+    page.until("document.querySelectorAll('#at-risk li').length > 1")
+    assert "no drawing of this grid" in page.one("#network-missing").text
+
+
+def test_the_data_page_draws_the_load_shapes_or_says_what_is_missing(page: Page) -> None:
+    page.open("data?board=ieee14-exact")
+    lines = page.until("document.querySelectorAll('.archetypes path.line').length")
+    assert lines == 5
+    page.open(f"data?board={GRID}")
+    assert "No data set was given" in page.one("#page-data").text
+
+
+def test_no_request_leaves_the_page(page: Page) -> None:
+    page.driver.get_log("performance")
+    for name in PAGES:
+        page.open(f"{name}?board={GRID}")
+        page.until("document.readyState === 'complete'")
+        entries = page.js("performance.getEntriesByType('resource').map((e) => e.name)")
+        assert all(entry.startswith(("file:", "data:", "blob:")) for entry in entries), entries
+    log = [entry["message"] for entry in page.driver.get_log("performance")]
+    asked = [message for message in log if '"Network.requestWillBeSent"' in message]
+    assert len(asked) > 20
+    assert not [message for message in asked if '"url":"http' in message]
+
+
+def test_nothing_from_a_row_is_run(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    hint = page.js(f"document.querySelector('#board-{GRID} td.cost').title")
+    assert made_up.NASTY in hint
+    assert page.js("window.stolen") is None
+
+
+def test_the_pages_are_reached_and_used_by_the_keyboard(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    page.one("#pages a[data-page=safety]").send_keys(Keys.ENTER)
+    page.until("!document.querySelector('#page-safety').hidden")
+    assert page.js("document.querySelector('#pages [aria-current]').dataset.page") == "safety"
+    page.one("#boards input:checked").send_keys(Keys.ARROW_RIGHT)
+    page.until(f"!location.hash.includes('{GRID}')")
+    page.one("#theme").send_keys(Keys.ENTER)
+    assert page.js("document.documentElement.dataset.theme") == "dark"
+    page.one("#theme").send_keys(Keys.ENTER)
+    unnamed = page.js(
+        "[...document.querySelectorAll('button, select, input')].filter((e) => !(e.labels && "
+        "e.labels.length) && !e.ariaLabel && !e.textContent.trim()).map((e) => e.id)"
+    )
+    assert unnamed == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_fits_a_phone_and_looks_right_in_both_themes(
+    page: Page, tmp_path: Path, name: str
+) -> None:
+    shades = set()
+    for width, height, dark in ((360, 740, False), (1280, 900, True)):
+        page.size(width, height, dark=dark)
+        page.open(f"{name}?board={GRID}")
+        page.until("document.fonts.status === 'loaded'")
+        assert page.js("document.documentElement.scrollWidth") <= width
+        assert page.driver.save_screenshot(str(tmp_path / f"{name}-{width}-{dark}.png"))
+        shades.add(page.js("getComputedStyle(document.body).backgroundColor"))
+    assert len(shades) == 2
+
+
+def test_what_is_there_stays_in_its_place_while_the_rest_arrives(page: Page) -> None:
+    observer: Callable[[str], str] = lambda name: (  # noqa: E731
+        "new Promise((done) => new PerformanceObserver((list, own) => { own.disconnect(); "
+        "done(list.getEntries().reduce((sum, e) => sum + e.value, 0)); })"
+        f".observe({{ type: '{name}', buffered: true }}))"
+    )
+    page.open(f"leaderboard?board={GRID}")
+    page.driver.set_script_timeout(5)
+    shift = page.driver.execute_async_script(
+        "const done = arguments[0]; Promise.race([" + observer("layout-shift") + ", "
+        "new Promise((late) => setTimeout(() => late(0), 300))]).then(done)"
+    )
+    assert shift < 0.1

@@ -1,0 +1,358 @@
+"""What goes into the files of a site: the numbers of rows, sidecars, data sets and forecasts."""
+
+import base64
+import json
+import re
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from powerphase import cli
+from powerphase.axes import KINDS, V
+from powerphase.errors import ReportError, UnknownName
+from powerphase.records.result import RISK_LEVELS, read_results, write_result
+from powerphase.records.scores import NORMAL_BAND_PU, SCORES
+from powerphase.report.leaderboard import leaderboard
+from powerphase.report.site import drawing
+from powerphase.report.site.build import build_site
+from powerphase.report.site.fans import LEVELS, first_bus, weighted_quantiles
+from powerphase.report.site.packing import packed, script
+from powerphase.report.site.tables import FIDELITY, SAFETY, duration, groups
+from powerphase.synthesis.archetypes import shapes
+from powerphase.synthesis.signals import Signals
+from tests.records.rows import row
+from tests.report.site import made_up
+from tests.report.site.conftest import SCRIPT, Built, both_ways
+
+
+def unpacked(value: dict[str, Any]) -> NDArray[Any]:
+    """What a page makes of a packed array, by another way."""
+    kind = np.dtype(f"<{value['type']}")
+    content = np.frombuffer(zlib.decompress(base64.b64decode(value["data"])), np.uint8)
+    rows = content.reshape(kind.itemsize, -1).T
+    return np.ascontiguousarray(rows).view(kind).reshape(value["shape"])
+
+
+def value_of(built: Built, key: str) -> Any:
+    """What a script file of the site hands to the page."""
+    text = (built.site.index.parent / "data" / f"{key}.js").read_text()
+    found = re.fullmatch(r"powerphase\.put\(\.\.\.(.*)\);\n", text, re.DOTALL)
+    assert found
+    name, value = json.loads(found[1])
+    assert name == key
+    return value
+
+
+def board_of(built: Built, grid: str) -> dict[str, Any]:
+    return next(b for b in value_of(built, "site")["boards"] if b["grid"] == grid)
+
+
+@pytest.mark.parametrize("kind", ["u1", "u2", "i4", "f2", "f4"])
+def test_a_packed_array_holds_the_same_numbers(kind: str) -> None:
+    values = (np.random.default_rng(1).normal(0, 90, (3, 4, 5))).astype(kind)
+    np.testing.assert_array_equal(unpacked(packed(values)), values)
+    moved = values.transpose(2, 0, 1)
+    np.testing.assert_array_equal(unpacked(packed(moved)), moved)
+
+
+def test_what_a_page_cannot_read_is_not_packed() -> None:
+    with pytest.raises(TypeError, match="an array of float64 cannot be packed"):
+        packed(np.zeros(3))
+
+
+def test_no_text_can_end_a_script() -> None:
+    text = script("k", {"name": made_up.NASTY, "nothing": float("nan")}).decode()
+    assert "<" not in text
+    assert json.loads(text[18:-3]) == ["k", {"name": made_up.NASTY, "nothing": None}]
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_quantiles_are_numpys_weighted_ones_from_below_and_above(equal: bool) -> None:
+    random = np.random.default_rng(2)
+    values = random.normal(size=(10, 7, 5)).astype("f4").round(1)  # some tie
+    weights = np.ones((10, 5)) if equal else random.uniform(0.05, 1, (10, 5))
+    weights /= weights.sum(0)
+    found = weighted_quantiles(values, weights.astype("f4"))
+    for h in range(7):
+        for c in range(5):
+            expected = both_ways(values[:, h, c], weights[:, c], LEVELS)
+            np.testing.assert_allclose(found[:, h, c], expected, rtol=1e-6)
+
+
+def test_a_quantile_between_two_scenarios_is_their_mean() -> None:
+    values = np.array([1.0, 2.0, 5.0, 6.0])[:, None, None]
+    weights = np.array([0.1, 0.4, 0.4, 0.1])[:, None]
+    found = weighted_quantiles(values[::-1], weights[::-1])
+    np.testing.assert_allclose(found.ravel(), [1.5, 3.5, 5.5])
+
+
+def test_a_row_s_file_holds_its_sidecar(built: Built) -> None:
+    for model in board_of(built, made_up.GRID)["models"]:
+        arrays, file = built.rows[model["id"]][1], value_of(built, model["file"])
+        for name, value in file["by_bus"].items():
+            np.testing.assert_array_equal(unpacked(value), arrays[f"by_bus/{name}"])
+        assert file["by_step"]["violation_probability"] == pytest.approx(
+            arrays["by_step/violation_probability"][:, V], rel=1e-6
+        )
+        error = unpacked(file["shown"]["error"])  # windows, buses, variables, scenarios, steps
+        np.testing.assert_array_equal(error, arrays["shown/error"].transpose(0, 3, 4, 1, 2))
+        truth = unpacked(value_of(built, file["shown"]["truth"])["target"])
+        np.testing.assert_array_equal(truth, arrays["shown/target"].transpose(0, 2, 3, 1))
+        assert file["shown"]["position"] == [0, 4, 9, 16, 23, 29]
+        assert file["reliability"][7] == [0, None, None]
+        assert model["risk"] == ("risk/by_bus_step" in arrays)
+        if model["risk"]:
+            found = unpacked(file["risk"]["probability"])
+            np.testing.assert_array_equal(found, arrays["risk/by_bus_step"])
+
+
+def test_models_share_the_file_of_what_happened(built: Built) -> None:
+    names = [name for name in built.site.sizes if f"{made_up.GRID}-synthetic/truth-" in name]
+    assert len(names) == 1
+
+
+def test_entries_hold_the_leaderboard_s_numbers(built: Built) -> None:
+    board = leaderboard([result for result, _ in built.rows.values()])[0]
+    found = board_of(built, made_up.GRID)["entries"]
+    assert [entry["name"] for entry in found] == [e.name for e in (*board.entries, *board.paper)]
+    for entry, expected in zip(found, (*board.entries, *board.paper), strict=True):
+        assert entry["mean"] == dict(expected.mean)
+        assert entry["rank"] == expected.rank
+
+
+def test_the_best_and_the_second_are_marked_among_the_ranked() -> None:
+    rows = [row(model=f"model-{k}", draw=k) for k in range(4)]
+    rows += [row(model="oracle", draw=k, variant=f"like-{k}") for k in range(4)]  # as good as each
+    board = leaderboard(rows, paper=False)[0]
+    lines = [line for group in groups(board, {}) for line in group.lines]
+    for place, name in enumerate(FIDELITY):
+        ranked = {e.name: e.mean[name] for e in board.entries if e.rank is not None}
+        order = sorted(ranked, key=lambda one: ranked[one] or 0.0)
+        marks = {line.name: line.fidelity[place].mark for line in lines}
+        best = {"": None} if SCORES[name].diagnostic else {"best": order[0], "second": order[1]}
+        for mark, expected in best.items():
+            if mark:
+                assert marks[expected or ""] == mark
+        assert not any(mark for one, mark in marks.items() if one.startswith("oracle"))
+
+
+def test_models_stand_in_the_order_of_the_table_with_seed_42_first(built: Built) -> None:
+    board = leaderboard([result for result, _ in built.rows.values()])[0]
+    found = board_of(built, made_up.GRID)["models"]
+    assert list(dict.fromkeys(m["name"] for m in found)) == [e.name for e in board.entries]
+    seeds = [m["seed"] for m in found if m["name"] == "powerforge"]
+    assert seeds == [42, 22]
+
+
+def test_a_drawing_of_another_grid_is_not_shown(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = built.store.grid.bus_id
+    places = np.linspace(0, 1, len(ids), dtype=np.float32)
+    ends = np.array([[0, 1]])
+    for shown, drawn in ((True, ids), (False, ids + 1)):
+        picture = drawing.Drawing(drawn, places, places, ends)
+        monkeypatch.setattr(drawing, "positions_of", lambda grid, picture=picture: picture)
+        tree = built.results / "powerphase-day-ahead/exact"
+        site = build_site([tree], tmp_path / "out", data=[built.store.path])
+        assert ("data/ieee14-exact/network.js" in site.sizes) == shown
+
+
+def test_fidelity_and_safety_are_all_columns_and_groups_are_set_apart(built: Built) -> None:
+    assert not set(FIDELITY) & set(SAFETY)
+    board = leaderboard([result for result, _ in built.rows.values()])[0]
+    found = {group.key: [line.name for line in group.lines] for group in groups(board, {})}
+    assert set(found["models"]) == {"powerforge", "ets"}
+    assert set(found["references"]) == {"last-7-days", "oracle"}
+    assert found["variants"] == ["ets+stale"]
+    assert "tactis-2" in found["paper"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "text", "deviation"),
+    [
+        (0.0123456, 0.001, "0.0123", "0.0010"),
+        (0.000123456, 0.00001, "1.23e-4", "0.10e-4"),
+        (12.3456, None, "12.3", ""),
+        (0.0123456, 1e-9, "0.0123", "1e-09"),
+        (-0.5, 0.25, "-0.500", "0.250"),
+    ],
+)
+def test_numbers_are_short_and_keep_three_digits(
+    mean: float, std: float | None, text: str, deviation: str
+) -> None:
+    from powerphase.report.site.tables import _rounded
+
+    assert _rounded(mean, std) == (text, deviation)
+
+
+def test_durations_are_said_as_people_say_them() -> None:
+    found = [duration(seconds) for seconds in (0.25, 12.34, 600.0, 7200.0)]
+    assert found == ["250 ms", "12.3 s", "10 min", "2.0 h"]
+
+
+def test_bands_of_a_forecast_file_are_right_to_a_level(built: Built) -> None:
+    model = next(m for m in board_of(built, "ieee14")["models"] if m["name"] == SCRIPT)
+    whole = model["whole"]
+    assert (model["file"], whole["variables"], whole["windows"]) == (None, ["V"], [0, 4, 9])
+    part = value_of(built, f"{whole['file']}-0")
+    low, high = unpacked(part["low"])[:, 0], unpacked(part["high"])[:, 0]
+    levels = unpacked(part["steps"])[:, 0].cumsum(axis=-1, dtype=np.uint8)  # buses, W, L, H
+    span = (high - low)[..., None, None]
+    shown = low[..., None, None] + levels / 255 * span
+    for w, window in enumerate(whole["windows"]):
+        values, weights = built.scripted.read(window, slice(None))
+        for bus in (0, 13):
+            channel = KINDS * bus + V
+            wide = np.broadcast_to(weights[:, channel, None], values.shape[:2])
+            exact = both_ways(values[..., channel], wide, LEVELS)
+            assert abs(shown[bus, w] - exact).max() <= span[bus, w, 0, 0] / 255 / 2 + 1e-6
+
+
+def test_risks_of_a_forecast_file_are_shares_of_the_weight(built: Built) -> None:
+    model = next(m for m in board_of(built, "ieee14")["models"] if m["name"] == SCRIPT)
+    risk = value_of(built, f"{model['whole']['file']}-risk")
+    found = unpacked(risk["probability"]) / RISK_LEVELS
+    low, high = NORMAL_BAND_PU
+    for w, window in enumerate(risk["window"]):
+        values, weights = built.scripted.read(window, slice(None))
+        voltage = values[..., V::KINDS]
+        outside = (voltage < low) | (voltage > high)
+        expected = np.einsum("mhn,mn->nh", outside, weights[:, V::KINDS])
+        assert abs(found[w] - expected).max() <= 0.5 / RISK_LEVELS + 1e-6
+    assert 0 < found.mean() < 1
+
+
+def test_what_happened_at_every_bus_is_the_data_set_s(built: Built) -> None:
+    model = next(m for m in board_of(built, "ieee14")["models"] if m["name"] == SCRIPT)
+    part = value_of(built, f"{model['whole']['truth']}-0")
+    low, high = unpacked(part["low"])[:, 0], unpacked(part["high"])[:, 0]
+    levels = unpacked(part["steps"])[:, 0].cumsum(axis=-1, dtype=np.uint8)
+    shown = low[..., None] + levels / 255 * (high - low)[..., None]
+    for w, window in enumerate((0, 4, 9)):
+        start = built.scripted.header.windows[window]
+        expected = built.store.read(start[:10], variable="V").T
+        assert abs(shown[:, w] - expected).max() <= (high - low).max() / 510 + 1e-6
+
+
+def test_powers_are_told_in_megawatts_where_the_scale_is_known(built: Built) -> None:
+    assert board_of(built, "ieee14")["scale"] == pytest.approx(built.scripted.header.scale)
+    assert board_of(built, made_up.GRID)["scale"] is None
+
+
+def test_the_data_page_says_what_the_manifest_says(built: Built) -> None:
+    page = built.site.index.read_text()
+    assert built.store.manifest.fingerprint in page
+    assert "formulas of a test" in page or built.store.manifest.attribution[-1] in page
+    assert "verdict good" in page
+    facts = value_of(built, "site")["archetypes"][built.store.manifest.fingerprint]
+    store = built.store
+    expected = shapes(Signals(store.time, store.signals_mw, "e", "a"))[: 3 * 96].T
+    np.testing.assert_allclose(facts["shapes"], expected, atol=1e-4)
+    assert sum(facts["buses"]) + facts["without"] == 14
+
+
+def test_what_is_missing_is_said_with_the_command_that_brings_it(built: Built) -> None:
+    page = built.site.index.read_text()
+    assert "No data set was given for these rows" in page
+    assert f"powerphase generate {made_up.GRID}" in page
+
+
+def test_texts_of_results_are_escaped_in_the_page(built: Built) -> None:
+    page = built.site.index.read_text()
+    assert "window.stolen" in page  # the hardware is told
+    assert "<script>window" not in page
+
+
+def test_first_is_the_bus_that_is_about_half_of_the_time_outside() -> None:
+    voltage = np.full((2, 96, 4), 1.0)
+    voltage[..., 1] = 0.9
+    assert first_bus(voltage[..., [0, 2, 3]], 0.95, 1.05) == 0  # none leaves, all the same
+    voltage[0, :, 2] = 1.06
+    voltage[0, :3, 3] = 1.06
+    assert first_bus(voltage, 0.95, 1.05) == 2
+    still = np.full((1, 96, 3), 1.0)
+    still[..., 2] = 1.04
+    assert first_bus(still, 0.95, 1.05) == 2
+
+
+def test_a_site_is_written_over_a_site_but_over_nothing_else(built: Built, tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    rows = built.results / "powerphase-day-ahead/synthetic"
+    build_site([rows], place)
+    (place / "data/stale.js").write_text("old")
+    build_site([rows], place)
+    assert not (place / "data/stale.js").exists()
+    (place / "index.html").write_text("<p>someone's page</p>")
+    with pytest.raises(ReportError, match="holds files that are no site of ours; choose"):
+        build_site([rows], place)
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(ReportError, match="a file, not a folder"):
+        build_site([rows], file)
+
+
+def test_a_forecast_without_rows_of_its_data_is_refused(built: Built, tmp_path: Path) -> None:
+    rows = built.results / "powerphase-day-ahead/synthetic"
+    with pytest.raises(ReportError, match="no row is of the same task and data"):
+        build_site([rows], tmp_path / "out", forecasts=[built.scripted.path])
+
+
+def test_an_unknown_variable_is_refused_before_anything_is_written(
+    built: Built, tmp_path: Path
+) -> None:
+    with pytest.raises(UnknownName, match="no variable 'W'"):
+        build_site([built.results], tmp_path / "out", variables=["W"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_without_sidecar_is_listed_all_the_same(built: Built, tmp_path: Path) -> None:
+    tree = Path(shutil.copytree(built.results, tmp_path / "results"))
+    for file in tree.rglob("*.npz"):
+        file.unlink()
+    site = build_site([tree], tmp_path / "out")
+    text = (site.index.parent / "data/site.js").read_text()
+    assert text.count('"file":null') == len(read_results([tree]))
+
+
+def test_without_a_drawing_bus_numbers_are_the_case_s(tmp_path: Path) -> None:
+    grid = "ieee14"
+    arrays = made_up.sidecar(0, 3, risk=False)
+    arrays = {n: a[:14] if n.startswith("by_bus/") else a for n, a in arrays.items()}
+    write_result(row(grid=grid), arrays, tmp_path / "results")
+    assert drawing.positions_of("no such grid") is None
+    site = build_site([tmp_path / "results"], tmp_path / "out")
+    text = (site.index.parent / f"data/{grid}-synthetic/buses.js").read_text()
+    ids = unpacked(json.loads(text[18:-3])[1]["bus_id"])
+    assert list(ids) == list(range(1, 15))
+
+
+def test_the_command_writes_a_site_and_says_where(built: Built, tmp_path: Path) -> None:
+    given = [built.results, "--data", built.store.path, "--verify", "--out", tmp_path / "site"]
+    done = CliRunner().invoke(cli.app, ["report", *map(str, given)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert f"open {tmp_path / 'site/index.html'}" in done.stdout.replace("\n", "")
+    assert "verdict good" in (tmp_path / "site/index.html").read_text()
+
+
+def test_a_stored_layout_places_the_buses_of_the_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = np.random.default_rng(4).integers(0, 65_536, (14, 2)).astype(np.uint16)
+    np.savez_compressed(tmp_path / "ieee14.npz", position=position)
+    np.savez_compressed(tmp_path / "ieee30.npz", position=position)  # of another grid
+    monkeypatch.setattr(drawing, "LAYOUTS", tmp_path)
+    found = drawing.positions_of("ieee14")
+    assert found is not None
+    np.testing.assert_allclose(np.stack([found.x, found.y], axis=1), position / 65_535, rtol=1e-6)
+    assert list(found.bus_id) == list(range(1, 15))
+    assert found.branches.shape == (20, 2)  # as in its case file
+    assert drawing.positions_of("ieee30") is None
+    assert drawing.positions_of("ieee57") is None
+    assert drawing.positions_of("a grid of one's own") is None
