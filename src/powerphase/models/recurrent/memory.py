@@ -2,7 +2,8 @@
 
 The counts were fitted to DeepAR and TimeMCL on a CPU with 14 to 1,354 buses, batches of 8 to 64,
 with blocks of channels and without: what a training took was within 15 % of this. On a GPU nothing
-was fitted.
+was fitted. TimeMCL's head was counted anew when its distances were: with 118 and 500 buses, batches
+of 16 and 64, a training took 16 % less to 6 % more.
 """
 
 from typing import NamedTuple
