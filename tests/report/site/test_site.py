@@ -19,7 +19,7 @@ from powerphase.errors import ReportError, UnknownName
 from powerphase.records.result import RISK_LEVELS, read_results, write_result
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.report.leaderboard import leaderboard
-from powerphase.report.site import drawing
+from powerphase.report.site import boards, drawing
 from powerphase.report.site.build import build_site
 from powerphase.report.site.fans import LEVELS, first_bus, weighted_quantiles
 from powerphase.report.site.packing import packed, script
@@ -296,6 +296,23 @@ def test_a_site_is_written_over_a_site_but_over_nothing_else(built: Built, tmp_p
     file.write_text("text")
     with pytest.raises(ReportError, match="a file, not a folder"):
         build_site([rows], file)
+
+
+def test_a_site_that_was_cut_is_written_anew(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = built.results / "powerphase-day-ahead/synthetic"
+
+    def cut(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(boards, "read_sidecar", cut)
+        with pytest.raises(KeyboardInterrupt):
+            build_site([rows], tmp_path / "out")
+    assert "Not finished" in (tmp_path / "out/index.html").read_text()
+    site = build_site([rows], tmp_path / "out")
+    assert "Not finished" not in site.index.read_text()
 
 
 def test_a_forecast_without_rows_of_its_data_is_refused(built: Built, tmp_path: Path) -> None:

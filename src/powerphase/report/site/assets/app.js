@@ -96,6 +96,10 @@
     show();
   });
   window.addEventListener("hashchange", show);
+  $(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the part after # is the address of a page
+    $("#main").focus();
+  });
   let waiting = 0;
   let wide = document.documentElement.clientWidth;
   window.addEventListener("resize", () => {
