@@ -416,3 +416,16 @@ def test_what_is_there_stays_in_its_place_while_the_rest_arrives(page: Page) -> 
         "new Promise((late) => setTimeout(() => late(0), 300))]).then(done)"
     )
     assert shift < 0.1
+
+
+def test_a_file_that_was_not_copied_is_named(page: Page, built: Built, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(built.site.index.parent, tmp_path / "copy"))
+    (copy / f"data/{GRID}/ets-42.js").unlink()
+    part = Page(page.driver, copy / "index.html")
+    part.open(f"forecasts?board={GRID}&models=ets-42")
+    part.until("!document.querySelector('#problem').hidden")
+    assert f"missing: data/{GRID}/ets-42.js" in part.one("#problem").text
+    part.one("#pages a[data-page=leaderboard]").click()
+    part.until("document.querySelector('#problem').hidden")
+    assert "powerforge" in part.names()
+    page.driver.get_log("browser")  # it complains, rightly

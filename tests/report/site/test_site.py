@@ -321,6 +321,12 @@ def test_a_forecast_without_rows_of_its_data_is_refused(built: Built, tmp_path: 
         build_site([rows], tmp_path / "out", forecasts=[built.scripted.path])
 
 
+def test_a_data_set_without_rows_is_refused(built: Built, tmp_path: Path) -> None:
+    rows = built.results / "powerphase-day-ahead/synthetic"
+    with pytest.raises(ReportError, match=r"no row rests on this data set \(ieee14 exact, "):
+        build_site([rows], tmp_path / "out", data=[built.store.path])
+
+
 def test_an_unknown_variable_is_refused_before_anything_is_written(
     built: Built, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@
     document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${board.title} · powerphase`;
     current = name;
     powerphase.tip("");
+    powerphase.problem("");
     const mine = ++turn;
     powerphase.loading = true;
     Promise.resolve(pages[name].show(board)).finally(() => {
