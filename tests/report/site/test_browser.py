@@ -295,6 +295,8 @@ def test_the_grid_s_slider_moves_through_the_risks_of_all_buses(page: Page, buil
     assert page.js("powerphase.drawn.network.rings") == [101 + int(k) for k in left]
     assert page.one("#step-time").text == "10:30 UTC"
     order = np.argsort(-risk[1, :, 42], kind="stable")
+    above = (risk[1, :, 42] > 0.5).sum()
+    assert page.one("#at-risk-count").text.endswith(f", {above} above 50 %")
     listed = page.js("[...document.querySelectorAll('#at-risk li')].map((li) => +li.dataset.bus)")
     assert listed == [101 + int(k) for k in order[:12]]
     Select(page.one("#grid-quantity")).select_by_value("twcrps")
