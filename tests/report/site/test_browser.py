@@ -295,6 +295,8 @@ def test_the_grid_s_slider_moves_through_the_risks_of_all_buses(page: Page, buil
     assert page.js("powerphase.drawn.network.rings") == [101 + int(k) for k in left]
     assert page.one("#step-time").text == "10:30 UTC"
     order = np.argsort(-risk[1, :, 42], kind="stable")
+    above = (risk[1, :, 42] > 0.5).sum()
+    assert page.one("#at-risk-count").text.endswith(f", {above} above 50 %")
     listed = page.js("[...document.querySelectorAll('#at-risk li')].map((li) => +li.dataset.bus)")
     assert listed == [101 + int(k) for k in order[:12]]
     Select(page.one("#grid-quantity")).select_by_value("twcrps")
@@ -374,6 +376,10 @@ def test_the_pages_are_reached_and_used_by_the_keyboard(page: Page) -> None:
     assert page.js("document.querySelector('#pages [aria-current]').dataset.page") == "safety"
     page.one("#boards input:checked").send_keys(Keys.ARROW_RIGHT)
     page.until(f"!location.hash.includes('{GRID}')")
+    before = page.js("location.hash")
+    page.one(".skip").send_keys(Keys.ENTER)
+    assert page.js("document.activeElement.id") == "main"
+    assert page.js("location.hash") == before
     page.one("#theme").send_keys(Keys.ENTER)
     assert page.js("document.documentElement.dataset.theme") == "dark"
     page.one("#theme").send_keys(Keys.ENTER)
@@ -412,3 +418,16 @@ def test_what_is_there_stays_in_its_place_while_the_rest_arrives(page: Page) -> 
         "new Promise((late) => setTimeout(() => late(0), 300))]).then(done)"
     )
     assert shift < 0.1
+
+
+def test_a_file_that_was_not_copied_is_named(page: Page, built: Built, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(built.site.index.parent, tmp_path / "copy"))
+    (copy / f"data/{GRID}/ets-42.js").unlink()
+    part = Page(page.driver, copy / "index.html")
+    part.open(f"forecasts?board={GRID}&models=ets-42")
+    part.until("!document.querySelector('#problem').hidden")
+    assert f"missing: data/{GRID}/ets-42.js" in part.one("#problem").text
+    part.one("#pages a[data-page=leaderboard]").click()
+    part.until("document.querySelector('#problem').hidden")
+    assert "powerforge" in part.names()
+    page.driver.get_log("browser")  # it complains, rightly

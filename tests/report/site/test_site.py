@@ -19,7 +19,7 @@ from powerphase.errors import ReportError, UnknownName
 from powerphase.records.result import RISK_LEVELS, read_results, write_result
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.report.leaderboard import leaderboard
-from powerphase.report.site import drawing
+from powerphase.report.site import boards, drawing
 from powerphase.report.site.build import build_site
 from powerphase.report.site.fans import LEVELS, first_bus, weighted_quantiles
 from powerphase.report.site.packing import packed, script
@@ -298,10 +298,33 @@ def test_a_site_is_written_over_a_site_but_over_nothing_else(built: Built, tmp_p
         build_site([rows], file)
 
 
+def test_a_site_that_was_cut_is_written_anew(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = built.results / "powerphase-day-ahead/synthetic"
+
+    def cut(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(boards, "read_sidecar", cut)
+        with pytest.raises(KeyboardInterrupt):
+            build_site([rows], tmp_path / "out")
+    assert "Not finished" in (tmp_path / "out/index.html").read_text()
+    site = build_site([rows], tmp_path / "out")
+    assert "Not finished" not in site.index.read_text()
+
+
 def test_a_forecast_without_rows_of_its_data_is_refused(built: Built, tmp_path: Path) -> None:
     rows = built.results / "powerphase-day-ahead/synthetic"
     with pytest.raises(ReportError, match="no row is of the same task and data"):
         build_site([rows], tmp_path / "out", forecasts=[built.scripted.path])
+
+
+def test_a_data_set_without_rows_is_refused(built: Built, tmp_path: Path) -> None:
+    rows = built.results / "powerphase-day-ahead/synthetic"
+    with pytest.raises(ReportError, match=r"no row rests on this data set \(ieee14 exact, "):
+        build_site([rows], tmp_path / "out", data=[built.store.path])
 
 
 def test_an_unknown_variable_is_refused_before_anything_is_written(

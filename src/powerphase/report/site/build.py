@@ -1,6 +1,6 @@
 """The site: rows, sidecars, data sets and forecast files in; a folder of pages out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from powerphase.dataset.certificate import Certificate
-from powerphase.dataset.store import open_store
+from powerphase.dataset.store import Store, open_store
 from powerphase.errors import ReportError
 from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result, find_results
@@ -65,6 +65,7 @@ def build_site(
     stores = {store.manifest.fingerprint: store for store in map(open_store, data)}
     found = certificates or {}
     files = _by_board(boards, [open_forecast(path) for path in forecasts])
+    _check_used(boards, stores.values())
     kinds, folder = kinds_of(variables), Folder(Path(out))
     described = []
     for number, (board, key) in enumerate(zip(boards, _keys(boards), strict=True)):
@@ -78,6 +79,17 @@ def build_site(
     tables = _tables(boards, list(rows.values()), described)
     folder.write(INDEX, _index(tables, sets).encode())
     return Site(Path(out) / INDEX, folder.sizes)
+
+
+def _check_used(boards: Sequence[Board], stores: Iterable[Store]) -> None:
+    """Refuse a data set that no row rests on: no page would show it."""
+    for store in stores:
+        m = store.manifest
+        if m.fingerprint not in {board.fingerprint for board in boards}:
+            raise ReportError(
+                f"{store.path}: no row rests on this data set ({m.grid} {m.edition}, "
+                f"{m.fingerprint[:12]}); score a forecast on it, or leave it out"
+            )
 
 
 def _is_of(row: Result, board: Board) -> bool:

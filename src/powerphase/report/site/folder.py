@@ -19,6 +19,8 @@ class Folder:
         self.path = path
         self.sizes: dict[str, int] = {}
         _clear(path)
+        # First, as it marks the folder as ours even if a kill leaves it half-written.
+        self.write(INDEX, f"{MARK}<p>Not finished; run the same command again.</p>".encode())
         self._copy_assets()
 
     def write(self, name: str, content: bytes) -> int:

@@ -83,6 +83,7 @@
     document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${board.title} · powerphase`;
     current = name;
     powerphase.tip("");
+    powerphase.problem("");
     const mine = ++turn;
     powerphase.loading = true;
     Promise.resolve(pages[name].show(board)).finally(() => {
@@ -96,6 +97,10 @@
     show();
   });
   window.addEventListener("hashchange", show);
+  $(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the part after # is the address of a page
+    $("#main").focus();
+  });
   let waiting = 0;
   let wide = document.documentElement.clientWidth;
   window.addEventListener("resize", () => {

@@ -26,10 +26,12 @@ powerphase.charts = (() => {
     return ticks.length > 1 || count > 8 ? ticks : niceTicks([low, high], count + 1);
   };
   const logTicks = ([low, high]) => {
-    const ticks = [];
-    for (let p = Math.ceil(Math.log10(low) - 1e-9); p <= Math.log10(high) + 1e-9; p++)
-      ticks.push(10 ** p);
-    return ticks;
+    const first = Math.floor(Math.log10(low)),
+      last = Math.ceil(Math.log10(high)),
+      steps = last - first > 3 ? [1] : [1, 2, 5],
+      powers = Array.from({ length: last - first + 1 }, (_, k) => 10 ** (first + k)),
+      inside = (t) => t >= low * (1 - 1e-9) && t <= high * (1 + 1e-9);
+    return powers.flatMap((power) => steps.map((k) => k * power)).filter(inside);
   };
   const tickText = (ticks) => {
     const largest = Math.max(...ticks.map(Math.abs));

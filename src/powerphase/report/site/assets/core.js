@@ -7,6 +7,12 @@ window.powerphase = (() => {
   // Data files call this; `load` waits for it.
   const put = (key, value) => arrived.set(key, value);
 
+  // What keeps a page from being drawn.
+  const problem = (text) => {
+    $("#problem").hidden = !text;
+    $("#problem").textContent = text;
+  };
+
   // A script tag rather than fetch(), which a page opened from a file may not use.
   const load = (key) => {
     if (!asked.has(key)) {
@@ -20,8 +26,9 @@ window.powerphase = (() => {
             tag.remove();
           };
           tag.onerror = () => {
+            problem(`A file of this site is missing: data/${key}.js; copy or build all of it.`);
             asked.delete(key);
-            reject(new Error(`${tag.src} is not there`));
+            reject(new Error(key));
           };
           document.head.append(tag);
         }),
@@ -144,7 +151,6 @@ window.powerphase = (() => {
   document.documentElement.classList.add("waiting");
   const settled = () => document.documentElement.classList.remove("waiting");
   window.addEventListener("error", settled);
-  window.addEventListener("unhandledrejection", settled);
 
   // The theme: the one that was chosen here, else the system's.
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -180,6 +186,7 @@ window.powerphase = (() => {
     options,
     tip,
     settled,
+    problem,
     theme,
     drawn: {},
     pages: {},

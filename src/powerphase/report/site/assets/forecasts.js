@@ -346,6 +346,7 @@ powerphase.pages.forecasts = (() => {
       options($(`#model-${k}`), k ? [["", "none"], ...named] : named, state.models[k] || ""),
     );
     const there = await windows();
+    if (mine !== turn) return;
     options(
       $("#window"),
       [

@@ -159,6 +159,11 @@ powerphase.pages.grid = (() => {
     $("#at-risk-title").textContent = stepwise()
       ? `${state.quantity === "risk" ? "Highest risk" : "Outside"} ${when}`
       : `Highest ${MEANS[state.quantity][0]}`;
+    const above = order.filter((k) => values[k] > 0.5).length;
+    $("#at-risk-count").textContent =
+      state.quantity === "risk"
+        ? `${order.length.toLocaleString("en")} buses above 0, ${above.toLocaleString("en")} above 50 %`
+        : `${order.length.toLocaleString("en")} buses above 0`;
     const none = h("li", { class: "muted" }, stepwise() ? "None." : "All are zero.");
     $("#at-risk").replaceChildren(...(order.length ? order.slice(0, LISTED).map(item) : [none]));
     $("#network").setAttribute(

@@ -177,6 +177,7 @@ powerphase.pages.leaderboard = (() => {
         top: sy(p.y) - 5,
         bottom: sy(p.y) + 5,
       }));
+    points.sort((a, b) => (a.e.group === "models") - (b.e.group === "models")); // models on top
     for (const p of points) {
       const x = sx(p.x),
         y = sy(p.y),

@@ -307,8 +307,10 @@ powerphase.pages.safety = (() => {
   };
 
   const show = async (given) => {
+    const mine = ++turn;
     board = given;
     ids = await busIds(board);
+    if (mine !== turn) return;
     const { chosen: asked } = address(),
       models = available();
     slots.clear();
