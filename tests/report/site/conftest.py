@@ -19,7 +19,7 @@ from powerphase.dataset.store import Store
 from powerphase.models.naive import LastSevenDays
 from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result
-from powerphase.report.site import drawing
+from powerphase.report import drawing
 from powerphase.report.site.build import Site, build_site
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task.windows import Task
@@ -76,7 +76,8 @@ def built(tmp_path_factory: pytest.TempPathFactory, sixty_days: Store) -> Built:
     header = root / "forecast/forecast.json"
     header.write_text(header.read_text().replace('"lowered"', json.dumps(SCRIPT)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "positions_of", made_up.drawing)
+        patch.setattr(drawing, "drawing_of", made_up.drawing)
+        patch.setattr(drawing, "draw", made_up.of_another_grid)
         site = build_site(
             [root / "results"],
             root / "out",

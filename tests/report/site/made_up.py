@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from powerphase.grid.case import Grid
 from powerphase.records.result import RISK_LEVELS, Result, write_result
 from powerphase.records.scores import SCORES
-from powerphase.report.site.drawing import Drawing
+from powerphase.report.drawing import Drawing
 from tests.records.rows import WINDOWS, row
 
 GRID, N_BUSES, N_SHOWN, STEPS = "polish2383", 30, 6, 96
@@ -28,7 +29,15 @@ def drawing(grid: str) -> Drawing | None:
     angle = 2 * np.pi * np.arange(N_BUSES) / N_BUSES
     x, y = (0.5 + 0.5 * f(angle) for f in (np.cos, np.sin))
     ends = np.stack([np.arange(N_BUSES), (np.arange(N_BUSES) + 1) % N_BUSES], axis=1)
-    return Drawing(np.arange(101, 101 + N_BUSES), x.astype("f4"), y.astype("f4"), ends)
+    ids = np.arange(101, 101 + N_BUSES)
+    return Drawing(grid, ids, x.astype("f4"), y.astype("f4"), ends, np.full(N_BUSES, 220.0))
+
+
+def of_another_grid(grid: Grid) -> Drawing:
+    """A drawing that no page can use."""
+    found = drawing(GRID)
+    assert found is not None
+    return found
 
 
 def target() -> NDArray[np.float32]:

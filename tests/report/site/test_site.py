@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from powerphase.axes import KINDS, V
 from powerphase.errors import ReportError, UnknownName
 from powerphase.records.result import RISK_LEVELS, read_results, write_result
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
+from powerphase.report import drawing
 from powerphase.report.leaderboard import leaderboard
-from powerphase.report.site import boards, drawing
+from powerphase.report.site import boards
 from powerphase.report.site.build import build_site
 from powerphase.report.site.fans import LEVELS, first_bus, weighted_quantiles
 from powerphase.report.site.packing import packed, script
@@ -153,12 +155,10 @@ def test_models_stand_in_the_order_of_the_table_with_seed_42_first(built: Built)
 def test_a_drawing_of_another_grid_is_not_shown(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = built.store.grid.bus_id
-    places = np.linspace(0, 1, len(ids), dtype=np.float32)
-    ends = np.array([[0, 1]])
-    for shown, drawn in ((True, ids), (False, ids + 1)):
-        picture = drawing.Drawing(drawn, places, places, ends)
-        monkeypatch.setattr(drawing, "positions_of", lambda grid, picture=picture: picture)
+    picture = drawing.draw(built.store.grid)
+    for shown, ids in ((True, picture.bus_id), (False, picture.bus_id + 1)):
+        drawn = replace(picture, bus_id=ids)
+        monkeypatch.setattr(drawing, "draw", lambda grid, drawn=drawn: drawn)
         tree = built.results / "powerphase-day-ahead/exact"
         site = build_site([tree], tmp_path / "out", data=[built.store.path])
         assert ("data/ieee14-exact/network.js" in site.sizes) == shown
@@ -349,7 +349,6 @@ def test_without_a_drawing_bus_numbers_are_the_case_s(tmp_path: Path) -> None:
     arrays = made_up.sidecar(0, 3, risk=False)
     arrays = {n: a[:14] if n.startswith("by_bus/") else a for n, a in arrays.items()}
     write_result(row(grid=grid), arrays, tmp_path / "results")
-    assert drawing.positions_of("no such grid") is None
     site = build_site([tmp_path / "results"], tmp_path / "out")
     text = (site.index.parent / f"data/{grid}-synthetic/buses.js").read_text()
     ids = unpacked(json.loads(text[18:-3])[1]["bus_id"])
@@ -362,20 +361,3 @@ def test_the_command_writes_a_site_and_says_where(built: Built, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert f"open {tmp_path / 'site/index.html'}" in done.stdout.replace("\n", "")
     assert "verdict good" in (tmp_path / "site/index.html").read_text()
-
-
-def test_a_stored_layout_places_the_buses_of_the_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    position = np.random.default_rng(4).integers(0, 65_536, (14, 2)).astype(np.uint16)
-    np.savez_compressed(tmp_path / "ieee14.npz", position=position)
-    np.savez_compressed(tmp_path / "ieee30.npz", position=position)  # of another grid
-    monkeypatch.setattr(drawing, "LAYOUTS", tmp_path)
-    found = drawing.positions_of("ieee14")
-    assert found is not None
-    np.testing.assert_allclose(np.stack([found.x, found.y], axis=1), position / 65_535, rtol=1e-6)
-    assert list(found.bus_id) == list(range(1, 15))
-    assert found.branches.shape == (20, 2)  # as in its case file
-    assert drawing.positions_of("ieee30") is None
-    assert drawing.positions_of("ieee57") is None
-    assert drawing.positions_of("a grid of one's own") is None

@@ -10,12 +10,11 @@ from jaxtyping import Int
 from powerphase.axes import VARIABLES
 from powerphase.dataset.store import Store
 from powerphase.errors import ReportError
-from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.records.forecast_file import ForecastFile
 from powerphase.records.result import Result, read_sidecar
+from powerphase.report import drawing
 from powerphase.report.entries import KINDS, Entry
 from powerphase.report.leaderboard import Board
-from powerphase.report.site import drawing
 from powerphase.report.site.data_sets import grid_title
 from powerphase.report.site.folder import Folder
 from powerphase.report.site.packing import packed, script
@@ -36,7 +35,9 @@ class BoardPages:
 
     def __init__(self, folder: Folder, key: str, board: Board, store: Store | None) -> None:
         self._folder, self._key, self._board, self._store = folder, key, board, store
-        self._drawing = drawing.positions_of(board.grid)
+        self._drawing = (
+            drawing.drawing_of(board.grid) if store is None else drawing.draw(store.grid)
+        )
         self._ids: Int[np.ndarray, " N"] | None = None if store is None else store.grid.bus_id
         self._truths: dict[str, int] = {}
         self._scale = None if store is None else _scale(store)
@@ -150,9 +151,6 @@ class BoardPages:
             self._ids = np.arange(1, n_buses + 1)
             if self._drawing is not None and len(self._drawing.bus_id) == n_buses:
                 self._ids = self._drawing.bus_id
-            elif self._board.grid in CATALOG:
-                found = load_grid(self._board.grid).bus_id
-                self._ids = found if len(found) == n_buses else self._ids
         if len(self._ids) != n_buses:
             raise ReportError(
                 f"{self._board.title}: {len(self._ids)} buses in one place and {n_buses} in "
