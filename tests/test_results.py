@@ -64,7 +64,7 @@ def test_every_file_under_results_belongs_to_a_row() -> None:
 
 def test_the_page_of_results_is_what_its_commands_write() -> None:
     assert [part["command"].split()[0] for part in PART.finditer(PAGE)] == [
-        *("compare", "leaderboard", "safety", "safety", "leaderboard")
+        *("compare", "leaderboard", "safety", "safety", "compare", "leaderboard")
     ]
     assert written(PAGE) == PAGE, "write it anew with `make results`"
 

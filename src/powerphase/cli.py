@@ -471,7 +471,7 @@ def leaderboard(
 
 @app.command()
 def compare(
-    model: Annotated[str, typer.Argument(help="A model of the paper, such as powerforge.")],
+    model: Annotated[str, typer.Argument(help="A model of the paper, or all of them.")],
     results: Results = None,
     edition: Annotated[str, typer.Option(help="The edition of the data of our rows.")] = "opsd-r",
     format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
@@ -479,13 +479,18 @@ def compare(
     """Lay a model beside the paper's numbers for it, grid by grid, and its ablation where scored.
 
     Example: `powerphase compare powerforge results --format markdown`
+
+    All models in one table: `powerphase compare all`
     """
     from powerphase.records.result import read_results
     from powerphase.report.comparison import compare as comparison_of
-    from powerphase.report.comparison import sheets
+    from powerphase.report.comparison import overview, sheets
 
     rows = read_results(results or [Path("results")])
-    show_sheets(format, lambda: sheets(comparison_of(rows, model, edition)))
+    if model == "all":
+        show_sheets(format, lambda: [overview(rows, edition)])
+    else:
+        show_sheets(format, lambda: sheets(comparison_of(rows, model, edition)))
 
 
 @app.command()

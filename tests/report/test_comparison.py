@@ -25,10 +25,12 @@ from powerphase.report.comparison import (
     Pair,
     as_markdown,
     compare,
+    overview,
     paper_ablations,
     sheets,
 )
-from powerphase.report.leaderboard import PAPER_GRIDS, leaderboard
+from powerphase.report.entries import PAPER_GRIDS, paper_entries
+from powerphase.report.leaderboard import leaderboard
 from tests.records.rows import row
 
 # The table of the main text, whose digits are fewer than those of the appendix.
@@ -177,6 +179,28 @@ def test_only_rows_of_the_model_on_the_papers_task_and_the_edition_count() -> No
     alone = compare(own, "powerforge")
     assert compare([*others, *own], "powerforge") == alone
     assert alone.pairs[6].mean == leaderboard(own)[0].entries[0].mean["crps"]
+
+
+def test_a_smaller_budget_stands_for_a_model_without_another_row() -> None:
+    short = ours({"crps": 0.5}, variant="short")
+    for rows, seen in (([short], 0.5), ([short, ours({"crps": 0.25})], 0.25)):
+        pairs = compare(rows, "powerforge").pairs
+        found = {p.mean for p in pairs if (p.grid, p.score) == ("pegase1354", "crps")}
+        assert found == {seen}
+
+
+def test_the_table_of_all_models_has_every_model_of_every_grid_and_what_is_missing() -> None:
+    lines = [
+        [text for text, _ in line]
+        for group in overview([ours({"crps": 0.125}, variant="short")]).groups
+        for line in group
+    ]
+    printed = [(grid, entry.name) for grid in PAPER_GRIDS for entry in paper_entries(grid)]
+    named = [(line[0], line[1].removesuffix("+short")) for line in lines]
+    assert named == printed
+    shown = {(line[0], line[1]): line[2:] for line in lines}
+    assert shown["pegase1354", "powerforge+short"][:3] == ["1", "0.1250", "0.0040"]
+    assert shown["pegase1354", "deepar"][:3] == ["–", "–", "0.1214"]
 
 
 def test_a_model_that_the_paper_lacks_is_refused() -> None:

@@ -278,3 +278,9 @@ def test_rows_that_are_committed_can_all_be_drawn() -> None:
     results = Path(__file__).parents[2] / "results"
     drawn = figure_of("bus-safety", Options(results=(results,), grid="activsg500"))
     assert len(panels(drawn.figure)[0].lines) >= 6
+
+
+def test_the_page_shows_the_load_shapes_as_they_are_drawn(tmp_path: Path) -> None:
+    (file,) = write_figure(figure_of("archetypes", Options()), tmp_path, ["svg"])
+    kept = Path(__file__).parents[2] / "docs" / "figures" / "archetypes.svg"
+    assert file.read_text() == kept.read_text(), "draw it anew: powerphase figure archetypes"

@@ -18,11 +18,12 @@ from typing import Literal
 
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.contrasts import FAR
 from powerphase.report.entries import (
     PAPER_DECIMALS,
     PAPER_GRIDS,
+    SHORT,
     Entry,
     orders_forecasts,
     paper_entries,
@@ -147,12 +148,48 @@ def sheets(comparison: Comparison) -> list[Sheet]:
         title=f"{comparison.model} beside the paper, edition {comparison.edition}",
         header=HEADER,
         groups=tuple(tuple(line for line in lines if line[0][0] == grid) for grid in grids),
-        above="Mean ± standard deviation over seeds, the paper's as printed and on its own data.",
+        above="Mean ± standard deviation over seeds, the paper's as printed and on its own data. "
+        f"Where a model has no other row, +{SHORT}, a smaller budget, stands for it.",
         below=(HOW_TO_READ,),
         names=2,
         dispensable=("seeds", "ratio"),
     )
     return [main, *(_ablation_sheet(comparison, found) for found in comparison.ablations)]
+
+
+def overview(results: Iterable[Result], edition: str = "opsd-r") -> Sheet:
+    """All models of the paper on all its grids, ours beside the paper's, also what is missing."""
+    place = (Protocol().name, edition)
+    ours = _entries([r for r in results if (r.task, r.edition) == place and r.grid in PAPER_GRIDS])
+    titles = [SCORES[name].title for name in RANKED]
+    return Sheet(
+        title=f"The paper's models beside the paper, edition {edition}",
+        header=("grid", "model", "seeds", *(c for t in titles for c in (t, f"{t} (paper)"))),
+        groups=tuple(
+            tuple(
+                _overview_line(grid, paper, _competing(ours, grid, paper.name)) for paper in of_grid
+            )
+            for grid, of_grid in ((grid, paper_entries(grid)) for grid in PAPER_GRIDS)
+        ),
+        above="In the order of the paper's Rank. Means over seeds, the paper's of three and on its "
+        "own data.",
+        below=(f"+{SHORT}: trained with a smaller budget than the reference's.",),
+        names=2,
+        dispensable=("seeds",),
+    )
+
+
+def _overview_line(grid: str, paper: Entry, own: Entry | None) -> tuple[Cell, ...]:
+    numbers = [
+        text
+        for name in RANKED
+        for text in (
+            number(own.mean[name] if own else None),
+            number(paper.mean[name], decimals=PAPER_DECIMALS),
+        )
+    ]
+    name, seeds = (own.name, str(len(own.seeds))) if own else (paper.name, MISSING)
+    return tuple((text, False) for text in (grid, name, seeds, *numbers))
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -190,13 +227,18 @@ def _entries(rows: Sequence[Result]) -> dict[tuple[str, str], Entry]:
 
 def _pairs(grid: str, model: str, ours: Mapping[tuple[str, str], Entry]) -> Iterator[Pair]:
     """All that the paper prints for the model on the grid, with what we have beside it."""
-    own = ours.get((grid, model))
+    own = _competing(ours, grid, model)
     for paper in (entry for entry in paper_entries(grid) if entry.name == model):
         for name in SCORES:
             mean, std = paper.mean[name], paper.std[name]
             if mean is not None and std is not None:
                 values = (own.seeds, own.mean[name], own.std[name]) if own else ((), None, None)
                 yield Pair(grid, name, *values, mean, std)
+
+
+def _competing(ours: Mapping[tuple[str, str], Entry], grid: str, model: str) -> Entry | None:
+    """The model's entry, or where it has none that of a smaller budget."""
+    return ours.get((grid, model)) or ours.get((grid, f"{model}+{SHORT}"))
 
 
 def _ablations(rows: Iterable[Result], model: str) -> list[Ablation]:
