@@ -1,11 +1,13 @@
 """The page of all models names all of them, and all of their variants."""
 
+import json
 import re
 from pathlib import Path
 
 from powerphase.models.registry import MODELS, model_class
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "models.md").read_text()
 
 
@@ -26,3 +28,21 @@ def test_every_variant_is_named() -> None:
         for name, kind in kinds.items()
         if hasattr(kind, "config_type")
     }
+
+
+def test_costs_are_those_that_were_measured() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "measured" / "networks.json").read_text())
+    lines = [
+        f"| `{row['model']}` | {row['channels']:,} | {row['batch_size']} | {row['step_ms']:.1f} ms "
+        f"| {row['train_gib']:.1f} GiB | {1e3 * row['forecast_s']:.0f} ms |"
+        for row in rows
+    ]
+    shown = re.findall(r"^\| `.*\d ms \|$", PAGE, re.MULTILINE)
+    assert shown == lines
+    at = {(row["model"], row["batch_size"], row["channels"]): row for row in rows}
+    growth = at["timeprism", 100, 9532]["step_ms"] / at["timeprism", 100, 2000]["step_ms"]
+    words = " ".join(PAGE.split())
+    assert f"TimePrism's step takes {growth:.1f} times as long" in words
+    few, many = (at["tactis-2", 200, n] for n in (2000, 9532))
+    assert many["step_ms"] < 1.05 * few["step_ms"]
+    assert f"takes {many['forecast_s'] / few['forecast_s']:.1f} times as long. How" in words
