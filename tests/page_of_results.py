@@ -18,7 +18,7 @@ from powerphase.records.result import Result, read_results
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-FILE = ROOT / "docs" / "results.md"
+FILE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 PAGE = FILE.read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
 
@@ -86,4 +86,5 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(written(PAGE), encoding="utf-8")
+    for file in (FILE, README):
+        file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.grid.catalog import CATALOG
 from powerphase.records.result import read_result, read_results
 from powerphase.records.scores import SCORES
 from powerphase.report.leaderboard import leaderboard
+from tests.page_of_results import PART, written
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -75,17 +75,9 @@ def test_the_table_of_scores_is_that_of_the_package() -> None:
         assert row in README
 
 
-def test_the_bar_is_that_of_the_rows() -> None:
-    """CRPS of the references, of our forecaster and of the paper's, grid by grid."""
-    root = Path(__file__).parents[1] / "results"
-    models = ("last-week", "last-7-days", "climatology", "oracle", "factorforge", "powerforge")
-    for board in leaderboard(read_results([root])):
-        if board.edition == "opsd-r":
-            ours = {entry.name: entry.mean["crps"] for entry in board.entries}
-            papers = {entry.name: entry.mean["crps"] for entry in board.paper}
-            numbers = [*(ours.get(model) for model in models), papers["powerforge"]]
-            cells = " | ".join("–" if n is None else f"{n:.4f}" for n in numbers)
-            assert f"| {CATALOG[board.grid].title} | {cells} |" in README
+def test_the_table_of_the_rows_is_what_its_command_writes() -> None:
+    assert [part["command"].split()[0] for part in PART.finditer(README)] == ["table"]
+    assert written(README) == README, "write it anew with `make results`"
 
 
 def test_what_is_said_of_powerforge_s_fan_is_so() -> None:

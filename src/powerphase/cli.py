@@ -470,6 +470,25 @@ def leaderboard(
 
 
 @app.command()
+def table(
+    results: Results = None,
+    score: Annotated[str, typer.Option(help="Which; `powerphase info ROW` names all.")] = "crps",
+    paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+    format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
+) -> None:
+    """Show one score of all forecasters on all grids.
+
+    Example: `powerphase table results --score twcrps`
+    """
+    from powerphase.records.result import read_results
+    from powerphase.report.compact import compact
+    from powerphase.report.leaderboard import leaderboard as boards_of
+
+    boards = boards_of(read_results(results or [Path("results")]), paper)
+    show_sheets(format, lambda: compact(boards, score))
+
+
+@app.command()
 def compare(
     model: Annotated[str, typer.Argument(help="A model of the paper, or all of them.")],
     results: Results = None,

@@ -1,0 +1,73 @@
+"""One score of all on all grids: nothing is left out that competes, and nothing added."""
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from powerphase import cli
+from powerphase.errors import UnknownName
+from powerphase.records.result import Result
+from powerphase.report.compact import compact
+from powerphase.report.leaderboard import leaderboard
+from powerphase.report.sheet import MISSING
+from tests.records.rows import row
+
+
+def scored(crps: float, **changes: Any) -> Result:
+    """A row on the real signals with this CRPS in every type and window."""
+    like = row(**{"edition": "opsd-r"} | changes)
+    like.scores["crps"] = crps
+    like.by_window["crps"] = [crps] * len(like.windows)
+    for kind in like.by_type.values():
+        kind["crps"] = crps
+    return like
+
+
+ROWS = (
+    scored(0.5, grid="activsg500", model="powerforge", variant=None),
+    scored(0.25, grid="activsg500", model="ets", variant=None),
+    scored(0.125, grid="activsg500", model="oracle", variant=None),
+    scored(0.75, grid="activsg500", model="deepar", variant="short"),
+    scored(0.0625, grid="activsg500", model="powerforge", variant="no-anchor"),
+    scored(0.5, grid="pegase1354", model="climatology", variant=None),
+    scored(0.375, grid="pegase1354", model="powerforge", variant=None),
+)
+
+
+def lines(paper: bool = False) -> list[list[tuple[str, bool]]]:
+    (sheet,) = compact(leaderboard(ROWS, paper))
+    assert sheet.header == ("model", "activsg500", "pegase1354")
+    return [list(line) for group in sheet.groups for line in group]
+
+
+def test_lines_are_in_the_order_of_the_first_grid_then_of_the_next_and_the_oracle_is_last() -> None:
+    assert [line[0][0] for line in lines()] == [
+        *("ets", "powerforge", "deepar+short", "climatology (reference)", "oracle (reference)")
+    ]
+
+
+def test_cells_are_the_means_and_the_best_that_competes_stands_out() -> None:
+    cells = {line[0][0]: line[1:] for line in lines()}
+    assert cells["ets"] == [("0.2500", True), (MISSING, False)]
+    assert cells["powerforge"] == [("0.5000", False), ("0.3750", True)]
+    assert cells["oracle (reference)"] == [("0.1250", False), (MISSING, False)]
+
+
+def test_the_paper_s_rows_are_apart_and_as_printed() -> None:
+    cells = {line[0][0]: [text for text, _ in line[1:]] for line in lines(paper=True)}
+    assert cells["powerforge (paper)"] == ["0.0030", "0.0040"]
+
+
+def test_editions_have_tables_of_their_own_and_scores_must_be_known() -> None:
+    other = scored(0.5, grid="activsg500", model="ets", variant=None, edition="synthetic")
+    found = compact(leaderboard([*ROWS, other], paper=False))
+    assert [sheet.title for sheet in found] == ["CRPS, edition opsd-r", "CRPS, edition synthetic"]
+    with pytest.raises(UnknownName, match="crps"):
+        compact(leaderboard(ROWS), "crsp")
+
+
+def test_the_command_shows_it() -> None:
+    done = CliRunner().invoke(cli.app, ["table", "results", "--score", "twcrps"])
+    assert done.exit_code == 0, done.output
+    assert "twCRPS, edition opsd-r" in done.output
