@@ -1,0 +1,250 @@
+"""Kernels of the noise network's loss: a block, its slopes, and those of any convolution.
+
+A program has some tiles of columns, one after the other, each within a row: so all columns of a
+tile have one diffusion step, and nothing of another row is read. Slopes of weights are added up
+over its tiles; the sums of all programs are added afterwards, in their order.
+"""
+
+from typing import no_type_check
+
+from powerphase.models.kernels.toolkit import constexpr, jit, tanh, tl
+from powerphase.models.timegrad.denoiser import SLOPE
+
+__all__ = ["block_backward", "block_forward", "filter_backward"]
+
+LEAK = constexpr(SLOPE)
+HALF = constexpr(0.7071067811865476)
+"""The root of it: what a block changes is added, over √2."""
+
+
+@jit
+@no_type_check
+def _found(tile, n_rows, length, tiles, COLUMNS: constexpr):
+    """Row of a tile, where it begins, the tile's places in it, and which of these there are."""
+    row = tile // tiles
+    place = (tile % tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    return row, row * length, place, (place < length) & (row < n_rows)
+
+
+@jit
+@no_type_check
+def _shifted(values, begin, place, there, length, n_columns, AHEAD: constexpr, N: constexpr,
+             TAPS: constexpr, PADDED: constexpr, DILATION: constexpr):  # fmt: skip
+    """N numbers of each tap's column, tap by tap, and which of them are in the row."""
+    source = tl.arange(0, PADDED)
+    shift = (source // N - TAPS // 2) * DILATION * AHEAD
+    at = place[None, :] + shift[:, None]
+    known = (source < TAPS * N)[:, None] & there[None, :] & (at >= 0) & (at < length)
+    where = (source % N)[:, None] * n_columns + begin + at
+    return tl.load(values + where, known, 0.0), known
+
+
+@jit
+@no_type_check
+def _told(features, added, begin, place, there, length, n_columns, N: constexpr, FAN: constexpr,
+          DILATION: constexpr):  # fmt: skip
+    """All that a column's convolution reads: features, and what the diffusion step adds."""
+    value, known = _shifted(
+        features, begin, place, there, length, n_columns, 1, N, 3, FAN, DILATION
+    )
+    source = tl.arange(0, FAN)
+    more = tl.load(added + source % N, source < 3 * N, 0.0)
+    return tl.where(known, value + more[:, None], 0.0)
+
+
+@jit
+@no_type_check
+def _taps(weight, first, N: constexpr, LANES: constexpr, FAN: constexpr):
+    """N rows of a convolution from the first on, as the matrix for `_told`."""
+    lane, source = tl.arange(0, LANES)[:, None], tl.arange(0, FAN)[None, :]
+    at = ((first + lane) * N + source % N) * 3 + source // N
+    return tl.load(weight + at, (lane < N) & (source < 3 * N), 0.0)
+
+
+@jit
+@no_type_check
+def _square(weight, first, N: constexpr, LANES: constexpr):
+    """N rows of a matrix from the first on."""
+    lane, source = tl.arange(0, LANES)[:, None], tl.arange(0, LANES)[None, :]
+    return tl.load(weight + (first + lane) * N + source, (lane < N) & (source < N), 0.0)
+
+
+@jit
+@no_type_check
+def _some(vector, first, N: constexpr, LANES: constexpr):
+    """N numbers from the first on, as a column."""
+    lane = tl.arange(0, LANES)
+    return tl.load(vector + first + lane, lane < N, 0.0)[:, None]
+
+
+@jit
+@no_type_check
+def _leaned(values, told):
+    """Values times the slope of a rectifier, where it was given what has the sign of the others."""
+    return tl.where(told > 0, values, LEAK * values)
+
+
+@jit
+@no_type_check
+def block_forward(
+    features, conditioner, added, added_row, collected, made,
+    n_rows, length, tiles, EACH: constexpr,
+    mix, mix_bias, told, told_bias, leave, leave_bias,
+    N: constexpr, LANES: constexpr, FAN: constexpr, DILATION: constexpr,
+    FIRST: constexpr, LAST: constexpr, COLUMNS: constexpr, PRECISION: constexpr,
+):  # fmt: skip
+    """The features after a block, which the last need not make; adds to what is collected."""
+    lane, n_columns = tl.arange(0, LANES), n_rows * length
+    gate_taps, content_taps = _taps(mix, 0, N, LANES, FAN), _taps(mix, N, N, LANES, FAN)
+    to_change, to_skip = _square(leave, 0, N, LANES), _square(leave, N, N, LANES)
+    gate_bias = _some(mix_bias, 0, N, LANES) + _some(told_bias, 0, N, LANES)
+    content_bias = _some(mix_bias, N, N, LANES) + _some(told_bias, N, N, LANES)
+    gate_told, content_told = _some(told, 0, N, LANES), _some(told, N, N, LANES)
+    change_bias, skip_bias = _some(leave_bias, 0, N, LANES), _some(leave_bias, N, N, LANES)
+    for number in range(EACH):
+        row, begin, place, there = _found(
+            tl.program_id(0) * EACH + number, n_rows, length, tiles, COLUMNS
+        )
+        seen = _told(features, added + tl.where(row < n_rows, row, 0) * added_row, begin, place,
+                     there, length, n_columns, N, FAN, DILATION)  # fmt: skip
+        beside = tl.load(conditioner + begin + place, there, 0.0)[None, :]
+        gate = tl.dot(gate_taps, seen, input_precision=PRECISION)
+        content = tl.dot(content_taps, seen, input_precision=PRECISION)
+        turned, _ = tanh(content + content_bias + content_told * beside)
+        gated = turned / (1 + tl.exp(-(gate + gate_bias + gate_told * beside)))
+        at = lane[:, None] * n_columns + begin + place[None, :]
+        here = (lane < N)[:, None] & there[None, :]
+        skipped = tl.dot(to_skip, gated, input_precision=PRECISION) + skip_bias
+        skipped = _leaned(skipped, skipped)
+        if not FIRST:
+            skipped += tl.load(collected + at, here, 0.0)
+        tl.store(collected + at, skipped, here)
+        if not LAST:
+            change = tl.dot(to_change, gated, input_precision=PRECISION) + change_bias
+            change = _leaned(change, change)
+            tl.store(made + at, (tl.load(features + at, here, 0.0) + change) * HALF, here)
+
+
+@jit
+@no_type_check
+def block_backward(
+    features, conditioner, added, added_row, of_made, of_collected, of_mixed, of_conditioner,
+    of_leave, of_told, parts_row,
+    n_rows, length, tiles, EACH: constexpr,
+    mix, mix_bias, told, told_bias, leave, leave_bias,
+    N: constexpr, LANES: constexpr, FAN: constexpr, DILATION: constexpr,
+    LAST: constexpr, COLUMNS: constexpr, PRECISION: constexpr,
+):  # fmt: skip
+    """Slopes of what a convolution has made for a block, and of all that comes after.
+
+    The slopes of the convolution itself are `filter_backward`'s.
+    """
+    lane, n_columns = tl.arange(0, LANES), n_rows * length
+    gate_taps, content_taps = _taps(mix, 0, N, LANES, FAN), _taps(mix, N, N, LANES, FAN)
+    to_change, to_skip = _square(leave, 0, N, LANES), _square(leave, N, N, LANES)
+    gate_bias = _some(mix_bias, 0, N, LANES) + _some(told_bias, 0, N, LANES)
+    content_bias = _some(mix_bias, N, N, LANES) + _some(told_bias, N, N, LANES)
+    gate_told, content_told = _some(told, 0, N, LANES), _some(told, N, N, LANES)
+    change_bias, skip_bias = _some(leave_bias, 0, N, LANES), _some(leave_bias, N, N, LANES)
+    kind: constexpr = features.dtype.element_ty
+    change_sum, skip_sum = tl.zeros([LANES, LANES], kind), tl.zeros([LANES, LANES], kind)
+    change_total, skip_total = tl.zeros([LANES], kind), tl.zeros([LANES], kind)
+    gate_sum, content_sum = tl.zeros([LANES], kind), tl.zeros([LANES], kind)
+    for number in range(EACH):
+        row, begin, place, there = _found(
+            tl.program_id(0) * EACH + number, n_rows, length, tiles, COLUMNS
+        )
+        seen = _told(features, added + tl.where(row < n_rows, row, 0) * added_row, begin, place,
+                     there, length, n_columns, N, FAN, DILATION)  # fmt: skip
+        beside = tl.load(conditioner + begin + place, there, 0.0)
+        gate = tl.dot(gate_taps, seen, input_precision=PRECISION)
+        content = tl.dot(content_taps, seen, input_precision=PRECISION)
+        turned, steep = tanh(content + content_bias + content_told * beside[None, :])
+        opened = 1 / (1 + tl.exp(-(gate + gate_bias + gate_told * beside[None, :])))
+        gated = turned * opened
+        at = lane[:, None] * n_columns + begin + place[None, :]
+        here = (lane < N)[:, None] & there[None, :]
+        skipped = tl.dot(to_skip, gated, input_precision=PRECISION) + skip_bias
+        of_skipped = _leaned(tl.load(of_collected + at, here, 0.0), skipped)
+        of_gated = tl.dot(tl.trans(to_skip), of_skipped, input_precision=PRECISION)
+        skip_sum += tl.dot(of_skipped, tl.trans(gated), input_precision=PRECISION)
+        skip_total += tl.sum(of_skipped, 1)
+        if not LAST:
+            change = tl.dot(to_change, gated, input_precision=PRECISION) + change_bias
+            of_change = _leaned(tl.load(of_made + at, here, 0.0) * HALF, change)
+            of_gated += tl.dot(tl.trans(to_change), of_change, input_precision=PRECISION)
+            change_sum += tl.dot(of_change, tl.trans(gated), input_precision=PRECISION)
+            change_total += tl.sum(of_change, 1)
+        of_content = of_gated * opened * steep
+        of_gate = of_gated * gated * (1 - opened)
+        tl.store(of_mixed + at, of_gate, here)
+        tl.store(of_mixed + N * n_columns + at, of_content, here)
+        gate_sum += tl.sum(of_gate * beside[None, :], 1)
+        content_sum += tl.sum(of_content * beside[None, :], 1)
+        of_beside = tl.sum(of_gate * gate_told + of_content * content_told, 0)
+        if not LAST:
+            of_beside += tl.load(of_conditioner + begin + place, there, 0.0)
+        tl.store(of_conditioner + begin + place, of_beside, there)
+    mine = tl.program_id(0) * parts_row
+    real, source = lane < N, tl.arange(0, LANES)
+    pairs, both = lane[:, None] * N + source[None, :], real[:, None] & (source < N)[None, :]
+    tl.store(of_leave + mine + pairs, change_sum, both)
+    tl.store(of_leave + mine + N * N + pairs, skip_sum, both)
+    tl.store(of_leave + mine + 2 * N * N + lane, change_total, real)
+    tl.store(of_leave + mine + 2 * N * N + N + lane, skip_total, real)
+    tl.store(of_told + mine + lane, gate_sum, real)
+    tl.store(of_told + mine + N + lane, content_sum, real)
+
+
+@jit
+@no_type_check
+def filter_backward(
+    slope, features, added, added_row, of_features, of_added, of_added_tile, of_filter, parts_row,
+    n_rows, length, tiles, EACH: constexpr, weight,
+    FACTOR: constexpr, N_IN: constexpr, N_OUT: constexpr, INS: constexpr, OUTS: constexpr,
+    TAPS: constexpr, DILATION: constexpr, TOLD: constexpr, RESIDUAL: constexpr,
+    RECTIFIED: constexpr, NEEDED: constexpr, COLUMNS: constexpr, PRECISION: constexpr,
+):  # fmt: skip
+    """Slopes of a convolution, its weight and its bias, from those of what it has made.
+
+    It was made of features times FACTOR and, where TOLD, what the row's diffusion step adds. Where
+    RESIDUAL, features had another use: their place has √2 times its slope. Where RECTIFIED, they
+    come from a rectifier, and its slope is taken too. Where not NEEDED, weight and bias are all.
+    """
+    n_columns = n_rows * length
+    lane, source = tl.arange(0, INS), tl.arange(0, OUTS)
+    real, sent = lane < N_IN, source < TAPS * N_OUT
+    spot = ((source % N_OUT)[None, :] * N_IN + lane[:, None]) * TAPS + (source // N_OUT)[None, :]
+    pairs = real[:, None] & sent[None, :]
+    matrix = tl.load(weight + spot, pairs, 0.0)
+    kind: constexpr = features.dtype.element_ty
+    total, sums = tl.zeros([OUTS], kind), tl.zeros([INS, OUTS], kind)
+    for number in range(EACH):
+        tile = tl.program_id(0) * EACH + number
+        row, begin, place, there = _found(tile, n_rows, length, tiles, COLUMNS)
+        slopes, _ = _shifted(
+            slope, begin, place, there, length, n_columns, -1, N_OUT, TAPS, OUTS, DILATION
+        )
+        at = lane[:, None] * n_columns + begin + place[None, :]
+        here = real[:, None] & there[None, :]
+        value = tl.load(features + at, here, 0.0)
+        seen = value * FACTOR
+        if TOLD:
+            from_step = tl.load(added + row * added_row + lane, real & (row < n_rows), 0.0)
+            seen = tl.where(here, seen + from_step[:, None], 0.0)
+        total += tl.sum(slopes, 1)
+        sums += tl.dot(seen, tl.trans(slopes), input_precision=PRECISION)
+        if NEEDED:
+            found = tl.dot(matrix, slopes, input_precision=PRECISION) * FACTOR
+            if TOLD:
+                mine = tl.sum(tl.where(here, found, 0.0), 1)
+                tl.store(of_added + tile * of_added_tile + lane, mine, real & (row < n_rows))
+            if RESIDUAL:
+                found += tl.load(of_features + at, here, 0.0) * HALF
+            if RECTIFIED:
+                found = _leaned(found, value)
+            tl.store(of_features + at, found, here)
+    mine = tl.program_id(0) * parts_row
+    tl.store(of_filter + mine + spot, sums, pairs)
+    middle = sent & (source // N_OUT == TAPS // 2)
+    tl.store(of_filter + mine + TAPS * N_IN * N_OUT + source % N_OUT, total, middle)
