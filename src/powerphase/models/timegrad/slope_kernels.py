@@ -148,8 +148,8 @@ def block_backward(
     change_bias, skip_bias = _some(leave_bias, 0, N, LANES), _some(leave_bias, N, N, LANES)
     kind: constexpr = features.dtype.element_ty
     change_sum, skip_sum = tl.zeros([LANES, LANES], kind), tl.zeros([LANES, LANES], kind)
-    change_total, skip_total = tl.zeros([LANES], kind), tl.zeros([LANES], kind)
-    gate_sum, content_sum = tl.zeros([LANES], kind), tl.zeros([LANES], kind)
+    change_all, skip_all = tl.zeros([LANES, COLUMNS], kind), tl.zeros([LANES, COLUMNS], kind)
+    gate_all, content_all = tl.zeros([LANES, COLUMNS], kind), tl.zeros([LANES, COLUMNS], kind)
     for number in range(EACH):
         row, begin, place, there = _found(
             tl.program_id(0) * EACH + number, n_rows, length, tiles, COLUMNS
@@ -167,20 +167,23 @@ def block_backward(
         skipped = tl.dot(to_skip, gated, input_precision=PRECISION) + skip_bias
         of_skipped = _leaned(tl.load(of_collected + at, here, 0.0), skipped)
         of_gated = tl.dot(tl.trans(to_skip), of_skipped, input_precision=PRECISION)
-        skip_sum += tl.dot(of_skipped, tl.trans(gated), input_precision=PRECISION)
-        skip_total += tl.sum(of_skipped, 1)
+        skip_all += of_skipped
         if not LAST:
             change = tl.dot(to_change, gated, input_precision=PRECISION) + change_bias
             of_change = _leaned(tl.load(of_made + at, here, 0.0) * HALF, change)
             of_gated += tl.dot(tl.trans(to_change), of_change, input_precision=PRECISION)
-            change_sum += tl.dot(of_change, tl.trans(gated), input_precision=PRECISION)
-            change_total += tl.sum(of_change, 1)
+            change_all += of_change
+        # A branch, since Triton would divide all products of one among warps as it does the last.
+        if row < n_rows:
+            skip_sum += tl.dot(of_skipped, tl.trans(gated), input_precision=PRECISION)
+            if not LAST:
+                change_sum += tl.dot(of_change, tl.trans(gated), input_precision=PRECISION)
         of_content = of_gated * opened * steep
         of_gate = of_gated * gated * (1 - opened)
         tl.store(of_mixed + at, of_gate, here)
         tl.store(of_mixed + N * n_columns + at, of_content, here)
-        gate_sum += tl.sum(of_gate * beside[None, :], 1)
-        content_sum += tl.sum(of_content * beside[None, :], 1)
+        gate_all += of_gate * beside[None, :]
+        content_all += of_content * beside[None, :]
         of_beside = tl.sum(of_gate * gate_told + of_content * content_told, 0)
         if not LAST:
             of_beside += tl.load(of_conditioner + begin + place, there, 0.0)
@@ -190,10 +193,10 @@ def block_backward(
     pairs, both = lane[:, None] * N + source[None, :], real[:, None] & (source < N)[None, :]
     tl.store(of_leave + mine + pairs, change_sum, both)
     tl.store(of_leave + mine + N * N + pairs, skip_sum, both)
-    tl.store(of_leave + mine + 2 * N * N + lane, change_total, real)
-    tl.store(of_leave + mine + 2 * N * N + N + lane, skip_total, real)
-    tl.store(of_told + mine + lane, gate_sum, real)
-    tl.store(of_told + mine + N + lane, content_sum, real)
+    tl.store(of_leave + mine + 2 * N * N + lane, tl.sum(change_all, 1), real)
+    tl.store(of_leave + mine + 2 * N * N + N + lane, tl.sum(skip_all, 1), real)
+    tl.store(of_told + mine + lane, tl.sum(gate_all, 1), real)
+    tl.store(of_told + mine + N + lane, tl.sum(content_all, 1), real)
 
 
 @jit
@@ -202,7 +205,7 @@ def filter_backward(
     slope, features, added, added_row, of_features, of_added, of_added_tile, of_filter, parts_row,
     n_rows, length, tiles, EACH: constexpr, weight,
     FACTOR: constexpr, N_IN: constexpr, N_OUT: constexpr, INS: constexpr, OUTS: constexpr,
-    TAPS: constexpr, DILATION: constexpr, TOLD: constexpr, RESIDUAL: constexpr,
+    WIDE: constexpr, TAPS: constexpr, DILATION: constexpr, TOLD: constexpr, RESIDUAL: constexpr,
     RECTIFIED: constexpr, NEEDED: constexpr, COLUMNS: constexpr, PRECISION: constexpr,
 ):  # fmt: skip
     """Slopes of a convolution, its weight and its bias, from those of what it has made.
@@ -218,7 +221,8 @@ def filter_backward(
     pairs = real[:, None] & sent[None, :]
     matrix = tl.load(weight + spot, pairs, 0.0)
     kind: constexpr = features.dtype.element_ty
-    total, sums = tl.zeros([OUTS], kind), tl.zeros([INS, OUTS], kind)
+    total, sums = tl.zeros([WIDE, COLUMNS], kind), tl.zeros([INS, OUTS], kind)
+    made = tl.arange(0, WIDE)
     for number in range(EACH):
         tile = tl.program_id(0) * EACH + number
         row, begin, place, there = _found(tile, n_rows, length, tiles, COLUMNS)
@@ -232,7 +236,8 @@ def filter_backward(
         if TOLD:
             from_step = tl.load(added + row * added_row + lane, real & (row < n_rows), 0.0)
             seen = tl.where(here, seen + from_step[:, None], 0.0)
-        total += tl.sum(slopes, 1)
+        own = made[:, None] * n_columns + begin + place[None, :]
+        total += tl.load(slope + own, (made < N_OUT)[:, None] & there[None, :], 0.0)
         sums += tl.dot(seen, tl.trans(slopes), input_precision=PRECISION)
         if NEEDED:
             found = tl.dot(matrix, slopes, input_precision=PRECISION) * FACTOR
@@ -246,5 +251,4 @@ def filter_backward(
             tl.store(of_features + at, found, here)
     mine = tl.program_id(0) * parts_row
     tl.store(of_filter + mine + spot, sums, pairs)
-    middle = sent & (source // N_OUT == TAPS // 2)
-    tl.store(of_filter + mine + TAPS * N_IN * N_OUT + source % N_OUT, total, middle)
+    tl.store(of_filter + mine + TAPS * N_IN * N_OUT + made, tl.sum(total, 1), made < N_OUT)

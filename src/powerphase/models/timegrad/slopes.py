@@ -177,6 +177,7 @@ def _back(
         N_OUT=n_out,
         INS=_padded(n_in),
         OUTS=_padded(taps * n_out),
+        WIDE=_padded(n_out),
         TAPS=taps,
         DILATION=layer.dilation,
         TOLD=told is not None,
