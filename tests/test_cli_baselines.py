@@ -97,6 +97,6 @@ def test_ets_can_be_kept(sixty_days: Store, tmp_path: Path) -> None:
 
 def test_a_backend_is_refused_where_there_is_none(sixty_days: Store, tmp_path: Path) -> None:
     options = ["--data", str(sixty_days.path), "--backend", "torch", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(cli.app, ["train", "deepar", *options])
-    assert "--backend: deepar has nothing of the kind to choose" in str(done.exception)
+    done = CliRunner().invoke(cli.app, ["train", "timemcl", *options])
+    assert "--backend: timemcl has nothing of the kind to choose" in str(done.exception)
     assert not (tmp_path / "run").exists()

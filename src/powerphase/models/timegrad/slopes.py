@@ -1,4 +1,4 @@
-"""A piece's loss and its slopes by kernels: one for each layer on the way there, two on the way back.
+"""A piece's loss and its slopes by kernels: one for a layer on the way there, two on the way back.
 
 What is kept of a piece are the features before each block, eight numbers of a channel. All else is
 made from them again where it is needed, and never leaves the multiprocessor but for the slopes.
@@ -133,8 +133,8 @@ def _slopes(there: _Pass, slope: Float[Tensor, "1 N"]) -> list[Tensor]:
     of_beside, of_features = torch.empty_like(there.beside), torch.empty_like(there.hidden)
     of_mixed = torch.cat([of_features, of_features])
     _back(there, denoiser.leave, parts, slope, there.hidden, of_features, RECTIFIED=True)
-    of_collected, collected = torch.empty_like(of_features), there.collected
-    to = (of_features, collected, of_collected)
+    of_collected = there.hidden  # which nobody asks for from here on
+    to = (of_features, there.collected, of_collected)
     _back(there, denoiser.collect, parts, *to, FACTOR=there.factor)
     for number, block in reversed(list(enumerate(blocks))):
         last = number == len(blocks) - 1
@@ -151,7 +151,7 @@ def _slopes(there: _Pass, slope: Float[Tensor, "1 N"]) -> list[Tensor]:
         _back(there, block.mix, parts, *to, told, RESIDUAL=not last, RECTIFIED=number == 0)
     noisy = there.piece.noisy.reshape(1, -1)
     _back(there, denoiser.enter, parts, of_features, noisy, noisy, NEEDED=False)
-    same = {id(block.told.bias): block.mix.bias for block in blocks}
+    same: dict[int, Tensor] = {id(block.told.bias): block.mix.bias for block in blocks}
     return [of_beside, of_step.sum(1), *parts.added(same)]
 
 
