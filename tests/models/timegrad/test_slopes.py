@@ -187,11 +187,12 @@ class Alive(TorchDispatchMode):
 def test_what_kernels_keep_of_a_piece_is_in_its_estimate() -> None:
     config, n_programs = TimeGradConfig(blocks=2), 3
     denoiser = denoiser_of(8, blocks=2).to(DEVICE)
-    piece = piece_of(denoiser, n_programs, COLUMNS - 2 * denoiser.halo)
+    n_columns = slopes_module.BLOCK_COLUMNS * slopes_module.groups(config.width)
+    piece = piece_of(denoiser, n_programs, n_columns - 2 * denoiser.halo)
     with Alive([*denoiser.parameters(), *piece]) as alive:
         fast_slopes(denoiser, piece, 0.1)
     # Beside the sums of programs there is their sum, and beside all else what is given.
-    parts = _parts(config) * (n_programs + 1) / slopes_module.PROGRAMS
+    parts = _parts(config) * (n_programs + 0.5) / slopes_module.PROGRAMS
     wide = (KERNELS.of_block * config.blocks + KERNELS.more) * 2 * config.width
     estimate = (wide - 2) * piece.noisy.numel() + parts
     assert 0.8 * estimate < alive.most / 8 <= estimate

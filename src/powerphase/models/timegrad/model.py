@@ -11,7 +11,7 @@ from powerphase.models.recurrent.model import RecurrentModel
 from powerphase.models.run import Place
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.network import TimeGradNetwork
-from powerphase.models.timegrad.slopes import PROGRAMS
+from powerphase.models.timegrad.slopes import PROGRAMS, groups
 from powerphase.models.timegrad.tiles import piece_kind, piece_size
 
 # Fitted on a CPU. The first to trainings of 2,000 and 5,416 channels with 4 to 64 windows of 200
@@ -74,4 +74,5 @@ class TimeGrad(RecurrentModel):
 
 def _parts(config: TimeGradConfig) -> int:
     """Numbers in the programs' sums, at most: the ends of the network have less than a block."""
-    return PROGRAMS * 8 * config.width * (config.width + 1) * (config.blocks + 1)
+    programs = PROGRAMS * groups(config.width)
+    return programs * 8 * config.width * (config.width + 1) * (config.blocks + 1)

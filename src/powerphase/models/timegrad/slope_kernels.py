@@ -3,6 +3,10 @@
 A program has some tiles of columns, one after the other, each within a row: so all columns of a
 tile have one diffusion step, and nothing of another row is read. Slopes of weights are added up
 over its tiles; the sums of all programs are added afterwards, in their order.
+
+Tensor cores multiply matrices of 16 rows, and a column has eight features. So a block's tiles are
+two groups of columns, or more, whose features are rows of one matrix; weights are then a matrix
+with a block for each group.
 """
 
 from typing import no_type_check
@@ -41,40 +45,42 @@ def _shifted(values, begin, place, there, length, n_columns, AHEAD: constexpr, N
 
 @jit
 @no_type_check
-def _told(features, added, begin, place, there, length, n_columns, N: constexpr, FAN: constexpr,
-          DILATION: constexpr):  # fmt: skip
+def _told(features, added, begin, place, exists, length, n_columns, N: constexpr,
+          GROUPS: constexpr, FAN: constexpr, DILATION: constexpr, COLUMNS: constexpr):  # fmt: skip
     """All that a column's convolution reads: features, and what the diffusion step adds."""
-    value, known = _shifted(
-        features, begin, place, there, length, n_columns, 1, N, 3, FAN, DILATION
-    )
-    source = tl.arange(0, FAN)
-    more = tl.load(added + source % N, source < 3 * N, 0.0)
-    return tl.where(known, value + more[:, None], 0.0)
+    source = tl.arange(0, GROUPS * FAN)
+    tap, feature = source % FAN // N, source % FAN % N
+    at = place[None, :] + (source // FAN * COLUMNS + (tap - 1) * DILATION)[:, None]
+    known = (tap < 3)[:, None] & exists & (at >= 0) & (at < length)
+    value = tl.load(features + feature[:, None] * n_columns + begin + at, known, 0.0)
+    return tl.where(known, value + tl.load(added + feature, tap < 3, 0.0)[:, None], 0.0)
 
 
 @jit
 @no_type_check
-def _taps(weight, first, N: constexpr, LANES: constexpr, FAN: constexpr):
+def _taps(weight, first, N: constexpr, SPAN: constexpr, GROUPS: constexpr, FAN: constexpr):
     """N rows of a convolution from the first on, as the matrix for `_told`."""
-    lane, source = tl.arange(0, LANES)[:, None], tl.arange(0, FAN)[None, :]
-    at = ((first + lane) * N + source % N) * 3 + source // N
-    return tl.load(weight + at, (lane < N) & (source < 3 * N), 0.0)
+    lane, source = tl.arange(0, GROUPS * SPAN)[:, None], tl.arange(0, GROUPS * FAN)[None, :]
+    tap, feature = source % FAN // N, source % FAN % N
+    real = (lane // SPAN == source // FAN) & (lane % SPAN < N) & (tap < 3)
+    return tl.load(weight + ((first + lane % SPAN) * N + feature) * 3 + tap, real, 0.0)
 
 
 @jit
 @no_type_check
-def _square(weight, first, N: constexpr, LANES: constexpr):
-    """N rows of a matrix from the first on."""
-    lane, source = tl.arange(0, LANES)[:, None], tl.arange(0, LANES)[None, :]
-    return tl.load(weight + (first + lane) * N + source, (lane < N) & (source < N), 0.0)
+def _pairs(N: constexpr, SPAN: constexpr, GROUPS: constexpr):
+    """Where a matrix of N rows has what one lane has from another, and which of these there are."""
+    lane, source = tl.arange(0, GROUPS * SPAN)[:, None], tl.arange(0, GROUPS * SPAN)[None, :]
+    real = (lane // SPAN == source // SPAN) & (lane % SPAN < N) & (source % SPAN < N)
+    return lane % SPAN * N + source % SPAN, real
 
 
 @jit
 @no_type_check
-def _some(vector, first, N: constexpr, LANES: constexpr):
+def _some(vector, first, N: constexpr, SPAN: constexpr, GROUPS: constexpr):
     """N numbers from the first on, as a column."""
-    lane = tl.arange(0, LANES)
-    return tl.load(vector + first + lane, lane < N, 0.0)[:, None]
+    feature = tl.arange(0, GROUPS * SPAN) % SPAN
+    return tl.load(vector + first + feature, feature < N, 0.0)[:, None]
 
 
 @jit
@@ -90,30 +96,37 @@ def block_forward(
     features, conditioner, added, added_row, collected, made,
     n_rows, length, tiles, EACH: constexpr,
     mix, mix_bias, told, told_bias, leave, leave_bias,
-    N: constexpr, LANES: constexpr, FAN: constexpr, DILATION: constexpr,
+    N: constexpr, SPAN: constexpr, GROUPS: constexpr, FAN: constexpr, DILATION: constexpr,
     FIRST: constexpr, LAST: constexpr, COLUMNS: constexpr, PRECISION: constexpr,
 ):  # fmt: skip
     """The features after a block, which the last need not make; adds to what is collected."""
-    lane, n_columns = tl.arange(0, LANES), n_rows * length
-    gate_taps, content_taps = _taps(mix, 0, N, LANES, FAN), _taps(mix, N, N, LANES, FAN)
-    to_change, to_skip = _square(leave, 0, N, LANES), _square(leave, N, N, LANES)
-    gate_bias = _some(mix_bias, 0, N, LANES) + _some(told_bias, 0, N, LANES)
-    content_bias = _some(mix_bias, N, N, LANES) + _some(told_bias, N, N, LANES)
-    gate_told, content_told = _some(told, 0, N, LANES), _some(told, N, N, LANES)
-    change_bias, skip_bias = _some(leave_bias, 0, N, LANES), _some(leave_bias, N, N, LANES)
+    LANES: constexpr = GROUPS * SPAN
+    group, feature = tl.arange(0, LANES) // SPAN, tl.arange(0, LANES) % SPAN
+    n_columns = n_rows * length
+    pairs, both = _pairs(N, SPAN, GROUPS)
+    gate_taps = _taps(mix, 0, N, SPAN, GROUPS, FAN)
+    content_taps = _taps(mix, N, N, SPAN, GROUPS, FAN)
+    to_change = tl.load(leave + pairs, both, 0.0)
+    to_skip = tl.load(leave + N * N + pairs, both, 0.0)
+    gate_bias = _some(mix_bias, 0, N, SPAN, GROUPS) + _some(told_bias, 0, N, SPAN, GROUPS)
+    content_bias = _some(mix_bias, N, N, SPAN, GROUPS) + _some(told_bias, N, N, SPAN, GROUPS)
+    gate_told, content_told = _some(told, 0, N, SPAN, GROUPS), _some(told, N, N, SPAN, GROUPS)
+    change_bias = _some(leave_bias, 0, N, SPAN, GROUPS)
+    skip_bias = _some(leave_bias, N, N, SPAN, GROUPS)
     for number in range(EACH):
-        row, begin, place, there = _found(
-            tl.program_id(0) * EACH + number, n_rows, length, tiles, COLUMNS
-        )
-        seen = _told(features, added + tl.where(row < n_rows, row, 0) * added_row, begin, place,
-                     there, length, n_columns, N, FAN, DILATION)  # fmt: skip
-        beside = tl.load(conditioner + begin + place, there, 0.0)[None, :]
+        tile = tl.program_id(0) * EACH + number
+        row, exists = tile // tiles, tile // tiles < n_rows
+        begin, place = row * length, tile % tiles * GROUPS * COLUMNS + tl.arange(0, COLUMNS)
+        seen = _told(features, added + tl.where(exists, row, 0) * added_row, begin, place, exists,
+                     length, n_columns, N, GROUPS, FAN, DILATION, COLUMNS)  # fmt: skip
+        spot = place[None, :] + group[:, None] * COLUMNS
+        there = (spot < length) & exists
+        at, here = feature[:, None] * n_columns + begin + spot, (feature < N)[:, None] & there
+        beside = tl.load(conditioner + begin + spot, there, 0.0)
         gate = tl.dot(gate_taps, seen, input_precision=PRECISION)
         content = tl.dot(content_taps, seen, input_precision=PRECISION)
         turned, _ = tanh(content + content_bias + content_told * beside)
         gated = turned / (1 + tl.exp(-(gate + gate_bias + gate_told * beside)))
-        at = lane[:, None] * n_columns + begin + place[None, :]
-        here = (lane < N)[:, None] & there[None, :]
         skipped = tl.dot(to_skip, gated, input_precision=PRECISION) + skip_bias
         skipped = _leaned(skipped, skipped)
         if not FIRST:
@@ -132,38 +145,45 @@ def block_backward(
     of_leave, of_told, parts_row,
     n_rows, length, tiles, EACH: constexpr,
     mix, mix_bias, told, told_bias, leave, leave_bias,
-    N: constexpr, LANES: constexpr, FAN: constexpr, DILATION: constexpr,
+    N: constexpr, SPAN: constexpr, GROUPS: constexpr, FAN: constexpr, DILATION: constexpr,
     LAST: constexpr, COLUMNS: constexpr, PRECISION: constexpr,
 ):  # fmt: skip
     """Slopes of what a convolution has made for a block, and of all that comes after.
 
     The slopes of the convolution itself are `filter_backward`'s.
     """
-    lane, n_columns = tl.arange(0, LANES), n_rows * length
-    gate_taps, content_taps = _taps(mix, 0, N, LANES, FAN), _taps(mix, N, N, LANES, FAN)
-    to_change, to_skip = _square(leave, 0, N, LANES), _square(leave, N, N, LANES)
-    gate_bias = _some(mix_bias, 0, N, LANES) + _some(told_bias, 0, N, LANES)
-    content_bias = _some(mix_bias, N, N, LANES) + _some(told_bias, N, N, LANES)
-    gate_told, content_told = _some(told, 0, N, LANES), _some(told, N, N, LANES)
-    change_bias, skip_bias = _some(leave_bias, 0, N, LANES), _some(leave_bias, N, N, LANES)
+    LANES: constexpr = GROUPS * SPAN
+    group, feature = tl.arange(0, LANES) // SPAN, tl.arange(0, LANES) % SPAN
+    n_columns = n_rows * length
+    pairs, both = _pairs(N, SPAN, GROUPS)
+    gate_taps = _taps(mix, 0, N, SPAN, GROUPS, FAN)
+    content_taps = _taps(mix, N, N, SPAN, GROUPS, FAN)
+    to_change = tl.load(leave + pairs, both, 0.0)
+    to_skip = tl.load(leave + N * N + pairs, both, 0.0)
+    gate_bias = _some(mix_bias, 0, N, SPAN, GROUPS) + _some(told_bias, 0, N, SPAN, GROUPS)
+    content_bias = _some(mix_bias, N, N, SPAN, GROUPS) + _some(told_bias, N, N, SPAN, GROUPS)
+    gate_told, content_told = _some(told, 0, N, SPAN, GROUPS), _some(told, N, N, SPAN, GROUPS)
+    change_bias = _some(leave_bias, 0, N, SPAN, GROUPS)
+    skip_bias = _some(leave_bias, N, N, SPAN, GROUPS)
     kind: constexpr = features.dtype.element_ty
     change_sum, skip_sum = tl.zeros([LANES, LANES], kind), tl.zeros([LANES, LANES], kind)
     change_all, skip_all = tl.zeros([LANES, COLUMNS], kind), tl.zeros([LANES, COLUMNS], kind)
     gate_all, content_all = tl.zeros([LANES, COLUMNS], kind), tl.zeros([LANES, COLUMNS], kind)
     for number in range(EACH):
-        row, begin, place, there = _found(
-            tl.program_id(0) * EACH + number, n_rows, length, tiles, COLUMNS
-        )
-        seen = _told(features, added + tl.where(row < n_rows, row, 0) * added_row, begin, place,
-                     there, length, n_columns, N, FAN, DILATION)  # fmt: skip
-        beside = tl.load(conditioner + begin + place, there, 0.0)
+        tile = tl.program_id(0) * EACH + number
+        row, exists = tile // tiles, tile // tiles < n_rows
+        begin, place = row * length, tile % tiles * GROUPS * COLUMNS + tl.arange(0, COLUMNS)
+        seen = _told(features, added + tl.where(exists, row, 0) * added_row, begin, place, exists,
+                     length, n_columns, N, GROUPS, FAN, DILATION, COLUMNS)  # fmt: skip
+        spot = place[None, :] + group[:, None] * COLUMNS
+        there = (spot < length) & exists
+        at, here = feature[:, None] * n_columns + begin + spot, (feature < N)[:, None] & there
+        beside = tl.load(conditioner + begin + spot, there, 0.0)
         gate = tl.dot(gate_taps, seen, input_precision=PRECISION)
         content = tl.dot(content_taps, seen, input_precision=PRECISION)
-        turned, steep = tanh(content + content_bias + content_told * beside[None, :])
-        opened = 1 / (1 + tl.exp(-(gate + gate_bias + gate_told * beside[None, :])))
+        turned, steep = tanh(content + content_bias + content_told * beside)
+        opened = 1 / (1 + tl.exp(-(gate + gate_bias + gate_told * beside)))
         gated = turned * opened
-        at = lane[:, None] * n_columns + begin + place[None, :]
-        here = (lane < N)[:, None] & there[None, :]
         skipped = tl.dot(to_skip, gated, input_precision=PRECISION) + skip_bias
         of_skipped = _leaned(tl.load(of_collected + at, here, 0.0), skipped)
         of_gated = tl.dot(tl.trans(to_skip), of_skipped, input_precision=PRECISION)
@@ -174,7 +194,7 @@ def block_backward(
             of_gated += tl.dot(tl.trans(to_change), of_change, input_precision=PRECISION)
             change_all += of_change
         # A branch, since Triton would divide all products of one among warps as it does the last.
-        if row < n_rows:
+        if exists:
             skip_sum += tl.dot(of_skipped, tl.trans(gated), input_precision=PRECISION)
             if not LAST:
                 change_sum += tl.dot(of_change, tl.trans(gated), input_precision=PRECISION)
@@ -182,21 +202,22 @@ def block_backward(
         of_gate = of_gated * gated * (1 - opened)
         tl.store(of_mixed + at, of_gate, here)
         tl.store(of_mixed + N * n_columns + at, of_content, here)
-        gate_all += of_gate * beside[None, :]
-        content_all += of_content * beside[None, :]
-        of_beside = tl.sum(of_gate * gate_told + of_content * content_told, 0)
-        if not LAST:
-            of_beside += tl.load(of_conditioner + begin + place, there, 0.0)
-        tl.store(of_conditioner + begin + place, of_beside, there)
-    mine = tl.program_id(0) * parts_row
-    real, source = lane < N, tl.arange(0, LANES)
-    pairs, both = lane[:, None] * N + source[None, :], real[:, None] & (source < N)[None, :]
-    tl.store(of_leave + mine + pairs, change_sum, both)
-    tl.store(of_leave + mine + N * N + pairs, skip_sum, both)
-    tl.store(of_leave + mine + 2 * N * N + lane, tl.sum(change_all, 1), real)
-    tl.store(of_leave + mine + 2 * N * N + N + lane, tl.sum(skip_all, 1), real)
-    tl.store(of_told + mine + lane, tl.sum(gate_all, 1), real)
-    tl.store(of_told + mine + N + lane, tl.sum(content_all, 1), real)
+        gate_all += of_gate * beside
+        content_all += of_content * beside
+        of_told_beside = of_gate * gate_told + of_content * content_told
+        for k in tl.static_range(GROUPS):
+            of_beside = tl.sum(tl.where(group[:, None] == k, of_told_beside, 0.0), 0)
+            mine = place + k * COLUMNS
+            if not LAST:
+                of_beside += tl.load(of_conditioner + begin + mine, exists & (mine < length), 0.0)
+            tl.store(of_conditioner + begin + mine, of_beside, exists & (mine < length))
+    part, real = (tl.program_id(0) * GROUPS + group) * parts_row, feature < N
+    tl.store(of_leave + part[:, None] + pairs, change_sum, both)
+    tl.store(of_leave + part[:, None] + N * N + pairs, skip_sum, both)
+    tl.store(of_leave + part + 2 * N * N + feature, tl.sum(change_all, 1), real)
+    tl.store(of_leave + part + 2 * N * N + N + feature, tl.sum(skip_all, 1), real)
+    tl.store(of_told + part + feature, tl.sum(gate_all, 1), real)
+    tl.store(of_told + part + N + feature, tl.sum(content_all, 1), real)
 
 
 @jit

@@ -11,14 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.kernels.toolkit import triton
+from powerphase.models.kernels.toolkit import REGISTERS, triton
 from powerphase.models.timegrad.convolution import Filter
 from powerphase.models.timegrad.denoiser import Block, Denoiser
 from powerphase.models.timegrad.kernels import filtered
 from powerphase.models.timegrad.slope_kernels import block_backward, block_forward, filter_backward
 
 COLUMNS = 64
-"""Channels of a tile."""
+"""Channels of a tile, where a convolution's slopes are made."""
+BLOCK_COLUMNS = 32
+"""Those of each group, where a block is made or its slopes are."""
 PROGRAMS = 1024
 """At most so many share a layer, whatever the machine, so that all add up alike."""
 LEAST = 16
@@ -48,6 +50,31 @@ def fast_slopes(
     return total, _slopes(there, slope)
 
 
+def groups(width: int) -> int:
+    """Columns that lie side by side where a matrix has features of a column, to make it full."""
+    return max(1, LEAST // int(triton.next_power_of_2(width)))
+
+
+class _Cut(NamedTuple):
+    """How a layer's work is cut."""
+
+    n_rows: int
+    length: int
+    tiles: int
+    """Of a row."""
+    each: int
+    """Tiles of a program."""
+    programs: int
+
+    @classmethod
+    def of(cls, n_rows: int, length: int, columns: int) -> "_Cut":
+        """Tiles of so many columns."""
+        tiles = triton.cdiv(length, columns)
+        # A kernel is compiled for how many it has: so these are few numbers.
+        each = triton.next_power_of_2(triton.cdiv(n_rows * tiles, PROGRAMS))
+        return cls(n_rows, length, tiles, each, triton.cdiv(n_rows * tiles, each))
+
+
 class _Pass:
     """The noise network's way through a piece.
 
@@ -60,14 +87,11 @@ class _Pass:
     def __init__(self, denoiser: Denoiser, piece: Piece, kept: int) -> None:
         self.denoiser, self.piece = denoiser, piece
         n_rows, length = piece.noisy.shape
-        tiles = triton.cdiv(length, COLUMNS)
-        # A kernel is compiled for their number: so there are few of it.
-        each = triton.next_power_of_2(triton.cdiv(n_rows * tiles, PROGRAMS))
-        self.programs = triton.cdiv(n_rows * tiles, each)
-        self.sizes = (n_rows, length, tiles, each)
+        self.groups = groups(piece.step.shape[2])
+        self.of_blocks = _Cut.of(n_rows, length, self.groups * BLOCK_COLUMNS)
+        self.of_filters = _Cut.of(n_rows, length, COLUMNS)
         self.beside, self.step = piece.conditioner.contiguous(), piece.step.contiguous()
-        self.constants = {"COLUMNS": COLUMNS, "PRECISION": _precision(piece.noisy)}
-        self.constants |= {"num_warps": 4, "num_stages": 1}
+        self.constants = {"PRECISION": _precision(piece.noisy), "num_warps": 4, "num_stages": 1}
         entered = filtered(piece.noisy.reshape(1, -1), denoiser.enter, rectify=True)
         self.kept = [entered, *(torch.empty_like(entered) for _ in range(kept - 1))]
         self.collected = torch.empty_like(entered)
@@ -79,9 +103,9 @@ class _Pass:
 
     def _through(self, number: int, block: Block) -> None:
         features, made = (self.kept[k % len(self.kept)] for k in (number, number + 1))
-        block_forward[(self.programs,)](
+        block_forward[(self.of_blocks.programs,)](
             *(features, self.beside, *self.told(number), self.collected, made),
-            *(*self.sizes, *_weights(block)),
+            *(*self.of_blocks[:4], *_weights(block)),
             **(_blocked(block) | self.constants),
             FIRST=number == 0,
             LAST=number == len(self.blocks) - 1,
@@ -109,7 +133,7 @@ class _Parts:
         sizes = [one.numel() for one in self.learned]
         places = (sum(sizes[:k]) for k in range(len(sizes)))
         self._places = dict(zip(map(id, self.learned), places, strict=True))
-        self.sums = self.learned[0].new_empty(n_programs, sum(sizes))
+        self.sums = self.learned[0].new_zeros(n_programs, sum(sizes))
 
     def of(self, parameter: Tensor) -> tuple[Tensor, int]:
         """Where those of a parameter and the next ones lie, and how far programs are apart."""
@@ -127,9 +151,9 @@ class _Parts:
 def _slopes(there: _Pass, slope: Float[Tensor, "1 N"]) -> list[Tensor]:
     """Along conditioner, step and filters."""
     denoiser, blocks = there.denoiser, there.blocks
-    parts = _Parts(denoiser, there.programs)
-    n_rows, _, tiles, _ = there.sizes
-    of_step = there.step.new_empty(n_rows, tiles, *there.step.shape[1:])
+    cut = there.of_filters
+    parts = _Parts(denoiser, max(cut.programs, there.groups * there.of_blocks.programs))
+    of_step = there.step.new_empty(cut.n_rows, cut.tiles, *there.step.shape[1:])
     of_beside, of_features = torch.empty_like(there.beside), torch.empty_like(there.hidden)
     of_mixed = torch.cat([of_features, of_features])
     _back(there, denoiser.leave, parts, slope, there.hidden, of_features, RECTIFIED=True)
@@ -138,13 +162,14 @@ def _slopes(there: _Pass, slope: Float[Tensor, "1 N"]) -> list[Tensor]:
     _back(there, denoiser.collect, parts, *to, FACTOR=there.factor)
     for number, block in reversed(list(enumerate(blocks))):
         last = number == len(blocks) - 1
-        block_backward[(there.programs,)](
+        block_backward[(there.of_blocks.programs,)](
             *(there.kept[number], there.beside, *there.told(number)),
             *(of_features, of_collected, of_mixed, of_beside),
             *(parts.of(block.leave.weight)[0], *parts.of(block.told.weight)),
-            *(*there.sizes, *_weights(block)),
+            *(*there.of_blocks[:4], *_weights(block)),
             **(_blocked(block) | there.constants),
             LAST=last,
+            maxnreg=REGISTERS,
         )
         told = (*there.told(number), of_step[:, :, number], of_step.stride(1))
         to = (of_mixed, there.kept[number], of_features)
@@ -169,9 +194,9 @@ def _back(
     n_out, n_in, taps = layer.weight.shape
     added, added_row, of_added, of_added_tile = told or (features, 0, features, 0)
     usual = {"FACTOR": 1.0, "RESIDUAL": False, "RECTIFIED": False, "NEEDED": True}
-    filter_backward[(there.programs,)](
+    filter_backward[(there.of_filters.programs,)](
         *(slope, features, added, added_row, of_features, of_added, of_added_tile),
-        *(*parts.of(layer.weight), *there.sizes, layer.weight),
+        *(*parts.of(layer.weight), *there.of_filters[:4], layer.weight),
         **(usual | choices | there.constants),
         N_IN=n_in,
         N_OUT=n_out,
@@ -181,6 +206,7 @@ def _back(
         TAPS=taps,
         DILATION=layer.dilation,
         TOLD=told is not None,
+        COLUMNS=COLUMNS,
     )
 
 
@@ -191,8 +217,9 @@ def _weights(block: Block) -> tuple[Tensor, ...]:
 
 def _blocked(block: Block) -> dict[str, int]:
     width = block.mix.weight.shape[1]
-    sizes = {"N": width, "LANES": _padded(width), "FAN": _padded(3 * width)}
-    return sizes | {"DILATION": block.mix.dilation}
+    span, fan = (int(triton.next_power_of_2(size)) for size in (width, 3 * width))
+    sizes = {"N": width, "SPAN": span, "GROUPS": groups(width), "FAN": fan}
+    return sizes | {"DILATION": block.mix.dilation, "COLUMNS": BLOCK_COLUMNS}
 
 
 def _padded(size: int) -> int:
