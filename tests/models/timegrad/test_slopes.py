@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from powerphase.errors import TaskError
 from powerphase.models.kernels import toolkit
 from powerphase.models.timegrad import slopes as slopes_module
 from powerphase.models.timegrad.config import TimeGradConfig
@@ -37,7 +38,7 @@ SIZES = {
     "odd numbers": (3, 2, 31, None),
     "one of all": (1, 1, 5, None),
     "tiles of channels, fewer than the halo has": (2, 1, 9, 5),
-    "wider than a tile of tensor cores": (17, 1, 6, None),
+    "one group of columns": (9, 1, 6, None),
 }
 """Features, blocks, channels, and channels at once."""
 
@@ -140,7 +141,7 @@ def test_a_step_by_kernels_is_that_of_plain_pytorch(dtype: torch.dtype, exact: f
     for backend in ("triton", "torch"):
         torch.manual_seed(1)
         network = TimeGradNetwork(
-            tiny(TimeGradConfig, rows=3, dropout=0.0), 8, CONTEXT, HORIZON, 3, backend
+            tiny(TimeGradConfig, rows=2, dropout=0.0), 8, CONTEXT, HORIZON, 3, backend
         )
         torch.nn.init.normal_(network.denoiser.leave.weight, std=0.1)
         network.to(DEVICE, dtype)
@@ -152,6 +153,14 @@ def test_a_step_by_kernels_is_that_of_plain_pytorch(dtype: torch.dtype, exact: f
         found.append([loss, *(one.grad for one in network.parameters() if one.requires_grad)])
     for one, other in zip(*found, strict=True):
         assert_close(one, other, 10 * exact)
+
+
+def test_wider_networks_have_no_kernels() -> None:
+    wide = tiny(TimeGradConfig, width=17)
+    with pytest.raises(TaskError, match="for 16 features or fewer, and width is 17"):
+        TimeGradNetwork(wide, 8, CONTEXT, HORIZON, None, "triton")
+    network = TimeGradNetwork(wide, 8, CONTEXT, HORIZON)
+    assert not network._pieces(torch.empty(1, 8, device=DEVICE)).fast
 
 
 class Alive(TorchDispatchMode):

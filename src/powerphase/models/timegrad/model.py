@@ -64,7 +64,7 @@ class TimeGrad(RecurrentModel):
         rows = size.rows(config)
         before = rows if chosen < rows else 0  # all values, of which some rows are taken
         features, halo = 2 * config.width, sum(config.dilations) + 2
-        kind = piece_kind(self.backend, choose_device(self.device))
+        kind = piece_kind(self.backend, choose_device(self.device), config.width)
         at_once, channels = piece_size(n_channels, channel_block, features, kind)
         piece = features * min(at_once, chosen) * (channels + 2 * halo)
         tensors, parts = (KERNELS, _parts(config)) if kind == "kernels" else (PLAIN, 0)

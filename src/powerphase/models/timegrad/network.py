@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from powerphase.errors import TaskError
 from powerphase.models.kernels.backend import known_backend
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
@@ -16,7 +17,7 @@ from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
 from powerphase.models.timegrad.schedule import Schedule
-from powerphase.models.timegrad.tiles import piece_kind
+from powerphase.models.timegrad.tiles import MOST_WIDTH, piece_kind
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
@@ -42,6 +43,11 @@ class TimeGradNetwork(RecurrentNetwork):
         channel_block: int | None = None,
         backend: str = "auto",
     ) -> None:
+        if backend == "triton" and config.width > MOST_WIDTH:
+            raise TaskError(
+                f"the kernels of TimeGrad are for {MOST_WIDTH} features or fewer, and width is "
+                f"{config.width}; choose the backend torch, or auto"
+            )
         self.backend = known_backend(backend)
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
@@ -54,7 +60,7 @@ class TimeGradNetwork(RecurrentNetwork):
     def recordable(self) -> bool:
         """Whether a step on a GPU is few pieces; of many, the recording alone would fill memory."""
         rows = (self.config.training.batch_size or 1) * self._window_rows
-        kind = piece_kind(self.backend, torch.device("cuda"))
+        kind = piece_kind(self.backend, torch.device("cuda"), self.config.width)
         pieces = Pieces.of(self.denoiser, self.n_channels, self.channel_block, kind)
         return pieces.count(min(rows, self.config.rows or rows)) <= FEW_PIECES[kind]
 
@@ -119,5 +125,5 @@ class TimeGradNetwork(RecurrentNetwork):
         return predicted(self.denoiser, values, conditioner, step, self._pieces(values))
 
     def _pieces(self, like: Float[Tensor, "R C"]) -> Pieces:
-        kind = piece_kind(self.backend, like.device)
+        kind = piece_kind(self.backend, like.device, self.config.width)
         return Pieces.of(self.denoiser, self.n_channels, self.channel_block, kind)

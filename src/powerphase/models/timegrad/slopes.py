@@ -91,7 +91,10 @@ class _Pass:
         self.of_blocks = _Cut.of(n_rows, length, self.groups * BLOCK_COLUMNS)
         self.of_filters = _Cut.of(n_rows, length, COLUMNS)
         self.beside, self.step = piece.conditioner.contiguous(), piece.step.contiguous()
-        self.constants = {"PRECISION": _precision(piece.noisy), "num_warps": 4, "num_stages": 1}
+        precision = _precision(piece.noisy)
+        self.constants = {"PRECISION": precision, "num_warps": 4, "num_stages": 1}
+        # Where more are needed, to write them to memory costs more than fewer warps do.
+        self.registers = REGISTERS if precision == "tf32" and self.groups > 1 else None
         entered = filtered(piece.noisy.reshape(1, -1), denoiser.enter, rectify=True)
         self.kept = [entered, *(torch.empty_like(entered) for _ in range(kept - 1))]
         self.collected = torch.empty_like(entered)
@@ -155,7 +158,7 @@ def _slopes(there: _Pass, slope: Float[Tensor, "1 N"]) -> list[Tensor]:
     parts = _Parts(denoiser, max(cut.programs, there.groups * there.of_blocks.programs))
     of_step = there.step.new_empty(cut.n_rows, cut.tiles, *there.step.shape[1:])
     of_beside, of_features = torch.empty_like(there.beside), torch.empty_like(there.hidden)
-    of_mixed = torch.cat([of_features, of_features])
+    of_mixed = of_features.new_empty(2 * len(of_features), of_features.shape[1])
     _back(there, denoiser.leave, parts, slope, there.hidden, of_features, RECTIFIED=True)
     of_collected = there.hidden  # which nobody asks for from here on
     to = (of_features, there.collected, of_collected)
@@ -169,7 +172,7 @@ def _slopes(there: _Pass, slope: Float[Tensor, "1 N"]) -> list[Tensor]:
             *(*there.of_blocks[:4], *_weights(block)),
             **(_blocked(block) | there.constants),
             LAST=last,
-            maxnreg=REGISTERS,
+            maxnreg=there.registers,
         )
         told = (*there.told(number), of_step[:, :, number], of_step.stride(1))
         to = (of_mixed, there.kept[number], of_features)

@@ -16,6 +16,8 @@ from powerphase.models.recurrent.blocks import blocks
 
 REPEATED = 2
 """Channels of the other end, at either end."""
+MOST_WIDTH = 16
+"""Features of a channel, for which kernels find room on any multiprocessor."""
 PIECE_NUMBERS = {"cpu": 2**18, "cuda": 2**24, "kernels": 2**25}
 """Numbers of the widest tensors of a piece: what a core's cache holds, or what fills a GPU.
 
@@ -23,9 +25,9 @@ Kernels keep a third as many such tensors, so each may have twice as many number
 """
 
 
-def piece_kind(backend: str, device: torch.device) -> str:
-    """Who makes pieces on a device, if it is asked so: one of `PIECE_NUMBERS`."""
-    if uses_triton(backend, device):
+def piece_kind(backend: str, device: torch.device, width: int) -> str:
+    """Who makes pieces of so many features on a device, if asked so: one of `PIECE_NUMBERS`."""
+    if width <= MOST_WIDTH and uses_triton(backend, device):
         return "kernels"
     return "cpu" if device.type == "cpu" else "cuda"
 
