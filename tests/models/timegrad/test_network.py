@@ -206,24 +206,31 @@ def test_a_step_asks_the_device_for_no_number(rows: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_channels", "batch", "rows", "block", "recorded"),
+    ("n_channels", "batch", "rows", "block", "recorded", "by_kernels"),
     [
-        (56, 200, None, None, True),
-        (2000, 200, None, None, False),
-        (2000, 200, 4096, None, True),
-        (2000, 4, None, None, True),
-        (2000, 4, None, 250, False),
-        (36_964, 8, None, None, False),
+        (56, 200, None, None, True, True),
+        (2000, 200, None, None, False, False),
+        (2000, 200, 4096, None, True, True),
+        (2000, 4, None, None, True, True),
+        (2000, 4, None, 250, False, True),
+        (9532, 32, 4096, None, False, True),
+        (36_964, 8, None, None, False, False),
     ],
 )
 def test_it_is_recorded_where_a_step_is_few_pieces(
-    n_channels: int, batch: int, rows: int | None, block: int | None, recorded: bool
+    n_channels: int,
+    batch: int,
+    rows: int | None,
+    block: int | None,
+    recorded: bool,
+    by_kernels: bool,
 ) -> None:
-    """A piece on a GPU has 2²⁰ rows × channels."""
+    """A piece on a GPU has 2²⁰ rows × channels, or 2²¹ where kernels make it."""
     config = TimeGradConfig(rows=rows, training=TrainingConfig(batch_size=batch))
-    with torch.device("meta"):
-        network = TimeGradNetwork(config, n_channels, 672, 96, block)
-    assert is_recorded(network, torch.device("cuda"), 1) == recorded
     taken = min(batch * 720, rows or batch * 720)
-    pieces = Pieces.of(network.denoiser, n_channels, block, "cuda")
-    assert pieces.count(taken) == len(list(pieces.each(taken)))
+    for backend, kind, wanted in (("torch", "cuda", recorded), ("triton", "kernels", by_kernels)):
+        with torch.device("meta"):
+            network = TimeGradNetwork(config, n_channels, 672, 96, block, backend)
+        assert is_recorded(network, torch.device("cuda"), 1) == wanted
+        pieces = Pieces.of(network.denoiser, n_channels, block, kind)
+        assert pieces.count(taken) == len(list(pieces.each(taken)))

@@ -34,18 +34,18 @@ def denoised(
     step: Float[Tensor, "1 blocks width"],
 ) -> Float[Tensor, "R inner"]:
     """What the noise network itself makes of them; all come from the same diffusion step."""
-    features = _filtered(noisy.reshape(1, -1), denoiser.enter, rectify=True)
+    features = filtered(noisy.reshape(1, -1), denoiser.enter, rectify=True)
     beside, collected = conditioner.reshape(-1), torch.zeros_like(features)
     for number, block in enumerate(denoiser.blocks):
         assert isinstance(block, Block)
         features = _blocked(features, beside, collected, block, step[0, number].contiguous())
     share = 1 / sqrt(len(denoiser.blocks))
-    collected = _filtered(collected, denoiser.collect, share, rectify=True)
-    made = _filtered(collected, denoiser.leave).view_as(noisy)
+    collected = filtered(collected, denoiser.collect, share, rectify=True)
+    made = filtered(collected, denoiser.leave).view_as(noisy)
     return made[:, denoiser.halo : -denoiser.halo]
 
 
-def _filtered(
+def filtered(
     features: Float[Tensor, "I N"], layer: Any, factor: float = 1.0, rectify: bool = False
 ) -> Float[Tensor, "O N"]:
     """The convolution of features times a factor, rectified if asked for."""

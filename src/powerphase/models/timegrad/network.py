@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from powerphase.errors import TaskError
+from powerphase.models.kernels.backend import known_backend
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.sampling import PathNoise
@@ -15,15 +17,19 @@ from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
 from powerphase.models.timegrad.schedule import Schedule
+from powerphase.models.timegrad.tiles import MOST_WIDTH, piece_kind
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
-FEW_PIECES = 8
-"""Up to so many are worth recording: each is some four hundred commands."""
+FEW_PIECES = {"cpu": 8, "cuda": 8, "kernels": 64}
+"""Up to so many are worth recording: each is some four hundred commands, or fifty by kernels."""
 
 
 class TimeGradNetwork(RecurrentNetwork):
-    """TimeGrad for one grid; `RecurrentNetwork` says what can be given."""
+    """TimeGrad for one grid; `RecurrentNetwork` says what can be given.
+
+    Beside it, `backend`: "triton", "torch", or "auto" for Triton's kernels on a GPU.
+    """
 
     name = "timegrad"
     config: TimeGradConfig
@@ -35,7 +41,14 @@ class TimeGradNetwork(RecurrentNetwork):
         context_steps: int,
         horizon: int,
         channel_block: int | None = None,
+        backend: str = "auto",
     ) -> None:
+        if backend == "triton" and config.width > MOST_WIDTH:
+            raise TaskError(
+                f"the kernels of TimeGrad are for {MOST_WIDTH} features or fewer, and width is "
+                f"{config.width}; choose the backend torch, or auto"
+            )
+        self.backend = known_backend(backend)
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
         noise = (config.diffusion_steps, config.least_noise, config.most_noise)
@@ -47,8 +60,9 @@ class TimeGradNetwork(RecurrentNetwork):
     def recordable(self) -> bool:
         """Whether a step on a GPU is few pieces; of many, the recording alone would fill memory."""
         rows = (self.config.training.batch_size or 1) * self._window_rows
-        pieces = Pieces.of(self.denoiser, self.n_channels, self.channel_block, "cuda")
-        return pieces.count(min(rows, self.config.rows or rows)) <= FEW_PIECES
+        kind = piece_kind(self.backend, torch.device("cuda"), self.config.width)
+        pieces = Pieces.of(self.denoiser, self.n_channels, self.channel_block, kind)
+        return pieces.count(min(rows, self.config.rows or rows)) <= FEW_PIECES[kind]
 
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Mean squared error of the noise, at one random diffusion step for each row.
@@ -111,4 +125,5 @@ class TimeGradNetwork(RecurrentNetwork):
         return predicted(self.denoiser, values, conditioner, step, self._pieces(values))
 
     def _pieces(self, like: Float[Tensor, "R C"]) -> Pieces:
-        return Pieces.of(self.denoiser, self.n_channels, self.channel_block, like.device.type)
+        kind = piece_kind(self.backend, like.device, self.config.width)
+        return Pieces.of(self.denoiser, self.n_channels, self.channel_block, kind)

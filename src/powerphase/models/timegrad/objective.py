@@ -2,7 +2,7 @@
 
 A piece is some rows and a tile of channels. Its slopes are made with its loss, and then it is
 forgotten; only the slopes along what it was made of are kept. So no piece is made twice, and not
-more than one is in memory.
+more than one is in memory. Kernels make it where there are some, with the same slopes.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.kernels.backend import uses_triton
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.kernels import denoised
+from powerphase.models.timegrad.slopes import Piece, fast_error, fast_slopes
 from powerphase.models.timegrad.tiles import Tile, add_back, cut, piece_size, tiles
 
 
@@ -25,13 +25,15 @@ class Pieces(NamedTuple):
 
     rows: int
     tiles: list[Tile]
+    fast: bool = False
+    """Whether kernels do it."""
 
     @classmethod
-    def of(cls, denoiser: Denoiser, n_channels: int, asked: int | None, device: str) -> "Pieces":
-        """Pieces for a device, with so many channels as asked for."""
+    def of(cls, denoiser: Denoiser, n_channels: int, asked: int | None, kind: str) -> "Pieces":
+        """Pieces of a `piece_kind`, with so many channels as asked for."""
         features = 2 * len(denoiser.enter.bias)
-        rows, channels = piece_size(n_channels, asked, features, device)
-        return cls(rows, tiles(n_channels, channels, denoiser.halo))
+        rows, channels = piece_size(n_channels, asked, features, kind)
+        return cls(rows, tiles(n_channels, channels, denoiser.halo), kind == "kernels")
 
     def count(self, n_rows: int) -> int:
         """How many there are."""
@@ -60,7 +62,7 @@ def predicted(
 ) -> Float[Tensor, "R C"]:
     """The noise in values that all come from the same diffusion step; without slopes."""
     found = torch.empty_like(values)
-    network = partial(denoised, denoiser) if uses_triton("auto", values.device) else denoiser
+    network = partial(denoised, denoiser) if pieces.fast else denoiser
     for rows, tile in pieces.each(len(values)):
         made = network(cut(values[rows], tile), cut(conditioner[rows], tile), step)
         found[rows, tile.channels] = made
@@ -80,9 +82,10 @@ def mean_error(
             apply: Any = _MeanError.apply
             made: Tensor = apply(denoiser, given, pieces, conditioner, step, *denoiser.filters())
             return made
-        total = conditioner.new_zeros(())
+        total, find = conditioner.new_zeros(()), fast_error if pieces.fast else _error
         for rows, tile in pieces.each(len(conditioner)):
-            total += _error(denoiser, given, cut(conditioner[rows], tile), step[rows], rows, tile)
+            piece = _piece(given, conditioner, step, rows, tile)
+            total += find(denoiser, piece, 1 / given.noise.numel())
         return total
 
 
@@ -99,13 +102,11 @@ class _MeanError(torch.autograd.Function):
     ) -> Tensor:
         of_conditioner, of_step, *of_filters = map(torch.zeros_like, (conditioner, step, *filters))
         total = conditioner.new_zeros(())
+        find = fast_slopes if pieces.fast else _slopes
         for rows, tile in pieces.each(len(conditioner)):
-            with torch.enable_grad():
-                beside = cut(conditioner[rows], tile).requires_grad_()
-                added = step[rows].detach().requires_grad_()
-                error = _error(denoiser, given, beside, added, rows, tile)
-            slopes = torch.autograd.grad(error, [beside, added, *filters])
-            total += error.detach()
+            piece = _piece(given, conditioner, step, rows, tile)
+            error, slopes = find(denoiser, piece, 1 / given.noise.numel())
+            total += error
             add_back(of_conditioner[rows], slopes[0], tile)
             of_step[rows] += slopes[1]
             torch._foreach_add_(of_filters, slopes[2:])
@@ -117,15 +118,28 @@ class _MeanError(torch.autograd.Function):
         return None, None, None, *torch._foreach_mul(ctx.saved_tensors, upstream)
 
 
-def _error(
-    denoiser: Denoiser,
+def _piece(
     given: Noisy,
-    beside: Float[Tensor, "R P"],
+    conditioner: Float[Tensor, "R C"],
     step: Float[Tensor, "R blocks width"],
     rows: slice,
     tile: Tile,
-) -> Float[Tensor, ""]:
+) -> Piece:
+    noisy, beside = (cut(one[rows], tile) for one in (given.values, conditioner))
+    return Piece(noisy, beside, step[rows], given.noise[rows, tile.channels])
+
+
+def _error(denoiser: Denoiser, piece: Piece, share: float) -> Float[Tensor, ""]:
     """What a piece adds to the mean."""
-    made = denoiser(cut(given.values[rows], tile), beside, step)
-    error = made - given.noise[rows, tile.channels]
-    return error.square().sum() / given.noise.numel()
+    made: Tensor = denoiser(piece.noisy, piece.conditioner, piece.step)
+    return (made - piece.noise).square().sum() * share
+
+
+def _slopes(
+    denoiser: Denoiser, piece: Piece, share: float
+) -> tuple[Float[Tensor, ""], tuple[Tensor, ...]]:
+    """The same, and its slopes: along conditioner, step and filters."""
+    beside, step = (one.detach().requires_grad_() for one in (piece.conditioner, piece.step))
+    with torch.enable_grad():
+        error = _error(denoiser, piece._replace(conditioner=beside, step=step), share)
+    return error.detach(), torch.autograd.grad(error, [beside, step, *denoiser.filters()])

@@ -11,12 +11,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from powerphase.models.kernels.backend import uses_triton
 from powerphase.models.recurrent.blocks import blocks
 
 REPEATED = 2
 """Channels of the other end, at either end."""
-PIECE_NUMBERS = {"cpu": 2**18, "cuda": 2**24}
-"""Numbers of the widest tensors of a piece: what a core's cache holds, or what fills a GPU."""
+MOST_WIDTH = 16
+"""Features of a channel, for which kernels find room on any multiprocessor."""
+PIECE_NUMBERS = {"cpu": 2**18, "cuda": 2**24, "kernels": 2**25}
+"""Numbers of the widest tensors of a piece: what a core's cache holds, or what fills a GPU.
+
+Kernels keep a third as many such tensors, so each may have twice as many numbers.
+"""
+
+
+def piece_kind(backend: str, device: torch.device, width: int) -> str:
+    """Who makes pieces of so many features on a device, if asked so: one of `PIECE_NUMBERS`."""
+    if width <= MOST_WIDTH and uses_triton(backend, device):
+        return "kernels"
+    return "cpu" if device.type == "cpu" else "cuda"
 
 
 class Tile(NamedTuple):
@@ -47,14 +60,13 @@ def add_back(total: Float[Tensor, "R C"], slopes: Float[Tensor, "R P"], tile: Ti
         total[:, run] += part
 
 
-def piece_size(n_channels: int, asked: int | None, features: int, device: str) -> tuple[int, int]:
+def piece_size(n_channels: int, asked: int | None, features: int, kind: str) -> tuple[int, int]:
     """Rows and channels of a piece, whose widest tensors have so many features of each channel.
 
     Rows are as many as all channels allow. So fewer channels, where they are asked for, make
-    smaller pieces.
+    smaller pieces. The kind is one of `PIECE_NUMBERS`.
     """
-    numbers = PIECE_NUMBERS["cpu" if device == "cpu" else "cuda"]
-    positions = max(1, numbers // features)
+    positions = max(1, PIECE_NUMBERS[kind] // features)
     return max(1, positions // n_channels), min(n_channels, asked or positions)
 
 
