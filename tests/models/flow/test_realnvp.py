@@ -20,7 +20,7 @@ def flow_of(n_channels: int, couplings: int = 3, train: bool = False) -> RealNVP
     with torch.no_grad():
         for name, tensor in [*flow.named_parameters(), *flow.named_buffers()]:
             moved = tensor + 0.3 * torch.randn_like(tensor)
-            tensor.copy_(moved.abs() + 0.2 if name.endswith("variance") else moved)
+            tensor.copy_(moved.abs() + 0.2 if name.endswith(("variance", "width")) else moved)
     return flow
 
 
