@@ -1,4 +1,4 @@
-"""Grids with channels that hardly move or never do, as generators' voltages and empty buses have."""
+"""Grids with channels that hardly move or never do: voltages of generators, buses without load."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ def still_grid() -> np.ndarray:
 
 def trained(kind: Any, words: list[str], run: Path) -> Any:
     sizes = {"condition": 16, "hidden": 24, "dropout": 0.0}
-    config = tiny(kind.config_type, 8, {"batches_per_epoch": 25, "batch_size": 16}, **sizes)
+    budget = {"batches_per_epoch": 10, "batch_size": 8, "learning_rate": 1e-2}
+    config = tiny(kind.config_type, 5, budget, **sizes)
     model = kind(with_variants(config, words, kind.config_type.VARIANTS), device="cpu", run=run)
     model.fit(training_of(still_grid()))
     return model
@@ -43,7 +44,7 @@ def test_validation_goes_with_training_and_what_is_still_is_drawn_so(
     model = trained(kind, [], tmp_path)
     curve = curve_of(tmp_path)
     assert all(line["validation_loss"] < line["loss"] + 8 for line in curve)  # a nat per channel
-    assert model.outcome["best_epoch"] > 4
+    assert model.outcome["best_epoch"] > 1
     values = model.predict(training_of(still_grid()).validation.context(0)).values
     assert (values[..., EMPTY].abs() < 1e-6).all()
     assert ((values[..., FIXED] - 1.05).abs() < 0.01).all()
@@ -54,7 +55,7 @@ def test_validation_goes_with_training_and_what_is_still_is_drawn_so(
 def test_validation_explodes_in_the_reference_s_way(kind: Any, tmp_path: Path) -> None:
     trained(kind, ["reference-flow"], tmp_path)
     last = curve_of(tmp_path)[-1]
-    assert last["validation_loss"] > last["loss"] + 1_000
+    assert last["validation_loss"] > last["loss"] + 80  # ten nats per channel, and soon far more
 
 
 @each_flow

@@ -8,7 +8,6 @@ from powerphase.models.recurrent.config import REFERENCE_INPUTS, LaggedConfig
 from powerphase.models.scaling import REFERENCE_SCALE
 from powerphase.models.variants import SHORT, Variants
 
-
 REFERENCE_FLOW = MappingProxyType({"noise": 0.0})
 """What the reference implementation does: z goes into the flow as it is."""
 
