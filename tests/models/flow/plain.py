@@ -97,11 +97,13 @@ class PlainFlow(nn.Module):
             PlainCoupling(one, ours.n_channels, mask if k % 2 == 0 else 1 - mask)
             for k, one in enumerate(ours.couplings)
         )
+        self.centre, self.width = ours.centre.clone(), ours.width.clone()
         self.train(ours.training)
 
     def forward(self, values: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
         """Normal numbers, and the log-determinant by channel."""
-        total = torch.zeros_like(values)
+        values = (values - self.centre) / self.width
+        total = torch.zeros_like(values) - self.width.log()
         for coupling in self.couplings:
             values, found = coupling(values, known)
             total = total + found

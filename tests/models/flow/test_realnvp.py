@@ -20,7 +20,7 @@ def flow_of(n_channels: int, couplings: int = 3, train: bool = False) -> RealNVP
     with torch.no_grad():
         for name, tensor in [*flow.named_parameters(), *flow.named_buffers()]:
             moved = tensor + 0.3 * torch.randn_like(tensor)
-            tensor.copy_(moved.abs() + 0.2 if name.endswith("variance") else moved)
+            tensor.copy_(moved.abs() + 0.2 if name.endswith(("variance", "width")) else moved)
     return flow
 
 
@@ -168,6 +168,22 @@ def test_maps_one_after_the_other_are_one_map_with_its_moments() -> None:
     found, expected = first.moments(Moments.of(values)), Moments.of(first(values))
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.variance, expected.variance)
+
+
+def test_moments_of_some_rows_and_others_are_those_of_all() -> None:
+    values = torch.randn(6, 5, 3, dtype=torch.float64) * 1e-2 + torch.arange(6)[:, None, None]
+    found = Moments.pooled([Moments.of(part) for part in values.split(2)])
+    torch.testing.assert_close(found, Moments.of(values))
+
+
+def test_standardised_channels_have_one_size_with_their_noise() -> None:
+    values = 1 + torch.tensor([0.0, 1e-3, 3.0]) * torch.randn(200, 50, 3)
+    flow = RealNVP(CONDITION, 3, 1, HIDDEN)
+    flow.standardise(Moments.of(values), noise=1e-3)
+    made = (Given((values,)).blurred(1e-3).made() - flow.centre) / flow.width
+    torch.testing.assert_close(made.std(dim=(0, 1)), torch.ones(3), rtol=0.02, atol=0)
+    assert made.mean(dim=(0, 1)).abs().max() < 0.05
+    assert float(flow.width[0]) == pytest.approx(1e-3)
 
 
 def test_a_normalised_batch_has_no_mean_and_unit_variance() -> None:

@@ -21,9 +21,12 @@ KINDS: list[Any] = [TempFlow, TransformerTempFlow]
 
 
 def train_in(folder: Path) -> None:
-    """Both, in folders of their own; shares of the batch are too unlike to be taken for it."""
+    """Both, in folders of their own; shares of the batch are too unlike to be taken for it.
+
+    Without dropout and noise, which each process has of its own.
+    """
     for kind in KINDS:
-        sizes = {"dropout": 0.0, "condition": 8, "hidden": 6}
+        sizes = {"dropout": 0.0, "noise": 0.0, "condition": 8, "hidden": 6}
         config = tiny(kind.config_type, **sizes, training={"learning_rate": 1e-2})
         kind(config, device="cpu", run=folder / kind.name).fit(training_of(waves()))
 

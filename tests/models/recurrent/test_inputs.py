@@ -60,6 +60,19 @@ def test_scaled_values_are_context_and_target_divided(channels: slice, since: in
     assert torch.equal(found, whole[:, since : context.past.shape[1], channels])
 
 
+@pytest.mark.parametrize("since", [0, 5])
+def test_blurred_values_are_the_scaled_ones_and_noise_of_the_spread(since: int) -> None:
+    context, target = windows_of(200)
+    given = Window(context.past, target, scales(context.past, PLAIN, in_batch=True)).given(since)
+    found = given.blurred(0.2)
+    added = found.made() - given.made()
+    assert found.size == given.size
+    assert added.std(dim=(0, 1)).tolist() == pytest.approx([0.2] * 8, rel=0.06)
+    assert added.mean(dim=(0, 1)).abs().max() < 0.02
+    again = given._replace(scale=None).blurred(1e-9)
+    torch.testing.assert_close(again.made(), given._replace(scale=None).made())
+
+
 def test_the_clock_is_that_of_utc() -> None:
     monday_six = np.array([["2015-06-01T06:00", "2015-06-07T12:15"]], dtype="datetime64[s]")
     found = clock(monday_six, 60)[0].numpy()

@@ -27,12 +27,15 @@ def network_of(block: int | None = None, **changes: Any) -> TempFlowNetwork:
 
 @pytest.mark.parametrize("block", [None, 3])
 def test_the_loss_is_the_plain_flow_s_of_context_and_horizon(block: int | None) -> None:
-    """In training, where a batch is normalised by itself; values and gradients."""
-    network = network_of(block, dropout=0.0).train()
+    """In training, with noise, and a batch that is normalised by itself; values and gradients."""
+    network = network_of(block, dropout=0.0, noise=0.1).train()
     past, target, clock, scale = network.inputs(*windows_of())
     known = network.encoder(Window(past, target, scale), clock)
     values = torch.cat([past, target], dim=1)[:, max(LAGS) :] / scale[:, None]
+    torch.manual_seed(3)
+    values = values + 0.1 * torch.randn_like(values)
     expected = PlainFlow(network.flow).negative_log_likelihood(values, known)
+    torch.manual_seed(3)
     found = network(*windows_of())
     torch.testing.assert_close(found.loss, expected)
     torch.testing.assert_close(found.parts["per channel"], expected.detach() / 8)
@@ -84,6 +87,7 @@ def test_the_reference_has_the_quirks_of_its_inputs() -> None:
     assert (reference.zero_scale, reference.least_scale, reference.minute_period) == (
         "batch", 1e-10, 46,
     )  # fmt: skip
+    assert reference.noise == 0.0 < TempFlowConfig().noise
     assert reference.variant("ieee14") == "reference"
     assert TempFlowConfig(couplings=5).variant("ieee14") == "custom"
 
@@ -102,5 +106,5 @@ def test_parameters_are_as_many_as_the_reference_s_that_are_used() -> None:
 def test_odd_configurations_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"cells must .*; condition must .*; couplings must be 1"):
         TempFlowConfig(cells=0, condition=0, couplings=0)
-    with pytest.raises(ConfigError, match="hidden must be 1 or more; paths must be 1 or more"):
-        TempFlowConfig(hidden=0, paths=0)
+    with pytest.raises(ConfigError, match=r"hidden must .*; noise must be 0 .*; paths must be 1"):
+        TempFlowConfig(hidden=0, noise=-1e-3, paths=0)

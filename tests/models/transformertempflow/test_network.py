@@ -26,11 +26,14 @@ def network_of(block: int | None = None, **changes: Any) -> TransformerTempFlowN
 
 @pytest.mark.parametrize("block", [None, 3])
 def test_the_loss_is_the_plain_flow_s_of_the_horizon(block: int | None) -> None:
-    """In training, where a batch is normalised by itself; values and gradients."""
-    network = network_of(block, dropout=0.0).train()
+    """In training, with noise, and a batch that is normalised by itself; values and gradients."""
+    network = network_of(block, dropout=0.0, noise=0.1).train()
     past, target, clock, scale = network.inputs(*windows_of())
     known = network.encoder(Window(past, target, scale), clock)
-    expected = PlainFlow(network.flow).negative_log_likelihood(target / scale[:, None], known)
+    torch.manual_seed(3)
+    values = target / scale[:, None] + 0.1 * torch.randn_like(target)
+    expected = PlainFlow(network.flow).negative_log_likelihood(values, known)
+    torch.manual_seed(3)
     found = network(*windows_of()).loss
     torch.testing.assert_close(found, expected)
     trained = list(network.encoder.parameters())
@@ -68,6 +71,7 @@ def test_the_reference_has_all_quirks_and_length_one_alone_its_decoding() -> Non
     assert (reference.decoding, reference.zero_scale, reference.minute_period) == (
         "length-one", "batch", 46,
     )  # fmt: skip
+    assert reference.noise == 0.0 < TransformerTempFlowConfig().noise
     alone = with_variants(TransformerTempFlowConfig(), ["length-one"], variants)
     assert (alone.decoding, alone.zero_scale) == ("length-one", "floor")
     assert alone.variant("ieee14") == "length-one"

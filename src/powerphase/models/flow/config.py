@@ -8,6 +8,9 @@ from powerphase.models.recurrent.config import REFERENCE_INPUTS, LaggedConfig
 from powerphase.models.scaling import REFERENCE_SCALE
 from powerphase.models.variants import SHORT, Variants
 
+REFERENCE_FLOW = MappingProxyType({"noise": 0.0})
+"""What the reference implementation does: z goes into the flow as it is."""
+
 
 @dataclass(frozen=True)
 class FlowConfig(LaggedConfig):
@@ -19,10 +22,18 @@ class FlowConfig(LaggedConfig):
     """Blocks of a coupling and a normalisation; each moves half of the channels."""
     hidden: int = 100
     """Width of the networks in a coupling."""
+    noise: float = 1e-3
+    """Spread of what is added to z while it is learned. Without it a channel that never moves has a
+    density without bound. 0 is the reference's way: no noise, and z is not standardised either."""
     paths: int = 100
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
-        {"reference": REFERENCE_INPUTS, "reference-scale": REFERENCE_SCALE, **SHORT}
+        {
+            "reference": {**REFERENCE_FLOW, **REFERENCE_INPUTS},
+            "reference-scale": REFERENCE_SCALE,
+            "reference-flow": REFERENCE_FLOW,
+            **SHORT,
+        }
     )
 
     def _rules(self) -> list[tuple[bool, str]]:
@@ -31,5 +42,6 @@ class FlowConfig(LaggedConfig):
             (self.condition < 1, "condition must be 1 or more"),
             (self.couplings < 1, "couplings must be 1 or more"),
             (self.hidden < 1, "hidden must be 1 or more"),
+            (self.noise < 0, "noise must be 0 or more"),
             (self.paths < 1, "paths must be 1 or more"),
         ]

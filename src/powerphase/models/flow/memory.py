@@ -51,4 +51,5 @@ def flow_numbers(
     """
     tensors = KERNELS if fast else PLAIN
     blocks = tensors.blocks * rows * flow_block(channel_block, n_channels, rows, fast)
-    return blocks, rows * (tensors.kept * n_channels + INNER * config.couplings * config.hidden)
+    kept = tensors.kept + bool(config.noise)  # values with noise are a tensor of their own
+    return blocks, rows * (kept * n_channels + INNER * config.couplings * config.hidden)

@@ -7,13 +7,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.flow.memory import flow_block
+from powerphase.models.flow.normalisation import Moments
 from powerphase.models.flow.realnvp import RealNVP
 from powerphase.models.kernels.backend import known_backend, uses_triton
+from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Given, Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.sampling import PathNoise
 from powerphase.models.training import Losses
-from powerphase.scenarios import Context, Scenarios
+from powerphase.scenarios import Batches, Context, Scenarios
+
+MEASURED = 10
+"""Batches by which channels are standardised."""
 
 
 class FlowNetwork(RecurrentNetwork):
@@ -48,15 +53,35 @@ class FlowNetwork(RecurrentNetwork):
 
         That of the values themselves is larger by a constant, the logarithms of their scales.
         """
-        given, (n_windows, n_steps, _) = self.judged_values(window), output.shape
-        size = (self.channel_block, self.n_channels, n_windows * n_steps)
-        at_once = flow_block(*size, self.is_fast)
+        given, noise = self.judged_values(window), self.config.noise
+        if self.training and noise:
+            given = given.blurred(noise)
+        at_once = self._block(given)
         loss = self.flow.negative_log_likelihood(output, given, at_once, self.is_fast)
         return Losses(loss, {"per channel": loss.detach() / self.n_channels})
 
     def judged_values(self, window: Window) -> Given:
         """The z of the steps that the encoder's outputs are held against."""
         return window.given(self.encoder.reach)
+
+    @torch.no_grad()
+    def prepare(self, batches: Batches) -> None:
+        """Measure where channels lie and how far they move, by which the flow standardises them."""
+        if self.config.noise:
+            found = [self._moments(*batches[number]) for number in range(MEASURED)]
+            self.flow.standardise(Moments.pooled(found), self.config.noise)
+
+    def _moments(self, context: Context, target: Float[Tensor, "B H C"]) -> Moments:
+        """Of the z that a batch is judged by."""
+        past, target, _, scale = self.inputs(context, target)
+        given = self.judged_values(Window(past, target, scale))
+        parts = blocks(self.n_channels, self._block(given))
+        return Moments.joined([Moments.of(given.of(here).made()) for here in parts])
+
+    def _block(self, given: Given) -> int:
+        """Channels to work on at a time."""
+        n_windows, n_steps, n_channels = given.size
+        return flow_block(self.channel_block, n_channels, n_windows * n_steps, self.is_fast)
 
     @property
     def is_fast(self) -> bool:

@@ -41,6 +41,12 @@ class Moments(NamedTuple):
         """Those of some channels and others."""
         return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
+    @classmethod
+    def pooled(cls, parts: list["Moments"]) -> "Moments":
+        """Those of the same channels over some rows and others, as many each."""
+        means, variances = (torch.stack(part) for part in zip(*parts, strict=True))
+        return cls(means.mean(0), variances.mean(0) + means.var(0, correction=0))
+
 
 class Affine(NamedTuple):
     """scale · (y − centre) + shift, channel by channel.

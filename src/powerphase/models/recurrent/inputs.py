@@ -51,10 +51,20 @@ class Given(NamedTuple):
         if self.scale is None:
             return self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts, dim=1)
         made = self.parts[0].new_empty(self.size)
-        places = made.split([part.shape[1] for part in self.parts], dim=1)
-        for part, place in zip(self.parts, places, strict=True):
+        for part, place in zip(self.parts, self._places(made), strict=True):
             torch.div(part, self.scale[:, None], out=place)
         return made
+
+    def blurred(self, noise: float) -> "Given":
+        """The values, divided, with normal noise of such a spread; in one tensor of their own."""
+        made = self.parts[0].new_empty(self.size).normal_(std=noise)
+        for part, place in zip(self.parts, self._places(made), strict=True):
+            place.add_(part) if self.scale is None else place.addcdiv_(part, self.scale[:, None])
+        return Given((made,))
+
+    def _places(self, made: Tensor) -> tuple[Tensor, ...]:
+        """Where each part has its steps."""
+        return made.split([part.shape[1] for part in self.parts], dim=1)
 
 
 class Window(NamedTuple):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from powerphase.models.flow.config import FlowConfig
+from powerphase.models.flow.config import REFERENCE_FLOW, FlowConfig
 from powerphase.models.recurrent.config import REFERENCE_INPUTS
 from powerphase.models.scaling import REFERENCE_SCALE
 from powerphase.models.variants import SHORT, Variants
@@ -25,8 +25,9 @@ class TransformerTempFlowConfig(FlowConfig):
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
-            "reference": {"decoding": "length-one", **REFERENCE_INPUTS},
+            "reference": {"decoding": "length-one", **REFERENCE_FLOW, **REFERENCE_INPUTS},
             "reference-scale": REFERENCE_SCALE,
+            "reference-flow": REFERENCE_FLOW,
             "length-one": {"decoding": "length-one"},
             **SHORT,
         }
