@@ -174,6 +174,14 @@ def test_fidelity_and_safety_are_all_columns_and_groups_are_set_apart(built: Bui
     assert "tactis-2" in found["paper"]
 
 
+def test_a_smaller_budget_that_takes_a_rank_stands_among_the_models() -> None:
+    rows = [row(model="deepar", variant="short"), row(model="ets", draw=1)]
+    rows += [row(model="ets", variant="short", draw=2)]
+    board = leaderboard(rows, paper=False)[0]
+    found = {group.key: {line.name for line in group.lines} for group in groups(board, {})}
+    assert found == {"models": {"deepar+short", "ets"}, "variants": {"ets+short"}}
+
+
 @pytest.mark.parametrize(
     ("mean", "std", "text", "deviation"),
     [
