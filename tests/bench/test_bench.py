@@ -23,7 +23,8 @@ from powerphase.records.result import Result, read_results
 from tests.bench.conftest import TOYS
 
 FOLDER = Path("powerphase-day-ahead") / "exact" / "ieee14"
-GOOD, BAD = ("Steady", "Plain"), ("Raises", "NotNumbers", "WrongShape", "Exits", "IsKilled")
+GOOD = ("Steady", "Plain")
+BAD = ("Raises", "NotNumbers", "WrongShape", "Restless", "Exits", "IsKilled")
 
 
 def bench(data: Path, place: Path, models: str, *options: object) -> Done:
@@ -60,7 +61,7 @@ def test_bad_models_take_nothing_with_them(mixed: tuple[Path, Done]) -> None:
     place, done = mixed
     assert done.exit_code == 1
     assert [row.name for row in read_results([place / "results"])] == ["plain", "steady"]
-    assert "failed: 5;" in done.stdout
+    assert "failed: 6;" in done.stdout
     assert "done: plain-0 on ieee14" in done.stderr
     assert not (place / "results" / ".bench.lock").exists()
 
@@ -77,6 +78,7 @@ def test_a_failure_goes_when_the_row_comes(mixed: tuple[Path, Done]) -> None:
         ("Raises", "RuntimeError", "RuntimeError: no such luck"),
         ("NotNumbers", "ForecastError", "window 0"),
         ("WrongShape", "ForecastError", "95"),
+        ("Restless", "ForecastError", "tells another config once it is fitted"),
         ("Exits", "exit", "ended with status 3"),
         ("IsKilled", "signal", "killed by SIGKILL"),
     ],
