@@ -104,6 +104,7 @@ def test_other_seeds_wait_until_one_is_measured(data: Path, tmp_path: Path) -> N
     bench, engine = bench_of(data, tmp_path, ["powerforge"], seconds=60.0)
     bench._begin_all()
     assert [(job["do"], job["seed"]) for job in engine.asked] == [("measure", 1)]
+    assert [cell.seed for cell in bench.unfinished] == [1, 2]
     work = bench.running.pop(0)
     size = work.cell.description.config["training"]["batch_size"]
     bench._end(work, Outcome(1.0, answer={"epochs": 20, "batch_size": size}))

@@ -107,6 +107,11 @@ class Bench:
         self._measured: dict[tuple[str, str], Settled] = {}
         self._free_gib = free_memory_gib(torch.device("cpu"))
 
+    @property
+    def unfinished(self) -> list[Cell]:
+        """The cells that wait or are at work; one that is being measured does both."""
+        return list(dict.fromkeys([*self.queue, *(work.cell for work in self._at_work())]))
+
     def run(self) -> list[Failure]:
         """Make all cells; those that failed."""
         for cell in self.plan.done:
