@@ -77,7 +77,7 @@ class BenchDisplay:
 
     def _table(self, bench: "Bench") -> Table:
         done, failed = len(bench.plan.done), len(bench.failures)
-        left = len(bench.queue) + len(bench.running)
+        left = len(bench.unfinished)
         title = f"{done} done, {failed} failed, {left} left{self._time_left(bench, done + failed)}"
         table = Table("cell", "", "step", "validation", "time", title=title, box=None)
         table.title_justify = "left"
@@ -95,8 +95,8 @@ class BenchDisplay:
         if self._left[0] != ended:
             from powerphase.bench.estimates import estimate
 
-            cells = [*bench.queue, *(work.cell for work in bench.running.values())]
-            each = [estimate(bench.plan, c, bench.options.seconds).seconds for c in cells]
+            left = bench.unfinished
+            each = [estimate(bench.plan, c, bench.options.seconds).seconds for c in left]
             known = [one for one in each if one is not None]
             about = "" if len(known) == len(each) else "more than "
             whole = sum(known) / bench.engine.workers

@@ -1,9 +1,11 @@
 """A bench in full: rows of what is good, records of what is bad, and nothing lost in between."""
 
 import json
+import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from powerphase.records.result import Result, read_results
 from tests.bench.conftest import TOYS
 
 FOLDER = Path("powerphase-day-ahead") / "exact" / "ieee14"
-GOOD, BAD = ("Steady", "Plain"), ("Raises", "NotNumbers", "WrongShape", "Exits", "IsKilled")
+GOOD = ("Steady", "Plain")
+BAD = ("Raises", "NotNumbers", "WrongShape", "Restless", "Exits", "IsKilled")
 
 
 def bench(data: Path, place: Path, models: str, *options: object) -> Done:
@@ -58,7 +61,7 @@ def test_bad_models_take_nothing_with_them(mixed: tuple[Path, Done]) -> None:
     place, done = mixed
     assert done.exit_code == 1
     assert [row.name for row in read_results([place / "results"])] == ["plain", "steady"]
-    assert "failed: 5;" in done.stdout
+    assert "failed: 6;" in done.stdout
     assert "done: plain-0 on ieee14" in done.stderr
     assert not (place / "results" / ".bench.lock").exists()
 
@@ -75,6 +78,7 @@ def test_a_failure_goes_when_the_row_comes(mixed: tuple[Path, Done]) -> None:
         ("Raises", "RuntimeError", "RuntimeError: no such luck"),
         ("NotNumbers", "ForecastError", "window 0"),
         ("WrongShape", "ForecastError", "95"),
+        ("Restless", "ForecastError", "tells another config once it is fitted"),
         ("Exits", "exit", "ended with status 3"),
         ("IsKilled", "signal", "killed by SIGKILL"),
     ],
@@ -94,6 +98,28 @@ def test_a_failure_tells_what_was_said_last(failures: Mapping[str, Failure]) -> 
     lines = failures["Raises"].last_lines
     assert "about to fail" in lines
     assert lines[-1] == "RuntimeError: no such luck"
+
+
+def test_a_traceback_is_printed_before_the_failure_is_told(data: Path) -> None:
+    """Whoever hears of the failure reads what was printed and ends the process at once."""
+    job = {"do": "make", "model": f"{TOYS}:Raises", "training": {}, "seed": 0, "device": "cpu"}
+    job |= {"data": str(data / "ieee14"), "windows": 10}
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "powerphase.bench.cell"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert asked.stdin is not None
+    assert asked.stdout is not None
+    with asked.stdin as where, asked.stdout as said:
+        where.write(f"{json.dumps(job)}\n".encode())
+        where.flush()
+        lines = said.read().decode().splitlines()
+    assert asked.wait() == 1
+    assert lines[-2] == "RuntimeError: no such luck"
+    assert json.loads(lines[-1])["failed"]["kind"] == "RuntimeError"
 
 
 def test_a_leaderboard_tells_who_failed_and_why(mixed: tuple[Path, Done]) -> None:

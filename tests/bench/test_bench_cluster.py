@@ -10,6 +10,7 @@ import pytest
 
 from powerphase.bench.evaluation import score
 from powerphase.bench.forecasting import forecast
+from powerphase.dataset.manifest import MANIFEST
 from powerphase.records.failure import read_failures
 from powerphase.records.result import read_results
 from powerphase.task.windows import Task
@@ -67,6 +68,20 @@ def test_a_cell_whose_workers_all_die_fails(
     (failure,) = read_failures([tmp_path / "results"])
     assert (failure.name, failure.kind) == ("fatal", "WorkerCrashedError")
     assert "died 1 times" in failure.sentence
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_error_on_a_node_is_told_and_not_taken_for_a_death(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / MANIFEST).write_text("{")
+    monkeypatch.setattr("powerphase.bench.cluster.Path.resolve", lambda self: damaged)
+    bench(data, tmp_path, toys("Plain"), "--engine", "ray")
+    (failure,) = read_failures([tmp_path / "results"])
+    assert failure.kind == "StoreError"
+    assert MANIFEST in failure.sentence
 
 
 @pytest.mark.usefixtures("cluster")

@@ -76,6 +76,11 @@ def test_an_unfinished_data_set_is_finished(
     assert data_sets(["ieee14"], tmp_path)[0].is_there
 
 
+def test_signals_of_another_edition_than_is_asked_for_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="of edition measured, and --signals opsd make one of ex"):
+        data_sets(["ieee14"], tmp_path, "opsd", "measured")
+
+
 def test_without_its_data_set_a_grid_s_cells_fail_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from powerphase.bench.local import Local
 from powerphase.bench.table import Table
 from powerphase.bench_display import BenchDisplay
 from powerphase.errors import TaskError
+from tests.bench.conftest import TOYS
 from tests.records.rows import row
 
 
@@ -103,6 +104,7 @@ def test_other_seeds_wait_until_one_is_measured(data: Path, tmp_path: Path) -> N
     bench, engine = bench_of(data, tmp_path, ["powerforge"], seconds=60.0)
     bench._begin_all()
     assert [(job["do"], job["seed"]) for job in engine.asked] == [("measure", 1)]
+    assert [cell.seed for cell in bench.unfinished] == [1, 2]
     work = bench.running.pop(0)
     size = work.cell.description.config["training"]["batch_size"]
     bench._end(work, Outcome(1.0, answer={"epochs": 20, "batch_size": size}))
@@ -110,6 +112,21 @@ def test_other_seeds_wait_until_one_is_measured(data: Path, tmp_path: Path) -> N
     made = [(job["do"], job["seed"], job["epochs"]) for job in engine.asked[1:]]
     assert made == [("make", 1, 20), ("make", 2, 20)]
     assert engine.asked[1]["run"] == str(tmp_path / "exact/ieee14/powerforge+short-1")
+
+
+def test_a_seed_waits_until_another_has_chosen_a_batch_size(data: Path, tmp_path: Path) -> None:
+    """Side by side, each would take what memory the other leaves, and they would not be alike."""
+    bench, engine = bench_of(data, tmp_path, [f"{TOYS}:ToyNet", "ets"])
+    bench._begin_all()
+    begun = [(job["model"].rpartition(":")[2], job["seed"]) for job in engine.asked]
+    assert begun == [("ToyNet", 1), ("ets", 1), ("ets", 2)]
+    cell = bench.running.pop(2).cell
+    config = bench.running[0].cell.description.config
+    chosen = {**config, "training": {**config["training"], "batch_size": 2}}
+    facts = {"grid": "ieee14", "edition": "exact", "fingerprint": cell.data.fingerprint}
+    bench.plan.rows.append(row(model="toy-net", seed=9, config=chosen, **facts))
+    bench._begin_all()
+    assert [(job["seed"], job["batch_size"]) for job in engine.asked[3:]] == [(2, 2)]
 
 
 def test_what_cannot_be_measured_fails_for_all_seeds(data: Path, tmp_path: Path) -> None:

@@ -70,6 +70,13 @@ class WrongShape(Plain):
         return Scenarios.equal(torch.zeros((1, 2, DAY - 1, context.layout.n_channels)))
 
 
+class Restless(Plain):
+    """Learns what it tells."""
+
+    def fit(self, train: Training) -> None:
+        self.config = {"width": 0.02}
+
+
 class Exits(Plain):
     def predict(self, context: Context) -> Scenarios:
         os._exit(3)

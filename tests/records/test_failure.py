@@ -44,6 +44,15 @@ def test_a_failure_is_no_row(tmp_path: Path) -> None:
     assert read_results([tmp_path]) == [row()]
 
 
+def test_a_failure_is_over_when_a_row_came_from_elsewhere(tmp_path: Path) -> None:
+    """As from `powerphase score`, which knows nothing of benches."""
+    write_failure(FAILURE, tmp_path)
+    write_result(row(model="deepar", variant="short", seed=42), {}, tmp_path)
+    assert read_failures([tmp_path]) == [FAILURE]
+    write_result(row(model="deepar", variant="short", seed=22), {}, tmp_path)
+    assert read_failures([tmp_path]) == []
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"grid": "activsg500"}'])
 def test_a_broken_record_is_named(tmp_path: Path, text: str) -> None:
     write_failure(FAILURE, tmp_path).write_text(text)

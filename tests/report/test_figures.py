@@ -103,6 +103,18 @@ def test_voltages_are_the_kept_scenarios_their_median_and_what_happened(tree: Pa
     ]  # fmt: skip
 
 
+def test_a_record_of_a_failure_is_no_row_of_a_figure(tree: Path) -> None:
+    usual = figure_of("voltages", options(tree, models=MODELS, bus=22))
+    (folder,) = {file.parent for file in tree.glob("**/*.json")}
+    failed = folder / "deepar-22.failed.json"
+    failed.write_text("{}")
+    try:
+        drawn = figure_of("voltages", options(tree, models=MODELS, bus=22))
+    finally:
+        failed.unlink()
+    assert drawn.notes == usual.notes
+
+
 def test_half_of_the_weight_lies_on_either_side_of_a_median() -> None:
     random = np.random.default_rng(1)
     values, weights = random.normal(size=(7, 50)), random.dirichlet(np.ones(7))

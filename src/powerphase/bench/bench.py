@@ -107,6 +107,11 @@ class Bench:
         self._measured: dict[tuple[str, str], Settled] = {}
         self._free_gib = free_memory_gib(torch.device("cpu"))
 
+    @property
+    def unfinished(self) -> list[Cell]:
+        """The cells that wait or are at work; one that is being measured does both."""
+        return list(dict.fromkeys([*self.queue, *(work.cell for work in self._at_work())]))
+
     def run(self) -> list[Failure]:
         """Make all cells; those that failed."""
         for cell in self.plan.done:
@@ -163,12 +168,15 @@ class Bench:
 
     def _begin(self, cell: Cell, worker: int) -> bool:
         """Begin the cell, or to measure it, unless something that is running must end first."""
-        if any(work.is_measuring and work.cell.group == cell.group for work in self._at_work()):
+        beside = [work for work in self._at_work() if work.cell.group == cell.group]
+        if any(work.is_measuring for work in beside):
             return False
         memory = estimate(self.plan, cell, self.options.seconds).memory_gib
         if not self._fits(worker, memory or 0.0):
             return False
         budget = self._budget(cell)
+        if beside and budget is not None and self._chooses_batches(cell, budget):
+            return False  # by memory that is shared, the two would not choose alike
         job = self._job(cell, budget)
         if budget is not None:
             self.queue.remove(cell)
@@ -200,6 +208,12 @@ class Bench:
         if found is None and not is_budgeted:
             return Settled(cell.entrant.config.training.epochs, None)
         return found
+
+    def _chooses_batches(self, cell: Cell, budget: Settled) -> bool:
+        """Whether the cell's training takes whatever batch size fits into memory."""
+        if not cell.entrant.is_trained or budget.batch_size is not None:
+            return False
+        return cell.description.config["training"]["batch_size"] is None
 
     def _job(self, cell: Cell, budget: Settled | None) -> dict[str, Any]:
         name = cell.name

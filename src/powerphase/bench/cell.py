@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from typing import Any
 
 from powerphase.errors import PowerphaseError
@@ -36,8 +37,10 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:
         kind = type(error).__name__
+        # Before it is told, for whoever hears of it takes what was said and ends this process.
+        traceback.print_exc()
         talk({"failed": {"kind": kind, "sentence": f"{kind}: {error}"}})
-        raise
+        sys.exit(1)
 
 
 def _line() -> bytes:

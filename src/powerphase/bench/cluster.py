@@ -64,6 +64,10 @@ class Remote:
             return None
         try:
             outcome, files = self._ray.get(self._answer)
+        except self._ray.exceptions.RayTaskError as error:
+            # Its worker lives: another one would find the same.
+            kind, seconds = type(error.cause).__name__, perf_counter() - self._begun
+            return Outcome(seconds, kind=kind, sentence=f"{kind} on its node: {error.cause}")
         except self._ray.exceptions.RayError as error:
             return self._again(type(error).__name__)
         return self._kept(outcome, files)

@@ -91,6 +91,11 @@ def _missing(grid: str, folder: Path, signals: str | None, edition: str) -> Data
             "signals to make one; give --signals"
         )
     network, driving = load_grid(grid), _signals(source, None if source in NAMED else edition)
+    if signals is not None and driving.edition != edition:
+        raise StoreError(
+            f"{place}: is to be of edition {edition}, and --signals {source} make one of "
+            f"{driving.edition}; leave one of the two options out"
+        )
     recipe = make_recipe(
         network,
         driving,

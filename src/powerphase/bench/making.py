@@ -11,9 +11,9 @@ from powerphase.bench.evaluation import score
 from powerphase.bench.forecasting import forecast
 from powerphase.bench.models import drivers
 from powerphase.cost import hardware
-from powerphase.errors import ResultError
+from powerphase.errors import ForecastError, ResultError
 from powerphase.files import disk_errors
-from powerphase.models.base import Forecaster
+from powerphase.models.base import Description, Forecaster
 from powerphase.models.device import choose_device
 from powerphase.models.trained import with_training
 from powerphase.models.training import Progress
@@ -35,6 +35,8 @@ def do(job: Job, talk: Talk) -> dict[str, Any]:
         return measured(asked, task, job["seed"], job["device"], job["seconds"])._asdict()
     model = _fitted(asked, task, job, talk)
     live = forecast(model, task, device=job["device"])
+    if not asked.is_kept:
+        _check_told(asked, task.layout.grid, live.description)
     report = _counting("scoring", talk)
     evaluation = score(live, task, device=job["device"], on_progress=report)
     with disk_errors(Path(job["out"]), ResultError):
@@ -62,6 +64,17 @@ def _fitted(asked: Entrant, task: Task, job: Job, talk: Talk) -> Forecaster:
         model.follow(drivers(task))
     loaded: Any = asked.kind.load(job["run"])
     return loaded
+
+
+def _check_told(asked: Entrant, grid: str, found: Description) -> None:
+    """Refuse a row that no bench would find again."""
+    planned = asked.description(grid, found.seed)
+    for name in ("model", "variant", "config"):
+        if getattr(found, name) != getattr(planned, name):
+            raise ForecastError(
+                f"{asked.given} tells another {name} once it is fitted, by which its row would not "
+                "be found again; settle it in the constructor"
+            )
 
 
 def _training(talk: Talk) -> Callable[[Progress], None]:

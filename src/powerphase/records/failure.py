@@ -58,11 +58,12 @@ def is_failure(path: str | Path) -> bool:
 
 
 def read_failures(paths: Iterable[str | Path]) -> list[Failure]:
-    """The failures in the folders, sorted by path."""
+    """The failures in the folders, sorted by path; what has a row by now has not failed."""
     files = {
         file.parent.resolve() / file.name: file
         for path in map(Path, paths)
         for file in path.glob(f"**/*{SUFFIX}")
+        if not file.with_name(f"{file.name.removesuffix(SUFFIX)}.json").exists()
     }
     return [_read(files[place]) for place in sorted(files)]
 

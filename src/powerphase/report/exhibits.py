@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
+from powerphase.records.failure import is_failure
 from powerphase.records.result import Result, read_result, read_sidecar
 from powerphase.report.entries import KINDS
 from powerphase.report.figure_style import LOOKS
@@ -118,7 +119,7 @@ def _row_files(path: Path) -> list[Path]:
     found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
     if not found:
         raise ResultError(f"{path}: no results here; name a result's file or a folder of them")
-    return [file.parent.resolve() / file.name for file in found]
+    return [file.parent.resolve() / file.name for file in found if not is_failure(file)]
 
 
 def _home(file: Path) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from powerphase.report.leaderboard import leaderboard
 from powerphase.report.site import boards
 from powerphase.report.site.build import build_site
 from powerphase.report.site.fans import LEVELS, first_bus, weighted_quantiles
+from powerphase.report.site.folder import Folder
 from powerphase.report.site.packing import packed, script
 from powerphase.report.site.tables import FIDELITY, SAFETY, duration, groups
 from powerphase.synthesis.archetypes import shapes
@@ -172,6 +173,36 @@ def test_fidelity_and_safety_are_all_columns_and_groups_are_set_apart(built: Bui
     assert set(found["references"]) == {"last-7-days", "oracle"}
     assert found["variants"] == ["ets+stale"]
     assert "tactis-2" in found["paper"]
+
+
+def test_more_buses_than_sixteen_bits_count_keep_their_branches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, pairs = 70_000, np.array([[0, 69_999], [65_535, 65_536]])
+    nowhere = np.zeros(n, "f4")
+    big = drawing.Drawing("big", np.arange(n), nowhere, nowhere, pairs, np.ones(n))
+    monkeypatch.setattr(drawing, "drawing_of", lambda grid: big)
+    board = leaderboard([row(grid="big")], paper=False)[0]
+    pages = boards.BoardPages(Folder(tmp_path / "site"), "big", board, None)
+    pages._bus_ids(n)
+    assert pages._network() is not None
+    text = (tmp_path / "site/data/big/network.js").read_text()
+    _, value = json.loads(text.removeprefix("powerphase.put(...").removesuffix(");\n"))
+    np.testing.assert_array_equal(unpacked(value["branches"]), pairs)
+
+
+def test_a_sidecar_that_lacks_what_pages_draw_is_named(tmp_path: Path) -> None:
+    write_result(row(), {}, tmp_path / "results")
+    with pytest.raises(ReportError, match=r"powerforge-42.npz: holds no array 'by_bus/brier'"):
+        build_site([tmp_path / "results"], tmp_path / "site")
+
+
+def test_a_smaller_budget_that_takes_a_rank_stands_among_the_models() -> None:
+    rows = [row(model="deepar", variant="short"), row(model="ets", draw=1)]
+    rows += [row(model="ets", variant="short", draw=2)]
+    board = leaderboard(rows, paper=False)[0]
+    found = {group.key: {line.name for line in group.lines} for group in groups(board, {})}
+    assert found == {"models": {"deepar+short", "ets"}, "variants": {"ets+short"}}
 
 
 @pytest.mark.parametrize(

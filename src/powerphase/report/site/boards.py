@@ -18,7 +18,7 @@ from powerphase.report.leaderboard import Board
 from powerphase.report.site.data_sets import grid_title
 from powerphase.report.site.folder import Folder
 from powerphase.report.site.packing import packed, script
-from powerphase.report.site.rows import first_shown, risk_of, row_file, truth_of
+from powerphase.report.site.rows import NEEDED, first_shown, risk_of, row_file, truth_of
 from powerphase.report.site.tables import group_of
 from powerphase.report.site.whole import (
     BUSES_PER_FILE,
@@ -81,6 +81,12 @@ class BoardPages:
         if not file.with_suffix(".npz").exists():
             return model
         sidecar = read_sidecar(file)
+        lacking = [name for name in NEEDED if name not in sidecar]
+        if lacking:
+            raise ReportError(
+                f"{file.with_suffix('.npz')}: holds no array {lacking[0]!r}; score the forecast "
+                "again, or remove the file to have the row alone"
+            )
         self._ids = self._bus_ids(len(sidecar["by_bus/brier"]))
         self._first = self._first or first_shown(sidecar)
         truth, values = truth_of(sidecar)
@@ -141,7 +147,7 @@ class BoardPages:
         places = np.stack([picture.x, picture.y]) * top
         content = {
             "place": packed(np.rint(places).astype(np.uint16)),
-            "branches": packed(picture.branches.astype(np.uint16)),
+            "branches": packed(picture.branches.astype("u2" if len(ids) <= top else "u4")),
         }
         return {"file": f"{self._key}/network", "bytes": self._put("network", content)}
 

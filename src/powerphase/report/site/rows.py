@@ -16,6 +16,14 @@ Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 BY_STEP = ("violation_probability", "violation")
 
+SHOWN = ("bus_id", "window", "target", "error", "weight")
+NEEDED = (
+    *("by_bus/brier", "reliability"),
+    *(f"by_step/{name}" for name in BY_STEP),
+    *(f"shown/{name}" for name in SHOWN),
+)
+"""What every sidecar has that was written with a row's scores."""
+
 RISK = "risk/by_bus_step"
 """Violation probability in 1/240, by shown window, bus and step; older sidecars lack it."""
 

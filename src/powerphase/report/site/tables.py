@@ -1,6 +1,6 @@
 """The leaderboard as the page shows it: groups that are set apart, cells with their marks."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
@@ -15,6 +15,14 @@ SMALL = 1e-3
 """Below it, numbers are shown in powers of ten."""
 
 SAFETY = tuple(name for name in COLUMNS if SCORES[name].voltage_only)
+
+TITLES = {
+    "models": "Models",
+    "references": "References",
+    "variants": "Variants, not ranked",
+    "paper": "In the paper, on its own data",
+}
+"""The headings of groups, in their order."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +67,12 @@ def groups(board: Board, hardware: dict[str, str]) -> list[Group]:
         board: the entries.
         hardware: what each entry ran on, by name.
     """
-    kinds: dict[str, tuple[str, Callable[[Entry], bool]]] = {
-        "models": ("Models", lambda e: e.kind == "model" and not e.is_variant),
-        "references": ("References", lambda e: e.kind != "model" and not e.is_variant),
-        "variants": ("Variants, not ranked", lambda e: e.is_variant),
-    }
-    ours = list(_lines(board.entries, hardware))
+    lines = [*_lines(board.entries, hardware), *_lines(board.paper, {})]
     found = [
-        _group(key, title, ours, [belongs(entry) for entry in board.entries])
-        for key, (title, belongs) in kinds.items()
+        Group(key, title, tuple(line for line in lines if line.group == key))
+        for key, title in TITLES.items()
     ]
-    paper = list(_lines(board.paper, {}))
-    found.append(_group("paper", "In the paper, on its own data", paper, [True] * len(paper)))
     return [group for group in found if group.lines]
-
-
-def _group(key: str, title: str, lines: list["Line"], chosen: list[bool]) -> Group:
-    kept = [line for line, belongs in zip(lines, chosen, strict=True) if belongs]
-    return Group(key, title, tuple(kept))
 
 
 def _lines(entries: Sequence[Entry], hardware: dict[str, str]) -> Iterator[Line]:
@@ -97,10 +93,10 @@ def _lines(entries: Sequence[Entry], hardware: dict[str, str]) -> Iterator[Line]
 
 
 def group_of(entry: Entry) -> str:
-    """The group in which the entry stands."""
+    """The group in which the entry stands; a smaller budget that takes a rank is a model's."""
     if entry.kind == "paper":
         return "paper"
-    if entry.is_variant:
+    if entry.is_variant and entry.rank is None:
         return "variants"
     return "models" if entry.kind == "model" else "references"
 
