@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import FigureError, ResultError, UnknownName
-from powerphase.records.result import read_result, write_result
+from powerphase.records.result import read_result, read_results, write_result
 from powerphase.report import figures
 from powerphase.report.buses import WORST
 from powerphase.report.fans import weighted_median
@@ -296,3 +296,19 @@ def test_the_page_shows_the_load_shapes_as_they_are_drawn(tmp_path: Path) -> Non
     (file,) = write_figure(figure_of("archetypes", Options()), tmp_path, ["svg"])
     kept = Path(__file__).parents[2] / "docs" / "figures" / "archetypes.svg"
     assert file.read_text() == kept.read_text(), "draw it anew: powerphase figure archetypes"
+
+
+def test_a_smaller_budget_stands_for_a_model_without_another_row(
+    tree: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "results"
+    for one in read_results([tree]):
+        write_result(one, sidecar(0), root)
+    place = {"grid": "polish2383", "edition": "opsd-r", "seed": 42, "variant": "short"}
+    for model in ("deepar", "powerforge"):
+        write_result(row(draw=5, model=model, **place), sidecar(5), root)
+    drawn = figure_of("bus-safety", options(root, models=["deepar", "powerforge"]))
+    notes = [note for note in drawn.notes if "smaller budget" in note]
+    assert notes == ["deepar is shown with a smaller budget, as it has no other row"]
+    highest = [lines(axes)[0][:, 1].max() for axes in panels(drawn.figure)[1:]]
+    assert highest == [sidecar(5)["by_bus/safety_mbrier"].max()]

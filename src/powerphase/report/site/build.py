@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from powerphase.dataset.certificate import Certificate
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import ReportError
+from powerphase.records.failure import read_failures
 from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result, find_results
 from powerphase.records.scores import SCORES
@@ -61,7 +62,7 @@ def build_site(
         on_progress: called with the number of boards done, and of all.
     """
     rows = find_results(results)
-    boards = leaderboard(rows.values())
+    boards = leaderboard(rows.values(), failures=read_failures(results))
     stores = {store.manifest.fingerprint: store for store in map(open_store, data)}
     found = certificates or {}
     files = _by_board(boards, [open_forecast(path) for path in forecasts])
