@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,10 @@ from tests.dataset.exact import exact_signals
 
 # Tiny tensors gain nothing from several threads, which wait for each other on a busy machine.
 torch.set_num_threads(1)
+
+# A busy machine is no failure: nothing here is a timed test.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 SETPOINT_PU = 1.02
 
