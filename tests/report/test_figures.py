@@ -157,6 +157,23 @@ def test_a_score_that_the_paper_lacks_leaves_one_panel_and_a_note(tree: Path) ->
     assert drawn.notes == ("the paper prints no Brier of these models on polish2383",)
 
 
+@pytest.mark.parametrize("grid", ["activsg500", "polish2383", "pegase9241"])
+@pytest.mark.parametrize("score", ["brier", "safety_mbrier"])
+def test_numbers_on_the_axis_of_crps_do_not_lie_on_one_another(grid: str, score: str) -> None:
+    results = (Path(__file__).parents[2] / "results",)
+    figure = figure_of("safety-fidelity", Options(results=results, grid=grid, score=score)).figure
+    figure.draw_without_rendering()
+    for axes in panels(figure):
+        boxes = [
+            label.get_window_extent()
+            for label in (*axes.get_xticklabels(), *axes.get_xticklabels(minor=True))
+            if label.get_text() and axes.bbox.x0 <= label.get_window_extent().x1 <= axes.bbox.x1
+        ]
+        ordered = sorted(boxes, key=lambda box: box.x0)
+        assert all(a.x1 < b.x0 for a, b in zip(ordered, ordered[1:], strict=False))
+        assert len(ordered) >= 2
+
+
 def test_reliability_shows_the_bins_that_are_filled(tree: Path) -> None:
     (axes,) = panels(figure_of("reliability", options(tree, models=MODELS)).figure)
     for draw, line in enumerate(lines(axes)[1:]):

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MultipleLocator
+from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter, StrMethodFormatter
 
 from powerphase.axes import STEP_S
 from powerphase.records.scores import SCORES
@@ -106,6 +106,7 @@ def safety_fidelity(board: Board, score: str) -> Figure:
         axes.set_xlabel("CRPS (lower is better)")
     _stretch(panels[0], [one.mean[score] or 0.0 for one in entries])
     panels[0].set(xscale="log", ylabel=f"{SCORES[score].title} [{SCORES[score].unit}]")
+    _label_sparsely(panels[0])
     shown = {one.name for one in entries}
     handles = [_marker(look) for name, look in looks.items() if name in shown]
     columns = 7 if len(groups) > 1 else 3
@@ -148,6 +149,19 @@ def _draw_point(axes: Axes, look: Look, one: Entry, score: str) -> None:
     marker = _marker(look)
     marker.set_data(x, y)
     axes.add_line(marker)
+
+
+def _label_sparsely(axes: Axes) -> None:
+    """A logarithmic horizontal axis with a few plain numbers.
+
+    Less than a decade is labelled at every minor tick by default, one number over the other.
+    """
+    low, high = axes.get_xlim()
+    wide = np.log10(high / low)
+    steps = (1, 1.5, 2, 3, 5) if wide < 0.7 else (1, 2, 5) if wide < 1.5 else (1,)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _stretch(axes: Axes, values: Sequence[float]) -> None:
