@@ -248,11 +248,16 @@ def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
 
 
 def _spark(values: Sequence[float], width: int) -> str:
-    """A curve in one line of text, on a logarithmic scale."""
+    """A curve in one line of text, on a logarithmic scale where there are logarithms.
+
+    There are none where a loss is minus the logarithm of a density, which may have any sign.
+    """
     every = max(1, -(-len(values) // width))
-    logs = [log(min(values[k : k + every])) for k in range(0, len(values), every)]
-    low, span = min(logs), (max(logs) - min(logs)) or 1.0
-    return "".join(" ▁▂▃▄▅▆▇█"[1 + round(7 * (value - low) / span)] for value in logs)
+    points = [min(values[k : k + every]) for k in range(0, len(values), every)]
+    if min(points) > 0:
+        points = [log(point) for point in points]
+    low, span = min(points), (max(points) - min(points)) or 1.0
+    return "".join(" ▁▂▃▄▅▆▇█"[1 + round(7 * (point - low) / span)] for point in points)
 
 
 def show_certificate(certificate: "Certificate") -> None:

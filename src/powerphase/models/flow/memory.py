@@ -5,8 +5,7 @@ The plain form's counts were fitted to TempFlow on a CPU with 118 to 1,354 buses
 it was up to a third more, which is what the allocator wastes: with one that gives everything back,
 it was less. Those of the kernels are what their code keeps, two and two, and half a tensor or a
 whole one for what an allocator wastes. On a GPU nothing was fitted. Values with noise count as one
-tensor more; on a CPU with 118 buses a batch of 24 took no more with it, for they need not be
-divided again.
+tensor more; on a CPU with 118 buses a batch of 24 took no more, for they need no dividing.
 """
 
 from typing import NamedTuple
