@@ -22,7 +22,7 @@ from powerphase.display import (
     show_store,
     training_progress,
 )
-from powerphase.errors import PowerphaseError
+from powerphase.errors import PowerphaseError, place_in_own_code
 
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
@@ -63,8 +63,9 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        kind = type(error).__name__
-        problems.print(f"powerphase: {kind}: {error}; this is a bug, --debug shows where")
+        place = place_in_own_code(error)
+        where = f"in {place}; --debug shows all" if place else "this is a bug, --debug shows where"
+        problems.print(f"powerphase: {type(error).__name__}: {error}; {where}")
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:

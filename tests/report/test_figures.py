@@ -1,6 +1,6 @@
 """Figures: they draw what rows hold, say what is missing, and are written whole and alike."""
 
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def test_numbers_on_the_axis_of_crps_do_not_lie_on_one_another(grid: str, score:
             if label.get_text() and axes.bbox.x0 <= label.get_window_extent().x1 <= axes.bbox.x1
         ]
         ordered = sorted(boxes, key=lambda box: box.x0)
-        assert all(a.x1 < b.x0 for a, b in zip(ordered, ordered[1:], strict=False))
+        assert all(a.x1 < b.x0 for a, b in pairwise(ordered))
         assert len(ordered) >= 2
 
 

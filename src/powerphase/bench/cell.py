@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from powerphase.errors import PowerphaseError
+from powerphase.errors import PowerphaseError, place_in_own_code
 
 
 def main() -> None:
@@ -35,8 +35,9 @@ def main() -> None:
         talk({"failed": {"kind": type(error).__name__, "sentence": str(error)}})
         sys.exit(1)
     except Exception as error:
-        kind = type(error).__name__
-        talk({"failed": {"kind": kind, "sentence": f"{kind}: {error}"}})
+        kind, place = type(error).__name__, place_in_own_code(error)
+        sentence = f"{kind}: {error}" + (f" (in {place})" if place else "")
+        talk({"failed": {"kind": kind, "sentence": sentence}})
         raise
 
 
