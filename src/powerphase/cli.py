@@ -15,6 +15,7 @@ from powerphase.display import (
     progress,
     show_certificate,
     show_checks,
+    show_failure,
     show_forecast,
     show_result,
     show_run,
@@ -179,8 +180,11 @@ def info(
     from powerphase.dataset.store import open_store
     from powerphase.records.forecast_file import is_forecast, open_forecast
     from powerphase.records.result import read_result
+    from powerphase.records.failure import is_failure, read_failure
 
-    if path.endswith(".json"):
+    if is_failure(path):
+        show_failure(read_failure(Path(path)))
+    elif path.endswith(".json"):
         show_result(read_result(path))
     elif (Path(path) / "model.json").is_file():
         from powerphase.models.run import RunFolder

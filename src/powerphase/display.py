@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from powerphase.dataset.store import Store
     from powerphase.models.run import Header, RunFolder
     from powerphase.models.training import Progress as TrainingProgress
+    from powerphase.records.failure import Failure
     from powerphase.records.forecast_file import ForecastFile
     from powerphase.records.result import Result
     from powerphase.report.sheet import Cell, Sheet
@@ -130,6 +131,17 @@ def show_result(row: "Result") -> None:
 
 
 def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
+def show_failure(failure: "Failure") -> None:
+    """Why a cell of the bench has no row."""
+    facts = [
+        ("why", failure.sentence),
+        ("last lines", "\n".join(failure.last_lines)),
+        ("when", f"{failure.date}, after {failure.seconds:.0f} s on {failure.hardware}"),
+    ]
+    title = f"failed: {failure.name}-{failure.seed} on {failure.grid} {failure.edition}"
+    _show(title, [fact for fact in facts if fact[1]])
+
+
     units = {"train_s": "s to fit", "predict_s": "s to predict", "score_s": "s to score"}
     shown = [f"{cost[k]:.1f} {unit}" for k, unit in units.items() if cost.get(k) is not None]
     if cost.get("peak_memory_gib") is not None:
