@@ -123,14 +123,14 @@ def show_result(row: "Result") -> None:
 
     table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
     table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
-    for name, value in row.scores.items():
+    for name in sorted(row.scores, key=list(SCORES).index):  # a file has them by the alphabet
+        value = row.scores[name]
         shown = "–" if value is None else f"{value:.6f}"
         table.add_row(SCORES[name].title, f"{shown:<9}  {SCORES[name].question}")
     _add_cost(table, row.cost)
     console.print(table)
 
 
-def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
 def show_failure(failure: "Failure") -> None:
     """Why a cell of the bench has no row."""
     facts = [
@@ -142,6 +142,7 @@ def show_failure(failure: "Failure") -> None:
     _show(title, [fact for fact in facts if fact[1]])
 
 
+def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
     units = {"train_s": "s to fit", "predict_s": "s to predict", "score_s": "s to score"}
     shown = [f"{cost[k]:.1f} {unit}" for k, unit in units.items() if cost.get(k) is not None]
     if cost.get("peak_memory_gib") is not None:
