@@ -111,21 +111,25 @@ def show_plan(plan: "Plan", seconds: float | None) -> None:
     table = Table("grid", "cell", "state", "hours", "GiB")
     for column in table.columns[3:]:
         column.justify = "right"
-    hours, unknown = 0.0, 0
+    whole, unknown, scaled = 0.0, 0, False
     for cell in plan.cells:
         state, found = plan.state(cell), estimate(plan, cell, seconds)
         table.add_row(cell.grid, f"{cell.name}-{cell.seed}", state, *_shown(found))
         if state != "done":
-            hours += (found.seconds or 0.0) / 3600
+            whole += found.seconds or 0.0
             unknown += found.seconds is None
+        scaled |= found.is_scaled
     console.print(table)
     missing = sorted({str(cell.data.path) for cell in plan.left() if not cell.data.is_there})
     if missing:
         console.print(f"data sets to make: {', '.join(missing)}", soft_wrap=True)
-    more = f", and {unknown} of which nothing is known" if unknown else ""
+    known = f"about {_time(whole)} one after another"
+    more = f"the cost of {unknown} is not known" if unknown else ""
+    cost = [known] * (unknown < len(plan.left())) + [more] * bool(unknown)
     total = f"{len(plan.cells)} cells, {len(plan.done)} done, {len(plan.left())} to do"
-    console.print(f"{total}: about {hours:.2g} hours one after another{more}", soft_wrap=True)
-    console.print("~: by other grids, in proportion to their channels", soft_wrap=True)
+    console.print(": ".join([total, *[", and ".join(cost)] * bool(cost)]), soft_wrap=True)
+    if scaled:
+        console.print("~: by other grids, in proportion to their channels", soft_wrap=True)
 
 
 def _shown(found: "Estimate") -> tuple[str, str]:

@@ -15,6 +15,7 @@ from powerphase.display import (
     progress,
     show_certificate,
     show_checks,
+    show_failure,
     show_forecast,
     show_result,
     show_run,
@@ -22,7 +23,7 @@ from powerphase.display import (
     show_store,
     training_progress,
 )
-from powerphase.errors import PowerphaseError
+from powerphase.errors import PowerphaseError, place_in_own_code
 
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
@@ -63,8 +64,9 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        kind = type(error).__name__
-        problems.print(f"powerphase: {kind}: {error}; this is a bug, --debug shows where")
+        place = place_in_own_code(error)
+        where = f"in {place}; --debug shows all" if place else "this is a bug, --debug shows where"
+        problems.print(f"powerphase: {type(error).__name__}: {error}; {where}")
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
@@ -92,7 +94,9 @@ def grids() -> None:
     """
     from powerphase.grid.catalog import CATALOG, load_grid
 
-    table = Table("name", "grid", *("buses", "PQ", "channels"), "in the paper", "licence")
+    table = Table("name", "grid", *("buses", "PQ", "channels"), "paper", "licence", box=None)
+    for column in table.columns[:2]:
+        column.no_wrap = True  # names are there to be copied
     for column in table.columns[2:5]:
         column.justify = "right"
     for name, entry in CATALOG.items():
@@ -176,10 +180,13 @@ def info(
     Example: `powerphase info data/activsg500`
     """
     from powerphase.dataset.store import open_store
+    from powerphase.records.failure import is_failure, read_failure
     from powerphase.records.forecast_file import is_forecast, open_forecast
     from powerphase.records.result import read_result
 
-    if path.endswith(".json"):
+    if is_failure(path):
+        show_failure(read_failure(Path(path)))
+    elif path.endswith(".json"):
         show_result(read_result(path))
     elif (Path(path) / "model.json").is_file():
         from powerphase.models.run import RunFolder

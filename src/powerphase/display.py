@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from powerphase.dataset.store import Store
     from powerphase.models.run import Header, RunFolder
     from powerphase.models.training import Progress as TrainingProgress
+    from powerphase.records.failure import Failure
     from powerphase.records.forecast_file import ForecastFile
     from powerphase.records.result import Result
     from powerphase.report.sheet import Cell, Sheet
@@ -122,11 +123,23 @@ def show_result(row: "Result") -> None:
 
     table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
     table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
-    for name, value in row.scores.items():
+    for name in sorted(row.scores, key=list(SCORES).index):  # a file has them by the alphabet
+        value = row.scores[name]
         shown = "–" if value is None else f"{value:.6f}"
         table.add_row(SCORES[name].title, f"{shown:<9}  {SCORES[name].question}")
     _add_cost(table, row.cost)
     console.print(table)
+
+
+def show_failure(failure: "Failure") -> None:
+    """Why a cell of the bench has no row."""
+    facts = [
+        ("why", failure.sentence),
+        ("last lines", "\n".join(failure.last_lines)),
+        ("when", f"{failure.date}, after {failure.seconds:.0f} s on {failure.hardware}"),
+    ]
+    title = f"failed: {failure.name}-{failure.seed} on {failure.grid} {failure.edition}"
+    _show(title, [fact for fact in facts if fact[1]])
 
 
 def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:

@@ -22,8 +22,28 @@ A message says where, what was found, what was needed and what to do. The comman
 one sentence; `--debug` shows the traceback.
 """
 
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+
+
+def place_in_own_code(error: Exception) -> str | None:
+    """The innermost line of neither powerphase nor a library that an error came through, if any.
+
+    It is that of a forecaster of one's own: whoever wrote it has to look there.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [PACKAGE in Path(frame.filename).parents for frame in frames]
+    for k in reversed(range(ours.index(True) if True in ours else 0, len(frames))):
+        file = Path(frames[k].filename)
+        if not ours[k] and file.is_file() and not {*LIBRARIES}.intersection(file.parents):
+            return f"{file.name}, line {frames[k].lineno}"
+    return None
 
 
 class PowerphaseError(Exception):

@@ -65,6 +65,7 @@ def test_a_dry_run_shows_every_cell_and_makes_nothing(data: Path, tmp_path: Path
         ["ieee14", "ets-3142", "to do", "–", "–"],
         ["ieee14", "last-week-0", "to do", "–", "–"],
     ]
-    assert "4 cells, 0 done, 4 to do" in done.stdout
+    assert "4 cells, 0 done, 4 to do: the cost of 4 is not known\n" in done.stdout
+    assert "~" not in done.stdout
     assert not (tmp_path / "runs").exists()
     assert [file.name for file in folder.iterdir()] == ["ets-42.failed.json"]

@@ -13,7 +13,7 @@ import threading
 import traceback
 from typing import Any
 
-from powerphase.errors import PowerphaseError
+from powerphase.errors import PowerphaseError, place_in_own_code
 
 
 def main() -> None:
@@ -36,10 +36,11 @@ def main() -> None:
         talk({"failed": {"kind": type(error).__name__, "sentence": str(error)}})
         sys.exit(1)
     except Exception as error:
-        kind = type(error).__name__
+        kind, place = type(error).__name__, place_in_own_code(error)
         # Before it is told, for whoever hears of it takes what was said and ends this process.
         traceback.print_exc()
-        talk({"failed": {"kind": kind, "sentence": f"{kind}: {error}"}})
+        sentence = f"{kind}: {error}" + (f" (in {place})" if place else "")
+        talk({"failed": {"kind": kind, "sentence": sentence}})
         sys.exit(1)
 
 

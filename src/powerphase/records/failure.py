@@ -65,10 +65,11 @@ def read_failures(paths: Iterable[str | Path]) -> list[Failure]:
         for file in path.glob(f"**/*{SUFFIX}")
         if not file.with_name(f"{file.name.removesuffix(SUFFIX)}.json").exists()
     }
-    return [_read(files[place]) for place in sorted(files)]
+    return [read_failure(files[place]) for place in sorted(files)]
 
 
-def _read(file: Path) -> Failure:
+def read_failure(file: Path) -> Failure:
+    """The failure in a file, or a sentence why it is none."""
     try:
         found = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or found.keys() != {one.name for one in fields(Failure)}:
