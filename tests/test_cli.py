@@ -16,6 +16,8 @@ from powerphase import cli
 from powerphase.dataset.recipe import EDITION_SEED
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import PowerphaseError, UnknownName
+from powerphase.grid.catalog import CATALOG
+from powerphase.records.failure import Failure, write_failure
 
 COMMANDS = cli.app.registered_commands
 RUN = [sys.executable, "-c", "from powerphase.cli import main; main()"]
@@ -115,6 +117,37 @@ def test_debug_shows_the_traceback() -> None:
     failed = run("verify", "nowhere", "--debug")
     assert failed.returncode == 1
     assert "Traceback" in failed.stderr
+
+
+def test_a_mistake_in_a_model_of_one_s_own_is_told_with_its_line(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slip.py").write_text(
+        "class Slip:\n"
+        "    def fit(self, train):\n"
+        "        train.reed()\n"
+        "    def predict(self, context):\n"
+        "        pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    failed = run("score", "slip:Slip", "--data", store, "--windows", "3")
+    assert failed.returncode == 1
+    assert failed.stderr.strip().endswith("in slip.py, line 3; --debug shows all")
+
+
+def test_a_failed_cell_is_shown_with_what_it_said_last(tmp_path: Path) -> None:
+    place = {"task": "t", "edition": "e", "grid": "ieee14", "model": "m", "name": "m", "seed": 4}
+    spent = {"seconds": 2.0, "date": "2026-01-02", "commit": None, "hardware": "a laptop"}
+    failure = Failure(**place, kind="limit", sentence="too long", last_lines=["one"], **spent)
+    shown = here("info", write_failure(failure, tmp_path))
+    assert shown.exit_code == 0
+    for phrase in ("m-4 on ieee14 e", "too long", "one", "after 2 s on a laptop"):
+        assert phrase in shown.stdout
+
+
+def test_names_of_grids_can_be_copied_from_a_narrow_terminal() -> None:
+    shown = CliRunner().invoke(cli.app, ["grids"], env={"COLUMNS": "80"}).stdout
+    assert all(name in shown for name in CATALOG)
 
 
 def test_ctrl_c_stops_cleanly_and_the_same_command_continues(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def grids() -> None:
     """
     from powerphase.grid.catalog import CATALOG, load_grid
 
-    table = Table("name", "grid", *("buses", "PQ", "channels"), "in the paper", "licence")
+    table = Table("name", "grid", *("buses", "PQ", "channels"), "paper", "licence", box=None)
+    for column in table.columns[:2]:
+        column.no_wrap = True  # names are there to be copied
     for column in table.columns[2:5]:
         column.justify = "right"
     for name, entry in CATALOG.items():
@@ -178,9 +180,9 @@ def info(
     Example: `powerphase info data/activsg500`
     """
     from powerphase.dataset.store import open_store
+    from powerphase.records.failure import is_failure, read_failure
     from powerphase.records.forecast_file import is_forecast, open_forecast
     from powerphase.records.result import read_result
-    from powerphase.records.failure import is_failure, read_failure
 
     if is_failure(path):
         show_failure(read_failure(Path(path)))
