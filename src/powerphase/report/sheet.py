@@ -1,5 +1,6 @@
 """A table as text: for a terminal, with the columns that there is room for, and as Markdown."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -35,11 +36,14 @@ class Sheet:
     def as_table(self, width: int) -> Table:
         """The sheet for a terminal of that width."""
         shown = self._shown(width)
+        widths = self._widths(shown, width)
         notes = [self.above, *self.below] + [FULLER] * (len(shown) < len(self.header))
         table = Table(title=self.title, caption=" ".join(notes), box=box.SIMPLE_HEAD)
+        table.caption_justify = "left"
+        table.padding = (0, 1, 0, 0)
         for k in shown:
             side: JustifyMethod = "left" if k < self.names else "right"
-            table.add_column(self.header[k], justify=side, overflow="fold")
+            table.add_column(self.header[k], justify=side, overflow="fold", width=widths.get(k))
         for group in self.groups:
             for line in group:
                 table.add_row(*(Text(line[k][0], "bold" if line[k][1] else "") for k in shown))
@@ -59,16 +63,33 @@ class Sheet:
 
     def _shown(self, width: int) -> list[int]:
         """The columns that there is room for."""
-        lines = [line for group in self.groups for line in group]
-        widest = [
-            max(map(len, (name, *(line[k][0] for line in lines))))
-            for k, name in enumerate(self.header)
-        ]
         shown = list(range(len(self.header)))
         for name in self.dispensable:
-            if sum(3 + widest[k] for k in shown) + 1 > width:
+            if _room([max(map(len, self._texts(k))) for k in shown]) > width:
                 shown.remove(self.header.index(name))
         return shown
+
+    def _widths(self, shown: Sequence[int], width: int) -> dict[int, int]:
+        """Widths that break no word, where there are such; left alone, the widest would break."""
+        widths = {k: max(map(len, self._texts(k))) for k in shown}
+        least = {
+            k: max(len(word) for text in self._texts(k) for word in text.split()) for k in shown
+        }
+        while _room(widths.values()) > width:
+            loosest = max(shown, key=lambda k: widths[k] - least[k])
+            if widths[loosest] == least[loosest]:
+                return {}
+            widths[loosest] -= 1
+        return widths
+
+    def _texts(self, column: int) -> list[str]:
+        lines = [line for group in self.groups for line in group]
+        return [self.header[column], *(line[column][0] for line in lines)]
+
+
+def _room(widths: Collection[int]) -> int:
+    """Columns of a terminal that a table of such columns takes."""
+    return sum(widths) + 2 * len(widths) + 1
 
 
 def number(mean: float | None, std: float | None = None, decimals: int | None = None) -> str:
