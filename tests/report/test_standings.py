@@ -1,6 +1,7 @@
 """The statistics of a board as tables: all that was found, and what is missing with its reason."""
 
 import csv
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,23 @@ def test_a_csv_file_holds_every_number() -> None:
     every = list(csv.DictReader(StringIO(pairs_as_csv([found], ["crps"]))))
     expected = [(c.name, c.other, c.p) for c in pairs(found.entries, found.windows, "crps")]
     assert [(line["model"], line["other"], float(line["p"])) for line in every] == expected
+
+
+def test_windows_of_few_weeks_are_said_to_tell_nothing() -> None:
+    daily = tuple(f"2016-07-{day:02d}" for day in range(4, 14))
+    (table,) = sheets([replace(board(), windows=daily)])
+    assert (
+        "10 windows, of 2 weeks, each taken as one, allow no p below 0.5: too few to tell any "
+        "difference from noise." in table.as_markdown()
+    )
+
+
+def test_no_word_is_broken_in_eighty_columns() -> None:
+    (table,) = sheets([board()])
+    text = StringIO()
+    Console(file=text, width=80).print(table.as_table(80))
+    words = set(text.getvalue().split())
+    assert {"activsg500", "Safety_mBrier", "(reference)", "difference"} <= words
 
 
 def test_every_line_has_every_cell_in_any_width() -> None:

@@ -112,10 +112,15 @@ def _as_far(sums: np.ndarray, found: float, size: float) -> np.ndarray:
     return np.abs(sums) >= found - ROUNDING * size
 
 
+def n_independent(windows: Sequence[str]) -> int:
+    """How many windows are taken for independent: one of each week."""
+    return len(np.unique(_weeks(windows)))
+
+
 def least_p(windows: Sequence[str]) -> float:
     """The lowest p that so many windows allow: that of a difference of one sign in all of them."""
-    n_independent = len(np.unique(_weeks(windows)))
-    return 1 / (1 + DRAWN) if n_independent > MOST_EXACT else min(1.0, 2 / 2**n_independent)
+    n = n_independent(windows)
+    return 1 / (1 + DRAWN) if n > MOST_EXACT else min(1.0, 2 / 2**n)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES
-from powerphase.report.contrasts import FAR, LEVEL, Contrast, against, least_p, pairs
+from powerphase.report.contrasts import FAR, LEVEL, Contrast, against, least_p, n_independent, pairs
 from powerphase.report.entries import Entry, grouped, orders_forecasts, places
 from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
@@ -218,12 +218,15 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
 
 def _power(board: Board, n_contrasts: int) -> str:
     """The lowest p that can be found, and what the correction leaves of it."""
-    least = least_p(board.windows)
+    least, n_weeks = least_p(board.windows), n_independent(board.windows)
     after = min(1.0, n_contrasts * least)
+    as_one = f", of {n_weeks} weeks, each taken as one," if n_weeks < len(board.windows) else ""
+    limit = f"{len(board.windows)} windows{as_one} allow no p below {least:.2g}"
+    if least > LEVEL:
+        return f"{limit}: too few to tell any difference from noise. A longer record has more."
     return (
-        f"{len(board.windows)} windows allow no p below {least:.2g}, which Holm over {n_contrasts} "
-        f"comparisons makes {after:.2g}. Of more than {int(LEVEL / least)} comparisons together "
-        "none could be told from noise."
+        f"{limit}, which Holm over {n_contrasts} comparisons makes {after:.2g}. "
+        f"Of more than {int(LEVEL / least)} comparisons together none could be told from noise."
     )
 
 
