@@ -91,9 +91,15 @@ powerphase.pages.safety = (() => {
   const worst = () => {
     const many = Math.min(WORST, loaded[0].sorted.length);
     const top = Math.max(...loaded.map((one) => one.sorted[0]), 0.01);
+    const places = Array.from({ length: many }, (_, k) => ({ at: k + 1 }));
     const chart = frame($("#worst"), {
       label: "Safety_mBrier of the worst buses of each model",
-      x: { domain: [1, many], label: "place among the worst" },
+      // Of few buses, ticks of a usual axis would fall between them.
+      x: {
+        domain: [1, many],
+        label: "place among the worst",
+        ticks: many <= 20 && places.filter((place) => many <= 10 || place.at % 5 === 0),
+      },
       y: { domain: [0, top * 1.05], label: "Safety_mBrier" },
       margin: { top: 24 },
     });
