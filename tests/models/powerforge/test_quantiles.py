@@ -100,7 +100,7 @@ def test_levels_ascend_and_weights_are_shares(alpha: float, beta: float, n: int)
     levels, weights = law.levels(), law.weights()
     assert (levels.diff() > 0).all()
     assert levels[0] > 0
-    assert levels[-1] < 1
+    assert levels[-1] <= 1  # no double is nearer to 1 than 10⁻¹⁶, and levels may be
     assert (weights > 0).all()
     assert weights.sum().item() == pytest.approx(1, abs=1e-12)
     mirrored = law_of(beta, alpha, n)
