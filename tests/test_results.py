@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result, read_result, read_results, read_sidecar
-from powerphase.report.entries import PAPER_GRIDS, Entry
+from powerphase.report.entries import Entry
 from powerphase.report.leaderboard import leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
 from tests.page_of_results import PAGE, PART, written

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from powerphase.axes import VARIABLES
-from powerphase.grid.catalog import CATALOG
+from powerphase.grid.catalog import CATALOG, PAPER_GRIDS
 from powerphase.models.powerforge.config import BATCH_SIZES, PowerForgeConfig
 from powerphase.records.result import read_sidecar
 from powerphase.records.scores import SCORES
 from powerphase.report.comparison import Difference, Pair, compare, paper_ablations
-from powerphase.report.leaderboard import PAPER_GRIDS, paper_entries
+from powerphase.report.leaderboard import paper_entries
 from tests.page_of_results import (
     PAGE,
     RESULTS,

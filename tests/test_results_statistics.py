@@ -4,10 +4,10 @@ from functools import cache
 
 import numpy as np
 
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import find_results
 from powerphase.report.buses import NEGLIGIBLE
 from powerphase.report.contrasts import Verdict, against
-from powerphase.report.entries import PAPER_GRIDS
 from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.safety import GridSafety, safety
 from powerphase.report.skill import skills

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.axes import VARIABLES
 from powerphase.errors import ResultError, UnknownName
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.models.powerforge.config import ABLATIONS
 from powerphase.records.result import Result, write_result
 from powerphase.records.scores import SCORES
@@ -29,7 +30,7 @@ from powerphase.report.comparison import (
     paper_ablations,
     sheets,
 )
-from powerphase.report.entries import PAPER_GRIDS, paper_entries
+from powerphase.report.entries import paper_entries
 from powerphase.report.leaderboard import leaderboard
 from tests.records.rows import row
 

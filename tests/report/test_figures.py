@@ -16,10 +16,10 @@ from powerphase.errors import FigureError, ResultError, UnknownName
 from powerphase.records.result import read_result, read_results, write_result
 from powerphase.report import figures
 from powerphase.report.buses import WORST
-from powerphase.report.fans import weighted_median
 from powerphase.report.figure_style import LOOKS, looks_of
 from powerphase.report.figures import FIGURES, FORMATS, Options, figure_of, write_figure
 from powerphase.report.leaderboard import leaderboard, paper_entries
+from powerphase.report.weighted import LEVELS, weighted_quantiles
 from powerphase.synthesis.archetypes import shapes
 from powerphase.synthesis.sources import load_signals
 from tests.records.rows import row
@@ -95,7 +95,9 @@ def test_voltages_are_the_kept_scenarios_their_median_and_what_happened(tree: Pa
         shown = [line[:, 1] for line in lines(grid[m, w]) if len(line) == STEPS]
         np.testing.assert_array_equal(shown[:4], scenarios)
         np.testing.assert_array_equal(shown[-1], truth)
-        median = weighted_median(scenarios, arrays["shown/weight"][w, :, 1, 2])
+        weights = arrays["shown/weight"][w, :, 1, 2]
+        fan = weighted_quantiles(scenarios[..., None], weights[:, None])
+        median = fan[LEVELS.index(0.5), :, 0]
         np.testing.assert_array_equal(shown[4], median)
     assert drawn.notes[0] == "bus 22 of polish2383"
     assert [axes.get_title() for axes in grid[0]] == [
@@ -113,14 +115,6 @@ def test_a_record_of_a_failure_is_no_row_of_a_figure(tree: Path) -> None:
     finally:
         failed.unlink()
     assert drawn.notes == usual.notes
-
-
-def test_half_of_the_weight_lies_on_either_side_of_a_median() -> None:
-    random = np.random.default_rng(1)
-    values, weights = random.normal(size=(7, 50)), random.dirichlet(np.ones(7))
-    median = weighted_median(values, weights)
-    assert (np.where(values < median, weights[:, None], 0).sum(axis=0) <= 0.5).all()
-    assert (np.where(values > median, weights[:, None], 0).sum(axis=0) <= 0.5).all()
 
 
 def test_the_bus_that_is_half_outside_the_band_is_shown_by_default(tree: Path) -> None:

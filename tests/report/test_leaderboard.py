@@ -13,9 +13,10 @@ from rich.console import Console
 from scipy.stats import rankdata
 
 from powerphase.errors import ResultError
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
-from powerphase.report.entries import COSTS, PAPER_GRIDS, Entry, paper_entries
+from powerphase.report.entries import COSTS, Entry, paper_entries
 from powerphase.report.leaderboard import (
     COLUMNS,
     HEADER,

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import ResultError, UnknownName
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result, find_results, write_result
 from powerphase.report.buses import by_bus, hard_buses, survival, worst
-from powerphase.report.entries import PAPER_GRIDS, paper_entries
+from powerphase.report.entries import paper_entries
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.safety import as_csv, safety, sheets
 from powerphase.report.tradeoff import FIDELITY, PROPER_SAFETY, SAFETY, tradeoff

@@ -14,12 +14,10 @@ from powerphase.bench.entrants import entrant
 from powerphase.bench.local import Local
 from powerphase.bench.plan import Plan, make_plan
 from powerphase.errors import PowerphaseError, TaskError, UnknownName
-from powerphase.grid.catalog import CATALOG
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.failure import Failure
 from powerphase.task.protocol import Protocol as TaskProtocol
 from powerphase.task.protocol import WindowCount
-
-PAPER_GRIDS = tuple(name for name, entry in CATALOG.items() if entry.in_paper)
 
 ALL_MODELS = (
     *("last-week", "last-7-days", "climatology", "oracle", "factorforge", "powerforge"),

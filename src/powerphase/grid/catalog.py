@@ -67,6 +67,9 @@ CATALOG: Mapping[str, Entry] = MappingProxyType(
     }
 )
 
+PAPER_GRIDS = tuple(name for name, entry in CATALOG.items() if entry.in_paper)
+"""In the paper's order."""
+
 
 def load_grid(name: str | Path) -> Grid:
     """The grid that the catalogue calls `name`, or the one in the `.m` file at that path."""

@@ -17,12 +17,12 @@ from math import hypot
 from typing import Literal
 
 from powerphase.errors import ResultError, UnknownName
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.contrasts import FAR
 from powerphase.report.entries import (
     PAPER_DECIMALS,
-    PAPER_GRIDS,
     SHORT,
     Entry,
     orders_forecasts,

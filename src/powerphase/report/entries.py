@@ -20,11 +20,6 @@ from powerphase.records.scores import RANKED, SCORES
 Kind = Literal["model", "reference", "oracle", "paper"]
 
 PAPER_SEEDS = (22, 42, 3142)
-PAPER_GRIDS = (
-    *("activsg500", "pegase1354", "polish2383"),
-    *("pegase2869", "polish3120", "pegase9241"),
-)
-"""The paper's grids, in its order."""
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {

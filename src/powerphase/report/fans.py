@@ -10,15 +10,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MultipleLocator
 
-from powerphase.axes import STEP_S, V
+from powerphase.axes import V
 from powerphase.errors import ResultError
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.report.exhibits import Exhibit
-from powerphase.report.figure_style import LIMIT, PAGE_IN, TRUTH, Look, day_name, looks_of
+from powerphase.report.figure_style import (
+    HOURS_PER_STEP,
+    LIMIT,
+    PAGE_IN,
+    TRUTH,
+    Look,
+    day_name,
+    looks_of,
+)
+from powerphase.report.weighted import LEVELS, first_bus, weighted_quantiles
 
 INSIDE = (0.005, 0.995)
 """The share of all forecast voltages that an axis makes room for; a stray one would flatten all."""
-HOURS_PER_STEP = STEP_S / 3600
 
 SCENARIO: Mapping[str, Any] = {"linewidth": 0.5}
 MEDIAN: Mapping[str, Any] = {"linewidth": 1.3}
@@ -57,20 +65,14 @@ def voltages(exhibits: Mapping[str, Exhibit | None], bus: int | None) -> tuple[F
 
 
 def bus_to_show(one: Exhibit, bus: int | None) -> int:
-    """Which of the kept buses: the given one, or the one most evenly inside and outside the band.
-
-    Where no voltage crosses a limit, the one that moves most.
-    """
+    """Which of the kept buses: the given one, or the one that a site shows first."""
     ids: Int[np.ndarray, " buses"] = one.array("shown/bus_id")
     if bus is not None:
         if bus not in ids:
             kept = ", ".join(map(str, sorted(ids.tolist())))
             raise ResultError(f"no scenarios of bus {bus} are kept beside rows; choose of {kept}")
         return int(np.flatnonzero(ids == bus)[0])
-    truth = one.array("shown/target")[..., V].reshape(-1, len(ids))
-    lowest, highest = NORMAL_BAND_PU
-    outside = ((truth < lowest) | (truth > highest)).mean(axis=0)
-    return int(np.lexsort((np.ptp(truth, axis=0), np.minimum(outside, 1 - outside)))[-1])
+    return first_bus(one.array("shown/target")[..., V], *NORMAL_BAND_PU)
 
 
 def scenarios_of(one: Exhibit, window: int, k: int) -> Fan:
@@ -80,16 +82,6 @@ def scenarios_of(one: Exhibit, window: int, k: int) -> Fan:
     return truth + error, one.array("shown/weight")[window, :, k, V], truth
 
 
-def weighted_median(
-    values: Float[np.ndarray, "M H"], weights: Float[np.ndarray, " M"]
-) -> Float[np.ndarray, " H"]:
-    """The lowest value at each step that half of the weight does not exceed."""
-    order = np.argsort(values, axis=0)
-    reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 - 1e-6
-    return np.take_along_axis(values, order, axis=0)[reached.argmax(axis=0), np.arange(
-        values.shape[1])]  # fmt: skip
-
-
 def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:
     values, weights, truth = fan
     hour = np.arange(1, len(truth) + 1) * HOURS_PER_STEP
@@ -97,7 +89,8 @@ def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:
         axes.axhline(limit, zorder=1, **LIMITS)
     for values_of_one, weight in zip(values, weights / weights.max(), strict=True):
         axes.plot(hour, values_of_one, color=look.colour, alpha=0.2 + 0.5 * weight, **SCENARIO)
-    axes.plot(hour, weighted_median(values, weights), color=look.colour, **MEDIAN)
+    median = weighted_quantiles(values[..., None], weights[:, None])[LEVELS.index(0.5), :, 0]
+    axes.plot(hour, median, color=look.colour, **MEDIAN)
     axes.plot(hour, truth, **HAPPENED)
 
 

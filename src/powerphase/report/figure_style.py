@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from powerphase.axes import STEP_S
+
 COLUMN_IN, PAGE_IN = 3.3, 7.0
 """Widths of a column and of a page."""
+HOURS_PER_STEP = STEP_S / 3600
 
 STYLE: Mapping[str, Any] = MappingProxyType(
     {

@@ -14,13 +14,13 @@ from typing import Any
 from rich.table import Table
 
 from powerphase.errors import ResultError
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.failure import Failure
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
 from powerphase.report.contrasts import against
 from powerphase.report.entries import (
     PAPER_DECIMALS,
-    PAPER_GRIDS,
     SHORT,
     Entry,
     entry_of,

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter, StrMethodFormatter
 
-from powerphase.axes import STEP_S
 from powerphase.records.scores import SCORES
-from powerphase.report.buses import survival, worst
+from powerphase.report.buses import NEGLIGIBLE, survival, worst
 from powerphase.report.entries import Entry
 from powerphase.report.exhibits import Exhibit
 from powerphase.report.figure_style import (
     COLUMN_IN,
+    HOURS_PER_STEP,
     LIMIT,
     LOOKS,
     PAGE_IN,
@@ -38,9 +38,6 @@ SHAPE_LOOKS = {
 }
 STROKES = "+1234"
 """Markers without an inside, which a rim would hide."""
-FLOOR = 1e-6
-"""Below it a bus's score counts as none on a logarithmic axis."""
-HOURS_PER_STEP = STEP_S / 3600
 
 
 def archetypes(signals: Signals) -> Figure:
@@ -72,12 +69,12 @@ def bus_safety(exhibits: Mapping[str, Exhibit]) -> Figure:
     for name, look in looks_of(exhibits).items():
         per_bus = exhibits[name].array("by_bus/safety_mbrier")
         line: dict[str, Any] = {"color": look.colour, "dashes": look.dashes, "label": look.title}
-        places = np.array([FLOOR, *np.unique(per_bus[per_bus > FLOOR])])
+        places = np.array([NEGLIGIBLE, *np.unique(per_bus[per_bus > NEGLIGIBLE])])
         left.step(*survival(per_bus, places), where="post", **line)
         _, highest = worst(per_bus)
         right.plot(np.arange(1, len(highest) + 1), highest, **line)
     n_buses, n_worst = len(per_bus), len(highest)
-    left.set(xscale="log", yscale="log", xlim=(FLOOR, 1))
+    left.set(xscale="log", yscale="log", xlim=(NEGLIGIBLE, 1))
     left.set_ylim(bottom=0.7 / n_buses)
     left.set(xlabel="Safety_mBrier x of a bus", ylabel="share of buses above x")
     left.set_title("(a) how many buses", loc="left")

@@ -23,10 +23,10 @@ from powerphase.report import drawing
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.site import boards
 from powerphase.report.site.build import build_site
-from powerphase.report.site.fans import LEVELS, first_bus, weighted_quantiles
 from powerphase.report.site.folder import Folder
 from powerphase.report.site.packing import packed, script
 from powerphase.report.site.tables import FIDELITY, SAFETY, duration, groups
+from powerphase.report.weighted import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis.archetypes import shapes
 from powerphase.synthesis.signals import Signals
 from tests.records.rows import row

@@ -9,8 +9,8 @@ from jaxtyping import Int, Shaped
 
 from powerphase.axes import V
 from powerphase.records.scores import NORMAL_BAND_PU
-from powerphase.report.site.fans import first_bus
 from powerphase.report.site.packing import packed
+from powerphase.report.weighted import first_bus
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 

@@ -18,8 +18,8 @@ from powerphase.errors import UnknownName
 from powerphase.records.forecast_file import ForecastFile
 from powerphase.records.result import RISK_LEVELS, shown_windows
 from powerphase.records.scores import NORMAL_BAND_PU
-from powerphase.report.site.fans import LEVELS, weighted_quantiles
 from powerphase.report.site.packing import levels_of, packed
+from powerphase.report.weighted import LEVELS, weighted_quantiles
 
 BUSES_PER_FILE = 128
 

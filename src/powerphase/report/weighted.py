@@ -1,4 +1,4 @@
-"""Fans of weighted scenarios: the quantiles that a page draws as bands."""
+"""Fans of weighted scenarios as pages and figures draw them: quantiles, and whose come first."""
 
 from math import ceil, floor
 
