@@ -1,6 +1,7 @@
 """The loss and its slopes by kernels: on a GPU, or else in Triton's interpreter."""
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any
 from weakref import finalize
 
@@ -54,7 +55,7 @@ def assert_close(found: Tensor, wanted: Tensor, exact: float) -> None:
     """As a share of the largest."""
     most = float(wanted.detach().abs().max())
     assert most > 0
-    torch.testing.assert_close(found, wanted, rtol=0, atol=exact * most)
+    torch.testing.assert_close(found.to(wanted), wanted, rtol=0, atol=exact * most)
 
 
 @every_precision
@@ -62,19 +63,24 @@ def assert_close(found: Tensor, wanted: Tensor, exact: float) -> None:
 def test_kernels_give_the_loss_and_the_gradients_of_the_plain_network(
     width: int, blocks: int, n_channels: int, at_once: int | None, dtype: torch.dtype, exact: float
 ) -> None:
-    """Rows have diffusion steps of their own, and are two pieces."""
-    denoiser = denoiser_of(n_channels, width=width, blocks=blocks).to(DEVICE, dtype)
+    """Rows have diffusion steps of their own, and are two pieces.
+
+    The plain network is always in double precision: a GPU's own convolutions round in single.
+    """
+    plain = denoiser_of(n_channels, width=width, blocks=blocks).to(DEVICE)
+    denoiser = deepcopy(plain).to(dtype)
     noisy, noise, known = given(n_channels, dtype)
     known.requires_grad_()
     step = torch.tensor([0, 8, 3], device=DEVICE)
-    expected = (plain_noise(denoiser, noisy, known, step) - noise).square().mean()
+    exactly = known.detach().double().requires_grad_()
+    expected = (plain_noise(plain, noisy.double(), exactly, step) - noise).square().mean()
     conditioner, added = denoiser.conditioner(known), denoiser.steps()[step]
     cut = tiles(n_channels, at_once or n_channels, denoiser.halo)
     pieces = Pieces(2, cut, fast=True)
     found = mean_error(denoiser, Noisy(noisy, noise), conditioner, added, pieces)
     assert_close(found, expected, exact)
-    learned = [known, *denoiser.parameters()]
-    slopes, wanted = (torch.autograd.grad(2 * one, learned) for one in (found, expected))
+    slopes = torch.autograd.grad(2 * found, [known, *denoiser.parameters()])
+    wanted = torch.autograd.grad(2 * expected, [exactly, *plain.parameters()])
     for one, other in zip(slopes, wanted, strict=True):
         assert_close(one, other, exact)
     with torch.no_grad():
