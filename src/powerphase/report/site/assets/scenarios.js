@@ -11,6 +11,15 @@ powerphase.scenarios = (() => {
     return several ? `${model.name} · seed ${model.seed}` : model.name;
   };
 
+  // Models for a picker, in the groups of the table.
+  const choices = (board, models) => {
+    const kinds = { models: "Models", references: "References", variants: "Variants" },
+      groupOf = (name) => board.entries.find((e) => e.name === name && e.kind !== "paper")?.group,
+      listed = models.map((m) => [m.id, title(board, m), kinds[groupOf(m.name)] || "Without a row"]);
+    const order = (item) => [...Object.values(kinds), "Without a row"].indexOf(item[2]);
+    return listed.sort((a, b) => order(a) - order(b));
+  };
+
   // What a sidecar carries: every scenario of some buses in some windows.
   const fromScenarios = async (row, bus, kind) => {
     const { shown } = row,
@@ -99,5 +108,5 @@ powerphase.scenarios = (() => {
   const busIds = async (board) =>
     board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array();
 
-  return { fans, busIds, title, LEVELS, KINDS };
+  return { fans, busIds, title, choices, LEVELS, KINDS };
 })();
