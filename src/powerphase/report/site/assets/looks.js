@@ -27,7 +27,7 @@ powerphase.looks = (() => {
   };
   const DASHES = ["7 3", "2 3", "9 3 2 3", "4 2", "12 4", "6 2 2 2 2 2"];
   const SIZE = 6.5,
-    STROKE = 2; // figures count dashes in widths of a line
+    DASH = 3; // the unit of the figures' dashes, so long that none looks like what happened's dots
 
   const modelOf = (name) => name.split("+")[0];
   const look = (name) => site.looks[modelOf(name)];
@@ -60,7 +60,7 @@ powerphase.looks = (() => {
   const dashes = (board, model) => {
     const same = board.models.filter((one) => modelOf(one.name) === modelOf(model.name));
     const place = same.findIndex((one) => one.id === model.id),
-      own = look(model.name).dashes.map((length) => STROKE * length).join(" ");
+      own = look(model.name).dashes.map((length) => DASH * length).join(" ");
     return place ? DASHES[(place - 1) % DASHES.length] : own || "none";
   };
 
