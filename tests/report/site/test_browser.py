@@ -275,6 +275,20 @@ def test_seeds_of_a_model_are_told_apart_by_their_lines(page: Page) -> None:
     assert page.js("document.querySelectorAll('.series.dim').length") == 0
 
 
+def test_where_no_voltage_leaves_its_band_who_raises_false_alarms_is_shown_first(
+    page: Page,
+) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    page.js(
+        "powerphase.site.boards.forEach((b) => { b.truth.violations = 0; "
+        "b.entries.forEach((e) => (e.mean.safety_mbrier = Number(e.name === 'oracle'))); })"
+    )
+    page.one("#pages a[data-page=safety]").click()
+    page.until("!powerphase.loading && document.querySelector('#survival .series')")
+    assert page.js("document.querySelector('#safety-models label').dataset.model") == "oracle-42"
+    assert page.one("#safety-none").is_displayed()
+
+
 def test_scores_and_marks_are_explained_to_the_keyboard(page: Page) -> None:
     page.open(f"leaderboard?board={GRID}")
     page.one(f"#board-{GRID} [data-sort=rank]").send_keys(Keys.TAB)
@@ -470,7 +484,13 @@ def test_without_risks_of_all_buses_the_shown_ones_move_and_the_page_says_so(
     places = [0, 4, 9, 16, 23, 29]
     np.testing.assert_allclose(found[places], expected, rtol=1e-5, atol=1e-7)
     assert np.isnan(np.delete(found, places)).all()
-    assert "has no risk by bus and step" in page.one("#grid-note").text
+    note = page.one("#grid-note")
+    assert "has no risk by bus and step" in note.text
+    commands = [code.text for code in note.find_elements(By.CSS_SELECTOR, "code")]
+    assert [command.split()[:2] for command in commands] == [
+        ["powerphase", "score"],
+        ["powerphase", "report"],
+    ]
 
 
 def test_the_network_is_painted_where_buses_stand(page: Page) -> None:

@@ -93,6 +93,16 @@ window.powerphase = (() => {
     fill(document.createElement(name), attributes, children);
   const s = (name, attributes, ...children) =>
     fill(document.createElementNS(SVG, name), attributes, children);
+  // A sentence in which `commands` stand between backticks; a line breaks between their words alone.
+  const said = (text) =>
+    text.split("`").map((part, k) => {
+      if (k % 2 === 0) return part;
+      const words = part.split(" ").flatMap((word) => [h("span", { class: "whole" }, word), " "]);
+      return h("code", {}, words.slice(0, -1));
+    });
+  const SCORE = "`powerphase score FORECAST --data STORE --out results`";
+  const ALL = "`powerphase report … --forecasts FORECAST`";
+  const NO_ARRAYS = `No row of this grid has arrays beside it; ${SCORE} brings them.`;
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
 
@@ -192,6 +202,10 @@ window.powerphase = (() => {
     unpack,
     h,
     s,
+    said,
+    SCORE,
+    ALL,
+    NO_ARRAYS,
     $,
     $$,
     address,

@@ -16,6 +16,9 @@ powerphase.pages.forecasts = (() => {
     day,
     load,
     unpack,
+    said,
+    SCORE,
+    ALL,
   } = powerphase;
   const { frame, path, area, extent, crosshair } = powerphase.charts;
   const { fans, busIds, title, choices, KINDS } = powerphase.scenarios;
@@ -113,9 +116,10 @@ powerphase.pages.forecasts = (() => {
           : "";
     const some =
       all < ids.length
-        ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. powerphase report … --forecasts FORECAST brings all.`
+        ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. ${ALL} brings all.`
         : `${all.toLocaleString("en")} buses.`;
-    $("#bus-note").textContent = `${some} ${places.length ? risk : "None has this number."}`;
+    const note = `${some} ${places.length ? risk : "None has this number."}`;
+    $("#bus-note").replaceChildren(...said(note));
   };
 
   const limits = (low, high) =>
@@ -245,6 +249,11 @@ powerphase.pages.forecasts = (() => {
     return extent([[low, high, ...near]], near.length ? 0.03 : 0).map((value) => value * factor);
   };
 
+  const missing = (model) =>
+    model.file || model.whole
+      ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; ${ALL} brings voltages of all.`
+      : `The arrays beside this row are missing; ${SCORE} brings them.`;
+
   const swatches = () =>
     [0, 1, 2].forEach((k) => {
       const model = board.models.find((one) => one.id === state.models[k]);
@@ -295,9 +304,7 @@ powerphase.pages.forecasts = (() => {
           : h(
               "p",
               { class: "missing" },
-              model.file || model.whole
-                ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; powerphase report … --forecasts FORECAST brings voltages of all.`
-                : "The arrays beside this row are missing; powerphase score FORECAST --data STORE --out results brings them.",
+              said(missing(model)),
             ),
       ),
     );

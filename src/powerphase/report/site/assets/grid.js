@@ -2,6 +2,7 @@
 "use strict";
 powerphase.pages.grid = (() => {
   const { $, h, choose, address, options, uniform, percent, clock, day, load, unpack } = powerphase;
+  const { said, SCORE, ALL, NO_ARRAYS } = powerphase;
   const { busIds, choices, fans } = powerphase.scenarios;
   const { key, fillOf } = powerphase.looks;
   const LISTED = 12,
@@ -24,8 +25,7 @@ powerphase.pages.grid = (() => {
     risk: "Probability of leaving 0.95 to 1.05 p.u., by the model's scenarios; rings mark the voltages that left it.",
     happened: "Which voltages were outside 0.95 to 1.05 p.u.",
   };
-  const SOME =
-    "This row's sidecar has no risk by bus and step, so only the buses whose scenarios it carries are coloured; powerphase score FORECAST --data STORE --out results writes a row that has it, powerphase report … --forecasts FORECAST brings it to this page.";
+  const SOME = `This row's sidecar has no risk by bus and step, so only the buses whose scenarios it carries are coloured; ${SCORE} writes a row that has it, and ${ALL} takes it from a forecast.`;
   let board = null,
     ids = null,
     drawn = false,
@@ -153,9 +153,8 @@ powerphase.pages.grid = (() => {
     const what =
         TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
       how = "Wheel or pinch to zoom, drag to move; with the keyboard + − and arrows.";
-    $("#grid-note").textContent = [what, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(
-      " ",
-    );
+    const note = [what, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
+    $("#grid-note").replaceChildren(...said(note));
     const when = stepwise()
       ? `at ${clock(state.step)}, ${board.windows[Number(state.window)].slice(0, 10)}`
       : "";
@@ -235,9 +234,10 @@ powerphase.pages.grid = (() => {
     if (mine !== turn) return;
     drawn = Boolean(drawing);
     missing.hidden = drawn && models.length > 0;
-    missing.textContent = models.length
+    const why = models.length
       ? "There is no drawing of this grid; the package has those of its catalogue. The list beside this place works without."
-      : "No row of this grid has arrays beside it; powerphase score FORECAST --data STORE --out results brings them.";
+      : NO_ARRAYS;
+    missing.replaceChildren(...said(why));
     $("#network").hidden = $("#page-grid .zoom").hidden = !drawn;
     network.show(drawing);
     if (!models.length) return;

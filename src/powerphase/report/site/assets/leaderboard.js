@@ -81,7 +81,8 @@ powerphase.pages.leaderboard = (() => {
   const linearAxis = (points, axis) => {
     const ends = points.flatMap((p) => [p[axis] - p[`${axis}s`], p[axis] + p[`${axis}s`]]);
     const [low, high] = extent([ends], 0.08);
-    return { domain: [Math.min(...ends) >= 0 ? Math.max(0, low > 0.3 * high ? low : 0) : low, high] };
+    const fromZero = Math.min(...ends) >= 0 && low <= 0.3 * high;
+    return { domain: [fromZero ? 0 : low, high] };
   };
   // What is zero stands at the low end, under its own tick.
   const logAxis = (points, axis) => {
@@ -128,7 +129,8 @@ powerphase.pages.leaderboard = (() => {
     if (!spot) return;
     if (spot.far > 10)
       mark.prepend(s("line", { class: "lead", x1: x, y1: y, x2: spot.x, y2: spot.y }));
-    mark.append(s("text", { x: spot.x, y: spot.y, dy: "0.32em", "text-anchor": spot.anchor }, text));
+    const { x: left, y: high, anchor } = spot;
+    mark.append(s("text", { x: left, y: high, dy: "0.32em", "text-anchor": anchor }, text));
   };
 
   const bars = (p, { sx, sy }) => {
@@ -174,7 +176,7 @@ powerphase.pages.leaderboard = (() => {
     const points = shown()
       .map((e) => ({ e, x: e.mean[nx], y: e.mean[ny], xs: e.std[nx] || 0, ys: e.std[ny] || 0 }))
       .filter((p) => p.x !== null && p.y !== null);
-    powerphase.drawn.scatter = points.map(({ e, x, y }) => ({ name: e.name, group: e.group, x, y }));
+    powerphase.drawn.scatter = points.map((p) => ({ name: p.e.name, x: p.x, y: p.y }));
     const heading = `${up.title} against ${across.title}`;
     $("#scatter-title").textContent = heading[0].toUpperCase() + heading.slice(1);
     note(up);
@@ -197,11 +199,12 @@ powerphase.pages.leaderboard = (() => {
       margin: { top: 30, left: 60, right: 20 },
     });
     const at = (p) => [chart.sx(p.x), chart.sy(p.y)],
-      taken = points.map(at).map(([x, y]) => ({ left: x - 6, right: x + 6, top: y - 6, bottom: y + 6 }));
+      around = ([x, y]) => ({ left: x - 6, right: x + 6, top: y - 6, bottom: y + 6 }),
+      taken = points.map((p) => around(at(p)));
     const marks = points.map((p) => {
       const name = p.e.group === "paper" ? `${p.e.name} (paper)` : p.e.name,
-        said = [name, `${across.title} ${significant(p.x, 4)}`, `${up.title} ${significant(p.y, 4)}`],
-        mark = drawPoint(p, chart, said);
+        scored = (score, value) => `${score.title} ${significant(value, 4)}`,
+        mark = drawPoint(p, chart, [name, scored(across, p.x), scored(up, p.y)]);
       label(mark, ...at(p), name, place(...at(p), name, taken, chart));
       return mark;
     });
@@ -211,7 +214,8 @@ powerphase.pages.leaderboard = (() => {
   const note = (up) => {
     const calm = !board.truth.violations,
       words = [
-        "Each point is a row of the table above that is shown; bars are one standard deviation over seeds. Down and left is better.",
+        "Each point is a row of the table above that is shown; bars are one standard deviation over",
+        "seeds. Down and left is better.",
         "Colours and markers are a model’s on all pages; variants are hollow, the paper’s pale.",
       ];
     if (calm && up.safety)

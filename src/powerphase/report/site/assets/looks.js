@@ -34,8 +34,10 @@ powerphase.looks = (() => {
   const color = (name) => look(name).color;
 
   const outline = (kind, x, y, size) => {
-    if (!(kind in MARKERS))
-      return `M${x - size * 0.88} ${y}a${size * 0.88} ${size * 0.88} 0 1 0 ${size * 1.76} 0a${size * 0.88} ${size * 0.88} 0 1 0 ${-size * 1.76} 0Z`;
+    if (!(kind in MARKERS)) {
+      const r = 0.88 * size; // a disc looks larger than what has corners
+      return `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
+    }
     const [corners, turn, cut, width = 1] = MARKERS[kind],
       count = cut ? 2 * corners : corners;
     const points = Array.from({ length: count }, (_, k) => {

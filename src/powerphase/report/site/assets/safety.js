@@ -1,8 +1,8 @@
 // Where forecasts of voltages leave their band, against what happened: by bus, by step, by probability.
 "use strict";
 powerphase.pages.safety = (() => {
-  const { $, $$, h, s, address, choose, options, significant, percent, uniform, clock } = powerphase;
-  const { load, unpack } = powerphase;
+  const { $, $$, h, s, address, choose, options, load, unpack, said } = powerphase;
+  const { significant, percent, uniform, clock } = powerphase;
   const { frame, path, extent, crosshair } = powerphase.charts;
   const { busIds, title } = powerphase.scenarios;
   const { color, marker, key, fillOf, dashes } = powerphase.looks;
@@ -17,10 +17,16 @@ powerphase.pages.safety = (() => {
     turn = 0;
 
   const available = () => board.models.filter((model) => model.file);
+  // Where no voltage leaves its band, only false alarms can be seen: who raises them comes first.
+  const alarms = (model) => {
+    const entry = board.entries.find((e) => e.name === model.name && e.kind !== "paper");
+    return !board.truth.violations && entry && entry.mean.safety_mbrier > 0 ? 1 : 0;
+  };
   const defaults = (most) => {
     const names = new Set(),
       competes = (m) => fillOf(board, m.name) === "";
-    return available()
+    return [...available()]
+      .sort((a, b) => alarms(b) - alarms(a))
       .filter((m) => competes(m) && !names.has(m.name) && names.add(m.name))
       .slice(0, most)
       .map((m) => m.id);
@@ -135,7 +141,9 @@ powerphase.pages.safety = (() => {
       model: one.model.id,
       values: [...one.sorted.subarray(0, many)],
     }));
-    for (const one of loaded) trace(chart, one, xs, [...one.sorted.subarray(0, many)].map(chart.sy));
+    powerphase.drawn.worst.forEach(({ values }, k) =>
+      trace(chart, loaded[k], xs, values.map(chart.sy)),
+    );
     crosshair(chart, {
       count: many,
       at: (k) => k + 1,
@@ -246,28 +254,37 @@ powerphase.pages.safety = (() => {
       boardKey = encodeURIComponent(board.key),
       id = encodeURIComponent(one.model.id);
     powerphase.drawn.worstBuses = order.map((place) => ids[place]);
-    const score = ["safety_mbrier", "brier"].map((name) => [name, uniform(order.map((k) => one.by[name][k]))]),
-      share = ["violation_probability", "violation"].map((name) => [name, percent]);
+    const digits = (name) => uniform(order.map((place) => one.by[name][place])),
+      columns = [
+        ["safety_mbrier", "Safety_mBrier", digits("safety_mbrier")],
+        ["brier", "Brier", digits("brier")],
+        ["violation_probability", "probability of leaving the band", percent],
+        ["violation", "share that left it", percent],
+      ];
     const linked = order.some((place) => shown.has(ids[place])) || one.model.whole,
-      words = ["Bus", "Safety_mBrier", "Brier", "probability of leaving the band", "share that left it"],
-      heads = linked ? [...words, "forecast"] : words;
+      words = ["Bus", ...columns.map(([, text]) => text)],
+      heads = linked ? [...words, "forecast"] : words,
+      there = (bus) => `#forecasts?board=${boardKey}&bus=${bus}&models=${id}`,
+      numeric = (text) => h("td", { class: "n" }, text);
     const link = (bus) =>
       shown.has(bus) || one.model.whole
-        ? h("a", { href: `#forecasts?board=${boardKey}&bus=${bus}&models=${id}`, "aria-label": `forecast of bus ${bus}` }, "show")
+        ? h("a", { href: there(bus), "aria-label": `show the forecast of bus ${bus}` }, "show")
         : null;
     const line = (place) =>
       h(
         "tr",
         {},
         h("th", { scope: "row" }, String(ids[place])),
-        [...score, ...share].map(([name, text]) => h("td", { class: "n" }, text(one.by[name][place]))),
-        linked ? h("td", { class: "n" }, link(ids[place])) : null,
+        columns.map(([name, , text]) => numeric(text(one.by[name][place]))),
+        linked ? numeric(link(ids[place])) : null,
       );
-    const none = h("tr", {}, h("td", { colspan: heads.length }, "Safety_mBrier is 0 at every bus."));
+    const none = "Safety_mBrier is 0 at every bus.",
+      empty = h("tr", {}, h("td", { colspan: heads.length }, none)),
+      top = heads.map((text, k) => h("th", { scope: "col", class: k ? "n" : "" }, text));
     $("#worst-table").replaceChildren(
       h("caption", { class: "sr" }, `Worst buses of ${title(board, one.model)} by Safety_mBrier`),
-      h("thead", {}, h("tr", {}, heads.map((text, k) => h("th", { scope: "col", class: k ? "n" : "" }, text)))),
-      h("tbody", {}, one.sorted[0] > 0 ? order.map(line) : none),
+      h("thead", {}, h("tr", {}, top)),
+      h("tbody", {}, one.sorted[0] > 0 ? order.map(line) : empty),
     );
   };
 
@@ -303,22 +320,21 @@ powerphase.pages.safety = (() => {
       "label",
       { class: "toggle colored", style: `--c: var(${color(model.name)})`, "data-model": model.id },
       h("input", { type: "checkbox", value: model.id, checked: chosen.includes(model.id) }),
-      h("span", {}, key(model.name, fillOf(board, model.name), dashes(board, model)), title(board, model)),
+      h("span", {}, lineKey(model), title(board, model)),
     );
+  const lineKey = (model) =>
+    key(model.name, fillOf(board, model.name), dashes(board, model));
 
   // One of each model at first sight; its other seeds and variants when asked for.
   const picks = (models) => {
-    const firsts = new Set(defaults(Infinity)),
-      rest = models.filter((model) => !firsts.has(model.id)),
+    const firsts = defaults(Infinity),
+      rest = models.filter((model) => !firsts.includes(model.id)),
       open = rest.some((model) => chosen.includes(model.id)),
-      more = h("details", { open }, h("summary", {}, `${rest.length} variants and other seeds`), h("div", { class: "toggles" }, rest.map(chip)));
-    const none = h(
-      "p",
-      { class: "missing" },
-      "No row of this grid has arrays beside it; powerphase score … --out results brings them.",
-    );
+      summary = h("summary", {}, `${rest.length} variants and other seeds`),
+      more = h("details", { open }, summary, h("div", { class: "toggles" }, rest.map(chip)));
+    const none = h("p", { class: "missing" }, said(powerphase.NO_ARRAYS));
     $("#safety-models").replaceChildren(
-      ...models.filter((model) => firsts.has(model.id)).map(chip),
+      ...firsts.map((id) => chip(models.find((model) => model.id === id))),
       ...(models.length ? [] : [none]),
       ...(rest.length ? [more] : []),
     );
@@ -352,11 +368,13 @@ powerphase.pages.safety = (() => {
       refresh();
     });
     $("#worst-model").addEventListener("change", table);
-    for (const [kind, on] of Object.entries({ pointerover: 1, focusin: 1, pointerleave: 0, focusout: 0 }))
-      $("#safety-models").addEventListener(kind, (event) => {
-        const label = event.target.closest("label");
-        single(on && label && chosen.includes(label.dataset.model) ? label.dataset.model : null);
-      });
+    const point = (event) => {
+      const label = event.target.closest("label");
+      single(label && chosen.includes(label.dataset.model) ? label.dataset.model : null);
+    };
+    for (const kind of ["pointerover", "focusin"]) $("#safety-models").addEventListener(kind, point);
+    for (const kind of ["pointerleave", "focusout"])
+      $("#safety-models").addEventListener(kind, () => single(null));
   };
 
   return { start, show, resize: () => loaded.length && paint() };

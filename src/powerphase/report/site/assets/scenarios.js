@@ -14,10 +14,14 @@ powerphase.scenarios = (() => {
   // Models for a picker, in the groups of the table.
   const choices = (board, models) => {
     const kinds = { models: "Models", references: "References", variants: "Variants" },
-      groupOf = (name) => board.entries.find((e) => e.name === name && e.kind !== "paper")?.group,
-      listed = models.map((m) => [m.id, title(board, m), kinds[groupOf(m.name)] || "Without a row"]);
-    const order = (item) => [...Object.values(kinds), "Without a row"].indexOf(item[2]);
-    return listed.sort((a, b) => order(a) - order(b));
+      names = [...Object.values(kinds), "Without a row"];
+    const group = (name) => {
+      const entry = board.entries.find((one) => one.name === name && one.kind !== "paper");
+      return entry ? kinds[entry.group] : "Without a row";
+    };
+    return models
+      .map((model) => [model.id, title(board, model), group(model.name)])
+      .sort((a, b) => names.indexOf(a[2]) - names.indexOf(b[2]));
   };
 
   // What a sidecar carries: every scenario of some buses in some windows.
