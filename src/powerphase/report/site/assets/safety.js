@@ -306,11 +306,12 @@ powerphase.pages.safety = (() => {
     box.hidden = !loaded.length;
     $("#worst-table").closest(".panel").hidden = !loaded.length;
     if (!loaded.length) return;
-    const before = $("#worst-model").value;
+    const before = $("#worst-model").value,
+      telling = loaded.find((one) => one.sorted[0] > 0) || loaded[0];
     options(
       $("#worst-model"),
       loaded.map((one) => [one.model.id, title(board, one.model)]),
-      loaded.some((one) => one.model.id === before) ? before : loaded[0].model.id,
+      loaded.some((one) => one.model.id === before) ? before : telling.model.id,
     );
     paint();
   };
