@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
-from powerphase.records.failure import is_failure
-from powerphase.records.result import Result, read_result, read_sidecar
+from powerphase.records.result import Result, find_results, read_sidecar
 from powerphase.report.entries import KINDS, SHORT
 from powerphase.report.figure_style import LOOKS
 
@@ -50,18 +49,21 @@ class Selection:
 
 def exhibits_on(results: Iterable[Path], grid: str, edition: str) -> list[Exhibit]:
     """All rows of the grid and edition in the files and folders, scored on the same windows."""
-    files = sorted({file for path in results for file in _row_files(path)})
-    chosen = [file for file in files if _home(file) == (edition, grid)]
-    if not chosen:
-        known = sorted({_home(file)[1] for file in files if _home(file)[0] == edition})
+    rows = find_results(results)
+    exhibits = [
+        Exhibit(row, file)
+        for file, row in rows.items()
+        if (row.edition, row.grid) == (edition, grid)
+    ]
+    if not exhibits:
+        known = sorted({row.grid for row in rows.values() if row.edition == edition})
         if known and grid not in known:
             raise UnknownName.among("row of edition " + edition + " on grid", grid, known)
-        editions = ", ".join(sorted({_home(file)[0] for file in files})) or "none"
+        editions = ", ".join(sorted({row.edition for row in rows.values()})) or "none"
         raise ResultError(
             f"no row of edition {edition!r} on {grid}, editions found: {editions}; name a tree of "
             "results with --results or another --edition"
         )
-    exhibits = [Exhibit(read_result(file), file) for file in chosen]
     first = exhibits[0]
     for one in exhibits:
         if _data(one.row) != _data(first.row):
@@ -121,18 +123,6 @@ def without_rows(names: Sequence[str], grid: str) -> list[str]:
 def _order(name: str) -> tuple[int, int, str]:
     kind = ("model", "reference", "oracle").index(KINDS.get(name, "model"))
     return kind, list(LOOKS).index(name) if name in LOOKS else len(LOOKS), name
-
-
-def _row_files(path: Path) -> list[Path]:
-    found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
-    if not found:
-        raise ResultError(f"{path}: no results here; name a result's file or a folder of them")
-    return [file.parent.resolve() / file.name for file in found if not is_failure(file)]
-
-
-def _home(file: Path) -> tuple[str, str]:
-    """The edition and the grid that a row's place says."""
-    return file.parent.parent.name, file.parent.name
 
 
 def _data(row: Result) -> tuple[object, ...]:

@@ -194,14 +194,14 @@ def _entries(rows: Sequence[Result]) -> tuple[Entry, ...]:
 def sheet(board: Board) -> Sheet:
     """The board as a table."""
     above, *below = board.notes
-    noise = {name: _like_the_best(board, name) for name in COLUMNS}
+    noise = {name: like_the_best(board, name) for name in COLUMNS}
     if any(noise.values()):
         below.insert(0, MARKED)
     groups = (tuple(_cells(board.entries, noise)), tuple(_cells(board.paper, {})))
     return Sheet(board.title, HEADER, groups, above, tuple(below), dispensable=DISPENSABLE)
 
 
-def _like_the_best(board: Board, name: str) -> set[str]:
+def like_the_best(board: Board, name: str) -> set[str]:
     """The entries that are not the best, and cannot be told from it."""
     if not orders_forecasts(name):
         return set()

@@ -1,5 +1,6 @@
 """The site in a real browser, from a file: what is drawn against the data it was made of."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from powerphase.axes import VARIABLES, V
 from powerphase.records.result import RISK_LEVELS
-from powerphase.records.scores import NORMAL_BAND_PU
+from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.report.leaderboard import leaderboard
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
@@ -162,6 +163,171 @@ def test_the_scatter_shows_the_means_of_the_chosen_scores(page: Page, built: Bui
 
 def entries_mean(built: Built, name: str, score: str) -> float:
     return float(np.mean([r.scores[score] for r, _ in built.rows.values() if r.name == name]))
+
+
+def test_names_of_points_do_not_lie_on_each_other(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}&x=crps&y=safety_mbrier")
+    page.one("#board-filter input[value=variants] + span").click()
+    for width in (1280, 390):
+        page.size(width, 900)
+        page.until(f"document.querySelector('#scatter svg').clientWidth < {width}")
+        boxes = page.js(
+            "[...document.querySelectorAll('#scatter .point text, #scatter .point .dot')]"
+            ".map((t) => [t.tagName, t.textContent, t.getBoundingClientRect()])"
+        )
+        names = [text for tag, text, _ in boxes if tag == "text"]
+        assert {"powerforge", "ets+stale", "oracle", "ets (paper)"} <= set(names)
+        for k, (tag, text, box) in enumerate(boxes):
+            for other_tag, other_text, other in boxes[:k]:
+                if "text" in (tag, other_tag):
+                    wide = min(box["right"], other["right"]) - max(box["left"], other["left"])
+                    high = min(box["bottom"], other["bottom"]) - max(box["top"], other["top"])
+                    assert min(wide, high) < 3, (text, other_text)
+
+
+def show_again(page: Page) -> None:
+    """Draw the leaderboard anew, after what it is drawn of was changed."""
+    board = f"powerphase.site.boards.find((b) => b.key === '{GRID}')"
+    page.js(f"powerphase.pages.leaderboard.show({board})")
+
+
+def test_an_axis_is_logarithmic_where_rows_lie_far_apart_and_zero_has_its_place(
+    page: Page,
+) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    page.js(
+        "powerphase.site.boards.forEach((b) => b.entries.forEach((e, k) => "
+        "(e.mean.brier = [0, 1e-6, 0.1][k % 3])))"
+    )
+    show_again(page)
+    assert page.one("#scatter-log").is_selected()
+    axes = page.js("[...document.querySelectorAll('#scatter .axis text')].map((t) => t.innerHTML)")
+    assert {"0", "1e-5"} <= set(axes)
+    page.one("#scatter-log + span").click()
+    assert "1e-5" not in page.js("document.querySelector('#scatter .axis').textContent")
+    assert "log=0" in page.js("location.hash")
+
+
+def test_where_no_voltage_leaves_its_band_the_chart_is_of_something_else(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    assert page.js("document.querySelector('#scatter-y').value") == "brier"
+    page.js("powerphase.site.boards.forEach((b) => (b.truth.violations = 0))")
+    show_again(page)
+    assert page.js("document.querySelector('#scatter-y').value") == "energy"
+    assert page.one("#scatter-title").text == "Energy score against CRPS"
+    assert "No voltage left its band" in page.one("#scatter-note").text
+    Select(page.one("#scatter-y")).select_by_value("brier")
+    assert "is a false alarm" in page.one("#scatter-note").text
+
+
+def shade(page: Page, selector: str) -> str:
+    """The colour with which something is filled."""
+    return str(page.until(
+        f"(document.querySelector({selector!r}) || 0) && "
+        f"getComputedStyle(document.querySelector({selector!r})).fill"
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_model_has_one_colour_and_one_marker_on_all_pages(page: Page, dark: bool) -> None:
+    page.size(1280, 900, dark=dark)
+    page.open(f"leaderboard?board={GRID}")
+    found = {
+        name: shade(page, f"#board-{GRID} tbody:not([data-group=paper]) tr[data-name={name}] .dot")
+        for name in ("powerforge", "ets", "last-7-days", "oracle")
+    }
+    assert len(set(found.values())) == 4
+    for name, colour in found.items():
+        assert shade(page, f"#scatter .point[data-name={name}] .dot:not(.pale)") == colour
+    ids = {f"{name}-{0 if name == 'last-7-days' else 42}": name for name in found}
+    page.open(f"safety?board={GRID}&models={','.join(ids)}")
+    for model, name in ids.items():
+        assert shade(page, f"#safety-models [data-model={model}] .dot") == found[name]
+        assert shade(page, f"#survival .series[data-model={model}] .dot") == found[name]
+    page.open(f"forecasts?board={GRID}&models=ets-42,oracle-42")
+    fans_drawn(page, 6)
+    for place, name in enumerate(("ets", "oracle")):
+        row = f"document.querySelectorAll('.fan-row')[{place}]"
+        assert page.js(f"getComputedStyle({row}.querySelector('.dot')).fill") == found[name]
+        assert page.js(f"getComputedStyle({row}.querySelector('.median')).stroke") == found[name]
+    page.open(f"grid?board={GRID}&model=ets-42")
+    assert shade(page, "#grid-look .dot") == found["ets"]
+
+
+def test_seeds_of_a_model_are_told_apart_by_their_lines(page: Page) -> None:
+    page.open(f"safety?board={GRID}&models=powerforge-42,powerforge-22,ets-42")
+    page.until("document.querySelectorAll('#survival .series').length === 3")
+    lines = page.js(
+        "[...document.querySelectorAll('#survival .series')].map((g) => [g.dataset.model, "
+        "getComputedStyle(g.querySelector('.line')).stroke, "
+        "g.querySelector('.line').getAttribute('stroke-dasharray')])"
+    )
+    assert len({(stroke, dashes) for _, stroke, dashes in lines}) == 3
+    assert len({stroke for model, stroke, _ in lines if model.startswith("powerforge")}) == 1
+    assert page.one("#safety-models details").get_attribute("open") is not None
+    page.one("#safety-models input[value=ets-42]").send_keys("")  # the focus alone
+    page.js("document.querySelector('#safety-models input[value=ets-42]').focus()")
+    dim = page.js(
+        "[...document.querySelectorAll('#survival .series.dim')].map((g) => g.dataset.model)"
+    )
+    assert set(dim) == {"powerforge-42", "powerforge-22"}
+    page.js("document.activeElement.blur()")
+    assert page.js("document.querySelectorAll('.series.dim').length") == 0
+
+
+def test_where_no_voltage_leaves_its_band_who_raises_false_alarms_is_shown_first(
+    page: Page,
+) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    page.js(
+        "powerphase.site.boards.forEach((b) => { b.truth.violations = 0; "
+        "b.entries.forEach((e) => (e.mean.safety_mbrier = Number(e.name === 'oracle'))); })"
+    )
+    page.one("#pages a[data-page=safety]").click()
+    page.until("!powerphase.loading && document.querySelector('#survival .series')")
+    assert page.js("document.querySelector('#safety-models label').dataset.model") == "oracle-42"
+    assert page.one("#safety-none").is_displayed()
+
+
+def test_scores_and_marks_are_explained_to_the_keyboard(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    page.one(f"#board-{GRID} [data-sort=rank]").send_keys(Keys.TAB)
+    assert page.js("document.activeElement.dataset.sort") == "crps"
+    assert SCORES["crps"].question in page.one("#tip").text
+    page.js("document.activeElement.blur()")
+    assert not page.one("#tip").is_displayed()
+    assert not page.one("#meanings dl").is_displayed()
+    page.one("#meanings summary").send_keys(Keys.ENTER)
+    listed = page.one("#meanings dl").text
+    assert all(score.question in listed for score in SCORES.values())
+    marks = page.js(f"document.querySelectorAll('#board-{GRID} td .like').length")
+    assert marks > 0
+    assert "≈" in page.one(f"#board-{GRID} .key").text
+
+
+def test_columns_of_the_worst_buses_have_one_notation(page: Page) -> None:
+    page.open(f"safety?board={GRID}&models=ets-42")
+    page.until("document.querySelectorAll('#worst-table tbody tr').length === 15")
+    rows = page.js(
+        "[...document.querySelectorAll('#worst-table tbody tr')].map((r) => "
+        "[...r.cells].slice(1, 3).map((c) => c.textContent))"
+    )
+    for column in zip(*rows, strict=True):
+        assert len({len(text.partition(".")[2]) for text in column}) == 1
+    assert page.js("document.querySelector('#worst-table caption').textContent").endswith(
+        "by Safety_mBrier"
+    )
+
+
+def test_tables_and_charts_have_words_for_who_cannot_see_them(page: Page) -> None:
+    page.open(f"safety?board={GRID}&models=ets-42")
+    page.until("document.querySelector('#over-day svg')")
+    assert page.js(
+        "[...document.querySelectorAll('table')].filter((t) => !t.caption).map((t) => t.id)"
+    ) == []  # fmt: skip
+    for name in ("survival", "worst", "reliability", "over-day"):
+        label = page.one(f"#{name} svg").get_attribute("aria-label")
+        assert "ets 0." in label or re.search(r"ets [\d.]+ %", label), label
 
 
 def fan(arrays: made_up.Arrays, window: int, bus: int, kind: int) -> NDArray[np.float64]:
@@ -318,7 +484,13 @@ def test_without_risks_of_all_buses_the_shown_ones_move_and_the_page_says_so(
     places = [0, 4, 9, 16, 23, 29]
     np.testing.assert_allclose(found[places], expected, rtol=1e-5, atol=1e-7)
     assert np.isnan(np.delete(found, places)).all()
-    assert "has no risk by bus and step" in page.one("#grid-note").text
+    note = page.one("#grid-note")
+    assert "has no risk by bus and step" in note.text
+    commands = [code.text for code in note.find_elements(By.CSS_SELECTOR, "code")]
+    assert [command.split()[:2] for command in commands] == [
+        ["powerphase", "score"],
+        ["powerphase", "report"],
+    ]
 
 
 def test_the_network_is_painted_where_buses_stand(page: Page) -> None:

@@ -6,6 +6,8 @@ import re
 import shutil
 import zlib
 from dataclasses import replace
+from html import unescape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,25 @@ from powerphase import cli
 from powerphase.axes import KINDS, V
 from powerphase.errors import ReportError, UnknownName
 from powerphase.records.result import RISK_LEVELS, read_results, write_result
-from powerphase.records.scores import NORMAL_BAND_PU, SCORES
+from powerphase.records.scores import NORMAL_BAND_PU, RANKED, SCORES
 from powerphase.report import drawing
-from powerphase.report.leaderboard import leaderboard
+from powerphase.report.figure_style import LOOKS
+from powerphase.report.leaderboard import COLUMNS, leaderboard, like_the_best
+from powerphase.report.sheet import MISSING
 from powerphase.report.site import boards
 from powerphase.report.site.build import build_site
 from powerphase.report.site.folder import Folder
+from powerphase.report.site.looks import DARK, LIGHT, contrast, looks
 from powerphase.report.site.packing import packed, script
-from powerphase.report.site.tables import FIDELITY, SAFETY, duration, groups
+from powerphase.report.site.tables import (
+    FIDELITY,
+    RANK,
+    SAFETY,
+    decimals_of,
+    duration,
+    groups,
+    rounded,
+)
 from powerphase.report.weighted import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis.archetypes import shapes
 from powerphase.synthesis.signals import Signals
@@ -205,22 +218,98 @@ def test_a_smaller_budget_that_takes_a_rank_stands_among_the_models() -> None:
     assert found == {"models": {"deepar+short", "ets"}, "variants": {"ets+short"}}
 
 
-@pytest.mark.parametrize(
-    ("mean", "std", "text", "deviation"),
-    [
-        (0.0123456, 0.001, "0.0123", "0.0010"),
-        (0.000123456, 0.00001, "1.23e-4", "0.10e-4"),
-        (12.3456, None, "12.3", ""),
-        (0.0123456, 1e-9, "0.0123", "1e-09"),
-        (-0.5, 0.25, "-0.500", "0.250"),
-    ],
-)
-def test_numbers_are_short_and_keep_three_digits(
-    mean: float, std: float | None, text: str, deviation: str
-) -> None:
-    from powerphase.report.site.tables import _rounded
+def test_all_numbers_of_a_column_have_the_same_decimals(built: Built) -> None:
+    board = leaderboard([result for result, _ in built.rows.values()])[0]
+    found = {group.key: group.lines for group in groups(board, {})}
+    ours = [line for key, lines in found.items() if key != "paper" for line in lines]
+    for lines, expected in ((ours, None), (found["paper"], 1)):
+        for cells in zip(*([*line.fidelity, *line.safety] for line in lines), strict=True):
+            texts = [text for cell in cells for text in (cell.text, cell.deviation)]
+            numbers = [text for text in texts if text not in ("", "0", MISSING)]
+            assert not any("e" in text for text in numbers)
+            decimals = {len(text.partition(".")[2]) for text in numbers}
+            assert len(decimals) <= 1
+            assert expected is None or decimals <= {expected}
 
-    assert _rounded(mean, std) == (text, deviation)
+
+def test_a_column_has_three_digits_of_its_least_number_that_is_not_negligible() -> None:
+    assert decimals_of([1.3, 23.4, 145.0]) == 2
+    assert decimals_of([0.0122, 0.6]) == 4
+    assert decimals_of([0.0, 4e-6, 22.0, 183.0]) == 1  # what is tiny beside it asks for none
+    assert decimals_of([0.0, 0.0]) == 2
+    assert decimals_of([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [(1.305, 2, "1.30"), (0.0, 2, "0"), (4e-6, 2, "< 0.01"), (371.4, 0, "371"), (0.2, 0, "< 1")],
+)
+def test_nothing_is_told_from_what_is_too_small_to_show(
+    value: float, decimals: int, text: str
+) -> None:
+    assert rounded(value, decimals) == text
+
+
+def test_what_cannot_be_told_from_the_best_is_marked() -> None:
+    rows = [row(model=f"model-{k}", draw=k) for k in range(4)]
+    board = leaderboard(rows, paper=False)[0]
+    lines = [line for group in groups(board, {}) for line in group.lines]
+    marked = [
+        (name, line.name)
+        for k, name in enumerate((*FIDELITY, *SAFETY))
+        for line in lines
+        if (*line.fidelity, *line.safety)[k].like_best
+    ]
+    expected = {(name, model) for name in COLUMNS for model in like_the_best(board, name)}
+    assert set(marked) == expected
+    assert expected
+
+
+def test_every_score_is_explained_by_its_own_question(built: Built) -> None:
+    page = unescape(built.site.index.read_text())
+    listed = page[page.index('id="meanings"') : page.index("</details>")]
+    for score in SCORES.values():
+        assert f"<dt>{score.title}</dt><dd>{score.question} [{score.unit}]" in listed
+    assert all(SCORES[name].title in RANK for name in RANKED)
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
+    assert contrast("#0072b2", "#0072b2") == 1
+
+
+def test_models_stand_out_in_both_themes_and_from_each_other() -> None:
+    found = looks([*LOOKS, "mine", "yours", "ets+stale", "mine+short"])
+    assert set(found) == {*LOOKS, "mine", "yours"}
+    for look in found.values():
+        assert contrast(look["light"], LIGHT) >= 3
+        assert contrast(look["dark"], DARK) >= 3
+    for kind in ("color", "marker", "light", "dark"):
+        assert len({look[kind] for look in found.values()}) == len(found)
+
+
+def variables(theme: str) -> dict[str, str]:
+    """The colours that the style sheet gives names, in a theme."""
+    sheet = (files("powerphase.report.site") / "assets/style.css").read_text()
+    light, dark = re.findall(r":root[^{]*\{([^}]*)\}", sheet)[:2]
+    found = dict(re.findall(r"--([\w-]+): (#\w{6});", light))
+    return found | dict(re.findall(r"--([\w-]+): (#\w{6});", dark)) if theme == "dark" else found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_is_legible_on_what_it_stands_on(theme: str) -> None:
+    colour = variables(theme)
+    assert colour["panel"] == (DARK if theme == "dark" else LIGHT)
+    grounds = ("paper", "panel", "accent-soft", "rule")
+    pairs = [(text, ground) for text in ("ink", "soft", "faint") for ground in grounds]
+    pairs += [("accent", ground) for ground in ("paper", "panel", "accent-soft")]
+    pairs += [(text, f"{mark}-soft") for mark in ("best", "second") for text in (mark, "faint")]
+    pairs += [("accent", "best-soft"), ("accent", "second-soft"), ("panel", "limit")]
+    weak = {pair: contrast(*(colour[name] for name in pair)) for pair in pairs}
+    assert {pair: ratio for pair, ratio in weak.items() if ratio < 4.5} == {}
+    graphics = [("focus", "paper"), ("focus", "panel"), ("limit", "panel"), ("truth", "panel")]
+    assert all(contrast(colour[one], colour[other]) >= 3 for one, other in graphics)
 
 
 def test_durations_are_said_as_people_say_them() -> None:

@@ -19,8 +19,17 @@ from powerphase.report.leaderboard import COLUMNS, Board, leaderboard
 from powerphase.report.site.boards import BoardPages
 from powerphase.report.site.data_sets import data_set
 from powerphase.report.site.folder import INDEX, MARK, Folder
+from powerphase.report.site.looks import looks
 from powerphase.report.site.packing import script
-from powerphase.report.site.tables import FIDELITY, SAFETY, groups
+from powerphase.report.site.tables import (
+    FIDELITY,
+    RANK,
+    SAFETY,
+    TIME,
+    groups,
+    meaning,
+    unit_of,
+)
 from powerphase.report.site.whole import kinds_of
 
 Progress = Callable[[int, int], None]
@@ -76,9 +85,10 @@ def build_site(
         if on_progress:
             on_progress(number + 1, len(boards))
     sets = [data_set(store, found.get(store.path)) for store in stores.values()]
-    folder.write("data/site.js", script("site", _site(described, sets)))
+    facts = _site(described, sets)
+    folder.write("data/site.js", script("site", facts))
     tables = _tables(boards, list(rows.values()), described)
-    folder.write(INDEX, _index(tables, sets).encode())
+    folder.write(INDEX, _index(tables, sets, facts["looks"]).encode())
     return Site(Path(out) / INDEX, folder.sizes)
 
 
@@ -135,10 +145,12 @@ def _site(boards: list[dict[str, Any]], sets: list[dict[str, Any]]) -> dict[str,
         for name, score in SCORES.items()
     }
     shapes = {one["fingerprint"]: one["archetypes"] for one in sets}
+    named = [one["name"] for board in boards for one in (*board["models"], *board["entries"])]
     return {
         "version": version("powerphase"),
         "scores": scores,
         "boards": boards,
+        "looks": looks(named),
         "archetypes": shapes,
     }
 
@@ -154,7 +166,9 @@ def _tables(
     return tables
 
 
-def _index(tables: list[dict[str, Any]], sets: list[dict[str, Any]]) -> str:
+def _index(
+    tables: list[dict[str, Any]], sets: list[dict[str, Any]], found: dict[str, dict[str, Any]]
+) -> str:
     environment = Environment(
         loader=PackageLoader("powerphase.report.site"),
         autoescape=True,
@@ -171,4 +185,9 @@ def _index(tables: list[dict[str, Any]], sets: list[dict[str, Any]]) -> str:
         fidelity=FIDELITY,
         safety=SAFETY,
         columns=COLUMNS,
+        units={name: unit_of(name) for name in COLUMNS},
+        meanings={name: meaning(name) for name in SCORES},
+        rank=RANK,
+        time=TIME,
+        looks=list(found.values()),
     )

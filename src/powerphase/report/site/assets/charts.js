@@ -44,6 +44,10 @@ powerphase.charts = (() => {
     return (t) => t.toFixed(digits);
   };
 
+  // Powers of ten for all, or for none.
+  const logText = (ticks) =>
+    Math.min(...ticks) < 1e-4 ? (t) => t.toExponential() : (t) => significant(t, 1);
+
   const path = (xs, ys) => {
     let text = "",
       pen = "M";
@@ -69,7 +73,7 @@ powerphase.charts = (() => {
   }));
 
   // An empty chart of the box's size, with axes; draw into `.plot`.
-  const frame = (box, { x, y, label, margin = {}, height }) => {
+  const frame = (box, { x, y, label, role = "img", margin = {}, height }) => {
     const width = Math.max(120, Math.floor(box.clientWidth)),
       ratio = parseFloat(getComputedStyle(box).getPropertyValue("--ratio")) || 0.6;
     const tall = height || Math.round(Math.max(200, Math.min(430, width * ratio)));
@@ -88,12 +92,12 @@ powerphase.charts = (() => {
         ? logTicks(y.domain)
         : niceTicks(y.domain, Math.max(2, Math.floor((tall - m.top - m.bottom) / 44)))
       ).map((at) => ({ at }));
-    const xText = x.log ? (t) => `${significant(t, 1)}` : tickText(xTicks.map((t) => t.at));
-    const yText = y.log ? (t) => `${significant(t, 1)}` : tickText(yTicks.map((t) => t.at));
+    const xText = (x.log ? logText : tickText)(xTicks.map((t) => t.at));
+    const yText = (y.log ? logText : tickText)(yTicks.map((t) => t.at));
     const plot = s("g", { class: "plot" });
     const svg = s(
       "svg",
-      { width, height: tall, viewBox: `0 0 ${width} ${tall}`, role: "img", "aria-label": label },
+      { width, height: tall, viewBox: `0 0 ${width} ${tall}`, role, "aria-label": label },
       s(
         "g",
         { class: "axis" },
@@ -260,8 +264,7 @@ powerphase.charts = (() => {
     area,
     extent,
     color,
-    linear,
-    logarithmic,
+    logTicks,
     quantiles,
     HOURS,
   };

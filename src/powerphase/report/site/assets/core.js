@@ -93,6 +93,16 @@ window.powerphase = (() => {
     fill(document.createElement(name), attributes, children);
   const s = (name, attributes, ...children) =>
     fill(document.createElementNS(SVG, name), attributes, children);
+  // A sentence in which `commands` stand between backticks; a line breaks between their words alone.
+  const said = (text) =>
+    text.split("`").map((part, k) => {
+      if (k % 2 === 0) return part;
+      const words = part.split(" ").flatMap((word) => [h("span", { class: "whole" }, word), " "]);
+      return h("code", {}, words.slice(0, -1));
+    });
+  const SCORE = "`powerphase score FORECAST --data STORE --out results`";
+  const ALL = "`powerphase report … --forecasts FORECAST`";
+  const NO_ARRAYS = `No row of this grid has arrays beside it; ${SCORE} brings them.`;
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
 
@@ -119,21 +129,38 @@ window.powerphase = (() => {
     return value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size))));
   };
   const percent = (share) => {
-    const value = 100 * share;
-    if (value > 0 && value < 0.1) return "< 0.1 %";
-    return `${value < 10 && value > 0 ? value.toFixed(1) : Math.round(value)} %`;
+    if (share === 0 || share === 1) return `${100 * share} %`;
+    return share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
+  };
+  // One notation for all numbers of a column: three digits of the largest, the others as far.
+  const uniform = (values) => {
+    const known = [...values].filter(Number.isFinite).map(Math.abs),
+      most = known.reduce((a, b) => Math.max(a, b), 0);
+    if (most > 0 && most < 1e-3) return (value) => (value ? value.toExponential(2) : "0");
+    const decimals = most ? Math.max(0, 3 - Math.ceil(Math.log10(most))) : 0,
+      least = 10 ** -decimals;
+    return (value) => {
+      if (!value) return "0";
+      return Math.abs(value) < least / 2 ? `< ${least.toFixed(decimals)}` : value.toFixed(decimals);
+    };
   };
   const clock = (step) =>
     `${String(Math.floor(step / 4) % 24).padStart(2, "0")}:${String((step % 4) * 15).padStart(2, "0")}`;
   const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const day = (start) => `${DAYS[new Date(`${start}Z`).getUTCDay()]} ${start.slice(0, 10)}`;
 
+  // Items are a value and its text, and of a long list the group in which it stands.
   const options = (select, items, chosen) => {
-    select.replaceChildren(
-      ...items.map(([value, text]) =>
-        h("option", { value, selected: String(value) === String(chosen) }, text),
-      ),
-    );
+    const groups = new Map();
+    select.replaceChildren();
+    for (const [value, text, group] of items) {
+      if (group && !groups.has(group)) {
+        groups.set(group, h("optgroup", { label: group }));
+        select.append(groups.get(group));
+      }
+      const selected = String(value) === String(chosen);
+      (groups.get(group) || select).append(h("option", { value, selected }, text));
+    }
   };
 
   const tip = (text, x, y) => {
@@ -175,12 +202,17 @@ window.powerphase = (() => {
     unpack,
     h,
     s,
+    said,
+    SCORE,
+    ALL,
+    NO_ARRAYS,
     $,
     $$,
     address,
     choose,
     significant,
     percent,
+    uniform,
     clock,
     day,
     options,

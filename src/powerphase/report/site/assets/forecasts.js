@@ -16,9 +16,13 @@ powerphase.pages.forecasts = (() => {
     day,
     load,
     unpack,
+    said,
+    SCORE,
+    ALL,
   } = powerphase;
   const { frame, path, area, extent, crosshair } = powerphase.charts;
-  const { fans, busIds, title, KINDS } = powerphase.scenarios;
+  const { fans, busIds, title, choices, KINDS } = powerphase.scenarios;
+  const { color, key, fillOf } = powerphase.looks;
   const NAMES = { P: "P", Q: "Q", V: "V", theta: "θ" },
     BAND = [0.95, 1.05],
     MOST = 300,
@@ -112,9 +116,10 @@ powerphase.pages.forecasts = (() => {
           : "";
     const some =
       all < ids.length
-        ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. Forecast files (--forecasts) bring all.`
+        ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. ${ALL} brings all.`
         : `${all.toLocaleString("en")} buses.`;
-    $("#bus-note").textContent = `${some} ${places.length ? risk : "None has this number."}`;
+    const note = `${some} ${places.length ? risk : "None has this number."}`;
+    $("#bus-note").replaceChildren(...said(note));
   };
 
   const limits = (low, high) =>
@@ -151,7 +156,7 @@ powerphase.pages.forecasts = (() => {
         }),
       ),
     );
-    const inside = s("g", { "clip-path": `url(#${clip})`, style: `--c: var(--m${k})` });
+    const inside = s("g", { "clip-path": `url(#${clip})`, style: `--c: var(${color(model.name)})` });
     if (state.variable === "V") {
       for (const limit of BAND) {
         if (limit < domain[0] || limit > domain[1]) continue;
@@ -244,7 +249,19 @@ powerphase.pages.forecasts = (() => {
     return extent([[low, high, ...near]], near.length ? 0.03 : 0).map((value) => value * factor);
   };
 
+  const missing = (model) =>
+    model.file || model.whole
+      ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; ${ALL} brings voltages of all.`
+      : `The arrays beside this row are missing; ${SCORE} brings them.`;
+
+  const swatches = () =>
+    [0, 1, 2].forEach((k) => {
+      const model = board.models.find((one) => one.id === state.models[k]);
+      $(`#model-${k}`).style.borderLeftColor = model ? `var(${color(model.name)})` : "";
+    });
+
   const paint = () => {
+    swatches();
     const { models, found } = last,
       box = $("#fans"),
       factor = scale(state.variable);
@@ -265,8 +282,12 @@ powerphase.pages.forecasts = (() => {
     const rows = models.map((model, k) =>
       h(
         "section",
-        { class: "fan-row", style: `--c: var(--m${k})`, "aria-label": title(board, model) },
-        h("h3", {}, h("i", { class: "swatch" }), title(board, model)),
+        {
+          class: "fan-row",
+          style: `--c: var(${color(model.name)})`,
+          "aria-label": title(board, model),
+        },
+        h("h3", {}, key(model.name, fillOf(board, model.name)), title(board, model)),
         keep(found[k]).length
           ? h(
               "div",
@@ -283,9 +304,7 @@ powerphase.pages.forecasts = (() => {
           : h(
               "p",
               { class: "missing" },
-              model.file || model.whole
-                ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; forecast files (--forecasts) bring voltages of all.`
-                : "The arrays beside this row are missing; score the forecast again to have them.",
+              said(missing(model)),
             ),
       ),
     );
@@ -341,7 +360,7 @@ powerphase.pages.forecasts = (() => {
     };
     for (const input of $$("#variable input")) input.checked = input.value === state.variable;
     $("#bus-order").value = state.order;
-    const named = board.models.map((model) => [model.id, title(board, model)]);
+    const named = choices(board, board.models);
     [0, 1, 2].forEach((k) =>
       options($(`#model-${k}`), k ? [["", "none"], ...named] : named, state.models[k] || ""),
     );

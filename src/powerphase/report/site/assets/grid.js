@@ -1,9 +1,10 @@
 // The grid page: buses coloured by what a model says of them, step by step where that is known.
 "use strict";
 powerphase.pages.grid = (() => {
-  const { $, h, choose, address, options, significant, percent, clock, day, load, unpack } =
-    powerphase;
-  const { busIds, title, fans } = powerphase.scenarios;
+  const { $, h, choose, address, options, uniform, percent, clock, day, load, unpack } = powerphase;
+  const { said, SCORE, ALL, NO_ARRAYS } = powerphase;
+  const { busIds, choices, fans } = powerphase.scenarios;
+  const { key, fillOf } = powerphase.looks;
   const LISTED = 12,
     BAND = [0.95, 1.05],
     STEPS = 96,
@@ -11,21 +12,20 @@ powerphase.pages.grid = (() => {
     RISK_LEVELS = 240,
     FRAME_MS = 120;
   const MEANS = {
-    violation_probability: ["mean probability of leaving the band", percent],
-    violation: ["share of the time that it left the band", percent],
-    safety_mbrier: ["Safety_mBrier", significant],
-    brier: ["Brier", significant],
-    twcrps: ["twCRPS", significant],
-    necv: ["NECV", significant],
-    "cvar_0.1": ["CVaR_0.1", significant],
-    crps: ["CRPS of V", significant],
+    violation_probability: "mean probability of leaving the band",
+    violation: "share of the time that it left the band",
+    safety_mbrier: "Safety_mBrier",
+    brier: "Brier",
+    twcrps: "twCRPS",
+    necv: "NECV",
+    "cvar_0.1": "CVaR_0.1",
+    crps: "CRPS of V",
   };
   const TIMED = {
     risk: "Probability of leaving 0.95 to 1.05 p.u., by the model's scenarios; rings mark the voltages that left it.",
     happened: "Which voltages were outside 0.95 to 1.05 p.u.",
   };
-  const SOME =
-    "This row's sidecar has no risk by bus and step, so only the buses whose scenarios it carries are coloured; rows scored anew, or forecast files (--forecasts), bring all.";
+  const SOME = `This row's sidecar has no risk by bus and step, so only the buses whose scenarios it carries are coloured; ${SCORE} writes a row that has it, and ${ALL} takes it from a forecast.`;
   let board = null,
     ids = null,
     drawn = false,
@@ -34,14 +34,16 @@ powerphase.pages.grid = (() => {
     risk = null,
     values = null,
     order = [],
+    digits = String,
     state = null,
     turn = 0,
     timer = 0;
 
   const stepwise = () => state.quantity in TIMED;
-  const text = (value) => (stepwise() ? percent(value) : MEANS[state.quantity][1](value));
+  const isShare = () => stepwise() || state.quantity.startsWith("violation");
+  const text = (value) => (isShare() ? percent : digits)(value);
   const top = () => {
-    if (stepwise() || state.quantity.startsWith("violation")) return 1;
+    if (isShare()) return 1;
     return order.length ? values[order[0]] : 1e-12;
   };
 
@@ -119,6 +121,7 @@ powerphase.pages.grid = (() => {
     }
     order = [...values.keys()].filter((k) => values[k] > 0);
     order.sort((a, b) => values[b] - values[a] || a - b);
+    digits = uniform(values);
   };
 
   const rings = () => {
@@ -148,17 +151,16 @@ powerphase.pages.grid = (() => {
     from.textContent = text(0);
     to.textContent = text(top());
     const what =
-        TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity][0]}.`,
+        TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
       how = "Wheel or pinch to zoom, drag to move; with the keyboard + − and arrows.";
-    $("#grid-note").textContent = [what, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(
-      " ",
-    );
+    const note = [what, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
+    $("#grid-note").replaceChildren(...said(note));
     const when = stepwise()
       ? `at ${clock(state.step)}, ${board.windows[Number(state.window)].slice(0, 10)}`
       : "";
     $("#at-risk-title").textContent = stepwise()
       ? `${state.quantity === "risk" ? "Highest risk" : "Outside"} ${when}`
-      : `Highest ${MEANS[state.quantity][0]}`;
+      : `Highest ${MEANS[state.quantity]}`;
     const above = order.filter((k) => values[k] > 0.5).length;
     $("#at-risk-count").textContent =
       state.quantity === "risk"
@@ -195,12 +197,13 @@ powerphase.pages.grid = (() => {
   };
 
   const pickModel = async () => {
+    $("#grid-look").replaceChildren(key(model.name, fillOf(board, model.name)));
     row = model.file ? await load(model.file) : null;
     risk = await readRisk();
     if (risk && !risk.windows.includes(Number(state.window))) state.window = busiest();
     const timed = [["risk", "risk, step by step"]];
     if (risk && risk.known) timed.push(["happened", "what happened, step by step"]);
-    const means = row ? Object.entries(MEANS).map(([name, [words]]) => [name, words]) : [];
+    const means = row ? Object.entries(MEANS) : [];
     options($("#grid-quantity"), [...timed, ...means], state.quantity);
     const windows = risk ? risk.windows.map((window) => [window, day(board.windows[window])]) : [];
     options($("#grid-window"), windows, state.window);
@@ -231,9 +234,10 @@ powerphase.pages.grid = (() => {
     if (mine !== turn) return;
     drawn = Boolean(drawing);
     missing.hidden = drawn && models.length > 0;
-    missing.textContent = models.length
+    const why = models.length
       ? "There is no drawing of this grid; the package has those of its catalogue. The list beside this place works without."
-      : "No row of this grid has arrays beside it; score a forecast again to have them.";
+      : NO_ARRAYS;
+    missing.replaceChildren(...said(why));
     $("#network").hidden = $("#page-grid .zoom").hidden = !drawn;
     network.show(drawing);
     if (!models.length) return;
@@ -241,8 +245,7 @@ powerphase.pages.grid = (() => {
       models.find((one) => one.id === chosen.get("model")) ||
       models.find((one) => one.kind === "model" && !one.name.includes("+")) ||
       models[0];
-    const named = models.map((one) => [one.id, title(board, one)]);
-    options($("#grid-model"), named, model.id);
+    options($("#grid-model"), choices(board, models), model.id);
     const asked = chosen.get("by"),
       usual = model.risk || model.whole ? "risk" : "violation_probability";
     state = {

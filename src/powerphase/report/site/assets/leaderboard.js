@@ -1,9 +1,10 @@
 // Sorts and filters the tables that the page came with, and draws fidelity against safety.
 "use strict";
 powerphase.pages.leaderboard = (() => {
-  const { $, $$, s, site, choose, address, options, significant } = powerphase;
-  const { frame, color, extent } = powerphase.charts;
-  const GROUPS = { models: 0, references: 5, variants: 3, paper: 1 };
+  const { $, $$, h, s, site, choose, address, options, significant } = powerphase;
+  const { frame, extent, logTicks } = powerphase.charts;
+  const { marker, key, color, FILLS } = powerphase.looks;
+  const FAR = 8; // from so many times the least to the largest, axes are logarithmic
   let board = null;
 
   const valueOf = (cell) => {
@@ -72,186 +73,182 @@ powerphase.pages.leaderboard = (() => {
     );
   };
 
-  const domain = (points, axis, log) => {
-    const ends = points.flatMap((p) => [
-      p[axis] - (p[`${axis}s`] || 0),
-      p[axis] + (p[`${axis}s`] || 0),
-    ]);
-    if (!log) {
-      const [low, high] = extent([ends], 0.08);
-      return [Math.min(...ends) >= 0 ? Math.max(0, low > 0.3 * high ? low : 0) : low, high];
-    }
-    const positive = ends.concat(points.map((p) => p[axis])).filter((value) => value > 0);
-    const low = Math.min(...positive),
-      high = Math.max(...positive);
-    return [10 ** (Math.log10(low) - 0.15), 10 ** (Math.log10(high) + 0.15)];
+  const spread = (points, axis) => {
+    const positive = points.map((p) => p[axis]).filter((value) => value > 0);
+    return positive.length ? Math.max(...positive) / Math.min(...positive) : 1;
   };
 
-  // Beside its point, where no other label is; else the point has to do with its title.
+  const linearAxis = (points, axis) => {
+    const ends = points.flatMap((p) => [p[axis] - p[`${axis}s`], p[axis] + p[`${axis}s`]]);
+    const [low, high] = extent([ends], 0.08);
+    const fromZero = Math.min(...ends) >= 0 && low <= 0.3 * high;
+    return { domain: [fromZero ? 0 : low, high] };
+  };
+  // What is zero stands at the low end, under its own tick.
+  const logAxis = (points, axis) => {
+    const positive = points.map((p) => p[axis]).filter((value) => value > 0),
+      zeros = positive.length < points.length,
+      least = Math.min(...positive) / 1.4,
+      low = zeros ? least / 4 : least,
+      high = Math.max(...points.map((p) => p[axis] + p[`${axis}s`])) * 1.4;
+    const ticks = logTicks([least, high]).map((at) => ({ at }));
+    return {
+      domain: [low, high],
+      log: true,
+      ticks: zeros ? [{ at: low, text: "0" }, ...ticks] : ticks,
+    };
+  };
+
+  // Beside its point, where nothing else is; farther away with a line to it; else without a name.
   const place = (x, y, text, taken, chart) => {
-    const wide = 6.3 * text.length,
-      tries = [
-        [9, 4, "start"],
-        [-9, 4, "end"],
-        [0, -10, "middle"],
-        [0, 18, "middle"],
-      ];
-    for (const [dx, dy, anchor] of tries) {
-      const left = x + dx - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
-      const box = { left, right: left + wide, top: y + dy - 11, bottom: y + dy + 3 };
-      const out =
-        box.left < chart.margin.left ||
-        box.right > chart.width - 2 ||
-        box.top < 0 ||
-        box.bottom > chart.height - chart.margin.bottom;
-      if (
-        !out &&
-        !taken.some(
-          (t) =>
-            t.left < box.right && box.left < t.right && t.top < box.bottom && box.top < t.bottom,
-        )
-      ) {
-        taken.push(box);
-        return { x: x + dx, y: y + dy, anchor };
+    const wide = 6.2 * text.length;
+    for (const far of [10, 20, 32, 46])
+      for (let k = 0; k < 16; k++) {
+        const angle = (Math.PI / 8) * (k % 2 ? -Math.ceil(k / 2) : k / 2),
+          dx = far * Math.cos(angle),
+          dy = far * Math.sin(angle) * 1.15,
+          anchor = dx > 3 ? "start" : dx < -3 ? "end" : "middle",
+          left = x + dx - { start: 0, middle: wide / 2, end: wide }[anchor],
+          box = { left, right: left + wide, top: y + dy - 7, bottom: y + dy + 7 };
+        const inside =
+          box.left > chart.margin.left &&
+          box.right < chart.width - 2 &&
+          box.top > chart.margin.top - 14 &&
+          box.bottom < chart.height - chart.margin.bottom;
+        const hits = (t) =>
+          t.left < box.right && box.left < t.right && t.top < box.bottom && box.top < t.bottom;
+        if (inside && !taken.some(hits)) {
+          taken.push(box);
+          return { x: x + dx, y: y + dy, anchor, far };
+        }
       }
-    }
     return null;
   };
 
-  const shape = (group, x, y) => {
-    if (group === "paper")
-      return s("path", {
-        class: "dot hollow",
-        d: `M${x} ${y - 6}L${x + 5.5} ${y + 4}L${x - 5.5} ${y + 4}Z`,
-      });
-    if (group === "references")
-      return s("rect", { class: "dot", x: x - 4.5, y: y - 4.5, width: 9, height: 9 });
-    if (group === "variants")
-      return s("path", {
-        class: "dot",
-        d: `M${x} ${y - 6}L${x + 6} ${y}L${x} ${y + 6}L${x - 6} ${y}Z`,
-      });
-    return s("circle", { class: "dot", cx: x, cy: y, r: 6 });
+  const label = (mark, x, y, text, spot) => {
+    if (!spot) return;
+    if (spot.far > 10)
+      mark.prepend(s("line", { class: "lead", x1: x, y1: y, x2: spot.x, y2: spot.y }));
+    const { x: left, y: high, anchor } = spot;
+    mark.append(s("text", { x: left, y: high, dy: "0.32em", "text-anchor": anchor }, text));
+  };
+
+  const bars = (p, { sx, sy }) => {
+    const line = (x1, x2, y1, y2) => s("line", { class: "bar", x1, x2, y1, y2 }),
+      across = p.xs && line(sx(p.x - p.xs), sx(p.x + p.xs), sy(p.y), sy(p.y)),
+      up = p.ys && line(sx(p.x), sx(p.x), sy(p.y - p.ys), sy(p.y + p.ys));
+    return [across, up].filter(Boolean);
+  };
+
+  const drawPoint = (p, chart, said) => {
+    const x = chart.sx(p.x),
+      y = chart.sy(p.y);
+    const mark = s(
+      "g",
+      {
+        class: "point",
+        style: `--c: var(${color(p.e.name)})`,
+        tabindex: "0",
+        role: "img",
+        "aria-label": said.join(", "),
+        "data-name": p.e.name,
+        "data-x": p.x,
+        "data-y": p.y,
+      },
+      bars(p, chart),
+      marker(p.e.name, x, y, FILLS[p.e.group]),
+    );
+    const say = (event) => {
+      const r = mark.getBoundingClientRect();
+      powerphase.tip(said.join("\n"), event.clientX || r.left, event.clientY || r.top);
+    };
+    for (const kind of ["pointermove", "focus"]) mark.addEventListener(kind, say);
+    for (const kind of ["pointerleave", "blur"])
+      mark.addEventListener(kind, () => powerphase.tip(""));
+    return mark;
   };
 
   const scatter = () => {
     const box = $("#scatter"),
       nx = $("#scatter-x").value,
       ny = $("#scatter-y").value,
-      log = $("#scatter-log").checked;
+      [across, up] = [site.scores[nx], site.scores[ny]];
     const points = shown()
-      .map((e) => ({ e, x: e.mean[nx], y: e.mean[ny], xs: e.std[nx], ys: e.std[ny] }))
+      .map((e) => ({ e, x: e.mean[nx], y: e.mean[ny], xs: e.std[nx] || 0, ys: e.std[ny] || 0 }))
       .filter((p) => p.x !== null && p.y !== null);
-    powerphase.drawn.scatter = points.map((p) => ({
-      name: p.e.name,
-      group: p.e.group,
-      x: p.x,
-      y: p.y,
-    }));
+    powerphase.drawn.scatter = points.map((p) => ({ name: p.e.name, x: p.x, y: p.y }));
+    const heading = `${up.title} against ${across.title}`;
+    $("#scatter-title").textContent = heading[0].toUpperCase() + heading.slice(1);
+    note(up);
     if (!points.length) {
-      box.replaceChildren(
-        powerphase.h("p", { class: "missing" }, "No row that is shown has both scores."),
-      );
+      box.replaceChildren(h("p", { class: "missing" }, "No row that is shown has both scores."));
       return;
     }
-    const positive = (axis) => log && points.some((p) => p[axis] > 0);
-    const title = (name) => `${site.scores[name].title} [${site.scores[name].unit}]`;
-    const chart = frame(box, {
-      label: `${site.scores[ny].title} against ${site.scores[nx].title}, ${points.length} rows`,
-      x: {
-        domain: domain(points, "x", positive("x")),
-        log: positive("x"),
-        label: `${title(nx)} →`,
-      },
-      y: {
-        domain: domain(points, "y", positive("y")),
-        log: positive("y"),
-        label: `↑ ${title(ny)}`,
-      },
-      margin: { top: 28, left: 60, right: 20 },
-    });
-    const { sx, sy } = chart,
-      taken = points.map((p) => ({
-        left: sx(p.x) - 5,
-        right: sx(p.x) + 5,
-        top: sy(p.y) - 5,
-        bottom: sy(p.y) + 5,
-      }));
-    points.sort((a, b) => (a.e.group === "models") - (b.e.group === "models")); // models on top
-    for (const p of points) {
-      const x = sx(p.x),
-        y = sy(p.y),
-        c = color(GROUPS[p.e.group]);
-      const mark = s(
-        "g",
-        {
-          class: "point",
-          style: `--c: var(${c})`,
-          tabindex: "0",
-          role: "img",
-          "aria-label": `${p.e.name}${p.e.group === "paper" ? ", the paper's" : ""}: ${site.scores[nx].title} ${significant(p.x)}, ${site.scores[ny].title} ${significant(p.y)}`,
-          "data-name": p.e.name,
-          "data-x": p.x,
-          "data-y": p.y,
-        },
-        p.xs
-          ? s("line", {
-              class: "bar",
-              x1: sx(Math.max(p.x - p.xs, positive("x") ? 1e-12 : -Infinity)),
-              x2: sx(p.x + p.xs),
-              y1: y,
-              y2: y,
-            })
-          : null,
-        p.ys
-          ? s("line", {
-              class: "bar",
-              x1: x,
-              x2: x,
-              y1: sy(Math.max(p.y - p.ys, positive("y") ? 1e-12 : -Infinity)),
-              y2: sy(p.y + p.ys),
-            })
-          : null,
-        shape(p.e.group, x, y),
-      );
-      const spot = place(x, y, p.e.name, taken, chart);
-      if (spot)
-        mark.append(s("text", { x: spot.x, y: spot.y, "text-anchor": spot.anchor }, p.e.name));
-      const say = (event) => {
-        const r = mark.getBoundingClientRect();
-        powerphase.tip(
-          `${p.e.name}${p.e.group === "paper" ? " (paper)" : ""}\n${site.scores[nx].title} ${significant(p.x, 4)}\n${site.scores[ny].title} ${significant(p.y, 4)}`,
-          event.clientX || r.left,
-          event.clientY || r.top,
-        );
-      };
-      for (const kind of ["pointermove", "focus"]) mark.addEventListener(kind, say);
-      for (const kind of ["pointerleave", "blur"])
-        mark.addEventListener(kind, () => powerphase.tip(""));
-      chart.plot.append(mark);
-    }
-    const names = {
-      models: "models",
-      references: "references",
-      variants: "variants",
-      paper: "the paper’s, on its own data",
+    const asked = address().chosen.get("log"),
+      log = asked ? asked === "1" : ["x", "y"].some((axis) => spread(points, axis) > FAR);
+    $("#scatter-log").checked = log;
+    const axis = (name) => {
+      const positive = points.every((p) => p[name] >= 0) && points.some((p) => p[name] > 0);
+      return (log && positive ? logAxis : linearAxis)(points, name);
     };
-    const here = Object.keys(names).filter((group) => points.some((p) => p.e.group === group));
-    powerphase.charts.legend(
-      box,
-      here.map((group) => ({ color: color(GROUPS[group]), text: names[group] })),
-    );
+    const chart = frame(box, {
+      role: "group",
+      label: `${heading}, ${points.length} rows; the table above has the numbers`,
+      x: { ...axis("x"), label: `${across.title} [${across.unit}] →` },
+      y: { ...axis("y"), label: `↑ ${up.title} [${up.unit}]` },
+      margin: { top: 30, left: 60, right: 20 },
+    });
+    const at = (p) => [chart.sx(p.x), chart.sy(p.y)],
+      around = ([x, y]) => ({ left: x - 6, right: x + 6, top: y - 6, bottom: y + 6 }),
+      taken = points.map((p) => around(at(p)));
+    const marks = points.map((p) => {
+      const name = p.e.group === "paper" ? `${p.e.name} (paper)` : p.e.name,
+        scored = (score, value) => `${score.title} ${significant(value, 4)}`,
+        mark = drawPoint(p, chart, [name, scored(across, p.x), scored(up, p.y)]);
+      label(mark, ...at(p), name, place(...at(p), name, taken, chart));
+      return mark;
+    });
+    chart.plot.append(...marks.reverse()); // the first of the table lie on top
+  };
+
+  const note = (up) => {
+    const calm = !board.truth.violations,
+      words = [
+        "Each point is a row of the table above that is shown; bars are one standard deviation over",
+        "seeds. Down and left is better.",
+        "Colours and markers are a model’s on all pages; variants are hollow, the paper’s pale.",
+      ];
+    if (calm && up.safety)
+      words.push("No voltage left its band on this grid: what is not 0 is a false alarm.");
+    if (calm && !up.safety)
+      words.push("No voltage left its band on this grid, so that a safety score would say little.");
+    $("#scatter-note").textContent = words.join(" ");
+  };
+
+  // Where no voltage leaves its band, scores of safety are zero for nearly all.
+  const chooseAxes = () => {
+    const { chosen } = address();
+    $("#scatter-x").value = chosen.get("x") || "crps";
+    $("#scatter-y").value = chosen.get("y") || (board.truth.violations ? "brier" : "energy");
+  };
+
+  // What a pointer is told by its title, the keyboard is told too.
+  const explain = (button) => {
+    button.addEventListener("focus", () => {
+      const { left, top } = button.getBoundingClientRect();
+      if (button.matches(":focus-visible")) powerphase.tip(button.title, left, top);
+    });
+    button.addEventListener("blur", () => powerphase.tip(""));
   };
 
   const start = () => {
     const { chosen } = address(),
       names = Object.entries(site.scores).map(([name, score]) => [
         name,
-        `${score.title}${score.safety ? " (safety)" : ""}`,
+        score.title,
+        score.safety ? "Safety" : "Fidelity",
       ]);
-    options($("#scatter-x"), names, chosen.get("x") || "crps");
-    options($("#scatter-y"), names, chosen.get("y") || "brier");
-    $("#scatter-log").checked = chosen.get("log") === "1";
+    for (const id of ["#scatter-x", "#scatter-y"]) options($(id), names);
     $("#filter").value = chosen.get("filter") || "";
     $("#filter").addEventListener("input", () => {
       choose({ filter: $("#filter").value });
@@ -267,15 +264,18 @@ powerphase.pages.leaderboard = (() => {
         scatter();
       });
     $("#scatter-log").addEventListener("change", () => {
-      choose({ log: $("#scatter-log").checked ? "1" : null });
+      choose({ log: $("#scatter-log").checked ? "1" : "0" });
       scatter();
     });
+    for (const row of $$("table.scores tr.entry"))
+      $("th", row).prepend(key(row.dataset.name, FILLS[row.parentElement.dataset.group]));
     for (const table of $$("table.scores")) {
       $$("thead tr:last-child th", table).forEach((head, column) =>
         $("button", head).addEventListener("click", () => {
           sort(table, column, head.getAttribute("aria-sort") === "ascending");
         }),
       );
+      for (const button of $$("thead button", table)) explain(button);
     }
   };
 
@@ -283,6 +283,7 @@ powerphase.pages.leaderboard = (() => {
     board = given;
     for (const part of $$("#page-leaderboard .board"))
       part.hidden = part.dataset.board !== board.key;
+    chooseAxes();
     filter();
   };
 

@@ -1,13 +1,15 @@
 // Where forecasts of voltages leave their band, against what happened: by bus, by step, by probability.
 "use strict";
 powerphase.pages.safety = (() => {
-  const { $, $$, h, s, address, choose, options, significant, percent, clock, load, unpack } =
-    powerphase;
-  const { frame, path, extent, color, crosshair } = powerphase.charts;
+  const { $, $$, h, s, address, choose, options, load, unpack, said } = powerphase;
+  const { significant, percent, uniform, clock } = powerphase;
+  const { frame, path, extent, crosshair } = powerphase.charts;
   const { busIds, title } = powerphase.scenarios;
+  const { color, marker, key, fillOf, dashes } = powerphase.looks;
   const WORST = 200,
     LISTED = 15,
-    FLOOR = 1e-4;
+    FLOOR = 1e-4,
+    MARKS = 5;
   let board = null,
     chosen = [],
     loaded = [],
@@ -15,11 +17,18 @@ powerphase.pages.safety = (() => {
     turn = 0;
 
   const available = () => board.models.filter((model) => model.file);
-  const defaults = () => {
-    const names = new Set();
-    return available()
-      .filter((m) => !m.name.includes("+") && !names.has(m.name) && names.add(m.name))
-      .slice(0, 6)
+  // Where no voltage leaves its band, only false alarms can be seen: who raises them comes first.
+  const alarms = (model) => {
+    const entry = board.entries.find((e) => e.name === model.name && e.kind !== "paper");
+    return !board.truth.violations && entry && entry.mean.safety_mbrier > 0 ? 1 : 0;
+  };
+  const defaults = (most) => {
+    const names = new Set(),
+      competes = (m) => fillOf(board, m.name) === "";
+    return [...available()]
+      .sort((a, b) => alarms(b) - alarms(a))
+      .filter((m) => competes(m) && !names.has(m.name) && names.add(m.name))
+      .slice(0, most)
       .map((m) => m.id);
   };
 
@@ -31,25 +40,55 @@ powerphase.pages.safety = (() => {
     return { model, row, by, sorted: Float32Array.from(by.safety_mbrier).sort().reverse() };
   };
 
-  // A model keeps its colour while it is shown; another takes the first that is free.
-  const slots = new Map();
-  const assign = () => {
-    for (const id of [...slots.keys()]) if (!chosen.includes(id)) slots.delete(id);
-    for (const id of chosen)
-      if (!slots.has(id))
-        slots.set(
-          id,
-          [...Array(99).keys()].find((k) => ![...slots.values()].includes(k)),
-        );
-  };
-  const shade = (one) => color(slots.get(one.model.id));
   const names = () => loaded.map((one) => title(board, one.model));
+
+  const series = (one, ...children) =>
+    s(
+      "g",
+      {
+        class: "series",
+        style: `--c: var(${color(one.model.name)})`,
+        "data-model": one.model.id,
+      },
+      ...children,
+    );
+  // A line with some markers, which are not at the same places on all lines.
+  const trace = (chart, one, xs, ys) => {
+    const dash = dashes(board, one.model),
+      line = s("path", { class: "line", "stroke-dasharray": dash, d: path(xs, ys) });
+    const seen = [...xs.keys()].filter((k) => Number.isFinite(ys[k])),
+      share = (loaded.indexOf(one) + 0.5) / loaded.length;
+    const marks = Array.from({ length: MARKS }, (_, m) => {
+      const k = seen[Math.floor(((m + share) / MARKS) * seen.length)];
+      return k === undefined ? null : markerOf(one, xs[k], ys[k], 5);
+    });
+    chart.plot.append(series(one, line, ...marks));
+  };
+  const markerOf = (one, x, y, size) =>
+    marker(one.model.name, x, y, fillOf(board, one.model.name), size);
+
+  // Of many lines, the one whose name is pointed at.
+  const single = (id) => {
+    for (const line of $$("#page-safety .series"))
+      line.classList.toggle("dim", id !== null && line.dataset.model !== id);
+  };
+
+  // What a chart shows, in words, for who cannot see it.
+  const alternative = (what, value) =>
+    `${what}: ${loaded.map((one, k) => `${names()[k]} ${value(one)}`).join(", ")}`;
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const surely = (one) => {
+    const bins = one.row.reliability.filter((bin) => bin[0] > 0 && bin[1] > 0.5),
+      points = bins.reduce((sum, bin) => sum + bin[0], 0);
+    return points ? percent(bins.reduce((sum, bin) => sum + bin[0] * bin[2], 0) / points) : "none";
+  };
 
   const survival = () => {
     const box = $("#survival"),
       count = loaded[0].sorted.length;
+    const above = (one) => percent(one.sorted.filter((value) => value > 0.01).length / count);
     const chart = frame(box, {
-      label: "Share of buses whose Safety_mBrier exceeds a threshold",
+      label: alternative("Share of buses whose Safety_mBrier exceeds 0.01", above),
       x: { domain: [FLOOR, 1], log: true, label: "threshold x" },
       y: { domain: [0.7 / count, 1], log: true, label: "share of buses above x" },
       margin: { top: 24 },
@@ -65,18 +104,10 @@ powerphase.pages.safety = (() => {
       }),
     }));
     const xs = grid.map(chart.sx);
-    powerphase.drawn.survival.forEach((curve, k) =>
-      chart.plot.append(
-        s("path", {
-          class: "line",
-          style: `--c: var(${shade(loaded[k])})`,
-          d: path(
-            xs,
-            curve.y.map((y) => (y > 0 ? chart.sy(y) : NaN)),
-          ),
-        }),
-      ),
-    );
+    powerphase.drawn.survival.forEach((curve, k) => {
+      const ys = curve.y.map((y) => (y > 0 ? chart.sy(y) : NaN));
+      trace(chart, loaded[k], xs, ys);
+    });
     crosshair(chart, {
       count: grid.length,
       at: (k) => grid[k],
@@ -93,7 +124,9 @@ powerphase.pages.safety = (() => {
     const top = Math.max(...loaded.map((one) => one.sorted[0]), 0.01);
     const places = Array.from({ length: many }, (_, k) => ({ at: k + 1 }));
     const chart = frame($("#worst"), {
-      label: "Safety_mBrier of the worst buses of each model",
+      label: alternative("Safety_mBrier of each model's worst bus", (one) =>
+        significant(one.sorted[0], 3),
+      ),
       // Of few buses, ticks of a usual axis would fall between them.
       x: {
         domain: [1, many],
@@ -108,14 +141,8 @@ powerphase.pages.safety = (() => {
       model: one.model.id,
       values: [...one.sorted.subarray(0, many)],
     }));
-    loaded.forEach((one) =>
-      chart.plot.append(
-        s("path", {
-          class: "line",
-          style: `--c: var(${shade(one)})`,
-          d: path(xs, [...one.sorted.subarray(0, many)].map(chart.sy)),
-        }),
-      ),
+    powerphase.drawn.worst.forEach(({ values }, k) =>
+      trace(chart, loaded[k], xs, values.map(chart.sy)),
     );
     crosshair(chart, {
       count: many,
@@ -130,7 +157,10 @@ powerphase.pages.safety = (() => {
 
   const reliability = () => {
     const chart = frame($("#reliability"), {
-      label: "Share of voltages that left the band against the probability they were given",
+      label: alternative(
+        "Share of voltages that left the band against the probability they were given; among those given more than a half",
+        surely,
+      ),
       x: { domain: [-0.03, 1.02], label: "probability given" },
       y: { domain: [-0.03, 1.02], label: "share that left the band" },
       margin: { top: 24 },
@@ -149,11 +179,11 @@ powerphase.pages.safety = (() => {
     for (const one of loaded) {
       const bins = one.row.reliability.filter((bin) => bin[0] > 0);
       powerphase.drawn.reliability.push({ model: one.model.id, bins });
-      const g = s(
-        "g",
-        { style: `--c: var(${shade(one)})` },
+      const g = series(
+        one,
         s("path", {
           class: "line thin",
+          "stroke-dasharray": dashes(board, one.model),
           d: path(
             bins.map((b) => chart.sx(b[1])),
             bins.map((b) => chart.sy(b[2])),
@@ -161,12 +191,8 @@ powerphase.pages.safety = (() => {
         }),
       );
       for (const [points, given, left] of bins) {
-        const dot = s("circle", {
-          class: "dot soft",
-          cx: chart.sx(given),
-          cy: chart.sy(left),
-          r: 2 + (6 * Math.log10(1 + points)) / Math.log10(1 + most),
-        });
+        const size = 3 + (6 * Math.log10(1 + points)) / Math.log10(1 + most),
+          dot = markerOf(one, chart.sx(given), chart.sy(left), size);
         dot.append(
           s(
             "title",
@@ -185,7 +211,10 @@ powerphase.pages.safety = (() => {
       lists = [happened, ...loaded.map((one) => one.row.by_step.violation_probability)];
     const [low, high] = extent(lists, 0.1);
     const chart = frame($("#over-day"), {
-      label: "Share of voltages outside the band by time of day",
+      label: alternative(
+        `Share of voltages outside the band by time of day; on average ${percent(mean(happened))} happened, and were forecast`,
+        (one) => percent(mean(one.row.by_step.violation_probability)),
+      ),
       x: { domain: [0, 96], ticks: powerphase.charts.HOURS, label: "time of day, UTC" },
       y: { domain: [Math.max(0, low), high], label: "share of voltages" },
       margin: { top: 24, left: 56 },
@@ -198,15 +227,8 @@ powerphase.pages.safety = (() => {
         values: one.row.by_step.violation_probability,
       })),
     };
-    loaded.forEach((one) =>
-      chart.plot.append(
-        s("path", {
-          class: "line",
-          style: `--c: var(${shade(one)})`,
-          d: path(xs, one.row.by_step.violation_probability.map(chart.sy)),
-        }),
-      ),
-    );
+    for (const one of loaded)
+      trace(chart, one, xs, one.row.by_step.violation_probability.map(chart.sy));
     chart.plot.append(s("path", { class: "truth", d: path(xs, happened.map(chart.sy)) }));
     crosshair(chart, {
       count: happened.length,
@@ -229,54 +251,40 @@ powerphase.pages.safety = (() => {
       .sort((a, b) => one.by.safety_mbrier[b] - one.by.safety_mbrier[a] || a - b)
       .slice(0, LISTED);
     const shown = new Set(one.row.shown.bus_id),
-      key = encodeURIComponent(board.key),
+      boardKey = encodeURIComponent(board.key),
       id = encodeURIComponent(one.model.id);
     powerphase.drawn.worstBuses = order.map((place) => ids[place]);
+    const digits = (name) => uniform(order.map((place) => one.by[name][place])),
+      columns = [
+        ["safety_mbrier", "Safety_mBrier", digits("safety_mbrier")],
+        ["brier", "Brier", digits("brier")],
+        ["violation_probability", "probability of leaving the band", percent],
+        ["violation", "share that left it", percent],
+      ];
+    const linked = order.some((place) => shown.has(ids[place])) || one.model.whole,
+      words = ["Bus", ...columns.map(([, text]) => text)],
+      heads = linked ? [...words, "forecast"] : words,
+      there = (bus) => `#forecasts?board=${boardKey}&bus=${bus}&models=${id}`,
+      numeric = (text) => h("td", { class: "n" }, text);
+    const link = (bus) =>
+      shown.has(bus) || one.model.whole
+        ? h("a", { href: there(bus), "aria-label": `show the forecast of bus ${bus}` }, "show")
+        : null;
+    const line = (place) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, String(ids[place])),
+        columns.map(([name, , text]) => numeric(text(one.by[name][place]))),
+        linked ? numeric(link(ids[place])) : null,
+      );
+    const none = "Safety_mBrier is 0 at every bus.",
+      empty = h("tr", {}, h("td", { colspan: heads.length }, none)),
+      top = heads.map((text, k) => h("th", { scope: "col", class: k ? "n" : "" }, text));
     $("#worst-table").replaceChildren(
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          [
-            "Bus",
-            "Safety_mBrier",
-            "Brier",
-            "probability of leaving the band",
-            "share that left it",
-            "",
-          ].map((text, k) => h("th", { scope: "col", class: k ? "n" : "" }, text)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        order.map((place) =>
-          h(
-            "tr",
-            {},
-            h("th", { scope: "row" }, String(ids[place])),
-            ["safety_mbrier", "brier"].map((name) =>
-              h("td", { class: "n" }, significant(one.by[name][place], 3)),
-            ),
-            ["violation_probability", "violation"].map((name) =>
-              h("td", { class: "n" }, percent(one.by[name][place])),
-            ),
-            h(
-              "td",
-              { class: "n" },
-              shown.has(ids[place]) || one.model.whole
-                ? h(
-                    "a",
-                    { href: `#forecasts?board=${key}&bus=${ids[place]}&models=${id}` },
-                    "forecast",
-                  )
-                : null,
-            ),
-          ),
-        ),
-      ),
+      h("caption", { class: "sr" }, `Worst buses of ${title(board, one.model)} by Safety_mBrier`),
+      h("thead", {}, h("tr", {}, top)),
+      h("tbody", {}, one.sorted[0] > 0 ? order.map(line) : empty),
     );
   };
 
@@ -291,11 +299,6 @@ powerphase.pages.safety = (() => {
   const refresh = async () => {
     const mine = ++turn,
       models = available().filter((model) => chosen.includes(model.id));
-    assign();
-    for (const label of $$("#safety-models label")) {
-      const slot = slots.get($("input", label).value);
-      label.style.setProperty("--c", slot === undefined ? "var(--faint)" : `var(${color(slot)})`);
-    }
     const found = await Promise.all(models.map(read));
     if (mine !== turn) return;
     loaded = found;
@@ -303,13 +306,39 @@ powerphase.pages.safety = (() => {
     box.hidden = !loaded.length;
     $("#worst-table").closest(".panel").hidden = !loaded.length;
     if (!loaded.length) return;
-    const before = $("#worst-model").value;
+    const before = $("#worst-model").value,
+      telling = loaded.find((one) => one.sorted[0] > 0) || loaded[0];
     options(
       $("#worst-model"),
       loaded.map((one) => [one.model.id, title(board, one.model)]),
-      loaded.some((one) => one.model.id === before) ? before : loaded[0].model.id,
+      loaded.some((one) => one.model.id === before) ? before : telling.model.id,
     );
     paint();
+  };
+
+  const chip = (model) =>
+    h(
+      "label",
+      { class: "toggle colored", style: `--c: var(${color(model.name)})`, "data-model": model.id },
+      h("input", { type: "checkbox", value: model.id, checked: chosen.includes(model.id) }),
+      h("span", {}, lineKey(model), title(board, model)),
+    );
+  const lineKey = (model) =>
+    key(model.name, fillOf(board, model.name), dashes(board, model));
+
+  // One of each model at first sight; its other seeds and variants when asked for.
+  const picks = (models) => {
+    const firsts = defaults(Infinity),
+      rest = models.filter((model) => !firsts.includes(model.id)),
+      open = rest.some((model) => chosen.includes(model.id)),
+      summary = h("summary", {}, `${rest.length} variants and other seeds`),
+      more = h("details", { open }, summary, h("div", { class: "toggles" }, rest.map(chip)));
+    const none = h("p", { class: "missing" }, said(powerphase.NO_ARRAYS));
+    $("#safety-models").replaceChildren(
+      ...firsts.map((id) => chip(models.find((model) => model.id === id))),
+      ...(models.length ? [] : [none]),
+      ...(rest.length ? [more] : []),
+    );
   };
 
   const show = async (given) => {
@@ -319,7 +348,6 @@ powerphase.pages.safety = (() => {
     if (mine !== turn) return;
     const { chosen: asked } = address(),
       models = available();
-    slots.clear();
     $("#safety-none").hidden = board.truth.violations > 0;
     chosen = asked.get("models")
       ? asked
@@ -327,25 +355,8 @@ powerphase.pages.safety = (() => {
           .split(",")
           .filter((id) => models.some((model) => model.id === id))
       : [];
-    if (!chosen.length) chosen = defaults();
-    $("#safety-models").replaceChildren(
-      ...(models.length
-        ? models.map((model) =>
-            h(
-              "label",
-              { class: "toggle colored" },
-              h("input", { type: "checkbox", value: model.id, checked: chosen.includes(model.id) }),
-              h("span", {}, h("i", { class: "swatch" }), title(board, model)),
-            ),
-          )
-        : [
-            h(
-              "p",
-              { class: "missing" },
-              "No row of this grid has arrays beside it; score a forecast again to have them.",
-            ),
-          ]),
-    );
+    if (!chosen.length) chosen = defaults(6);
+    picks(models);
     await refresh();
   };
 
@@ -358,6 +369,13 @@ powerphase.pages.safety = (() => {
       refresh();
     });
     $("#worst-model").addEventListener("change", table);
+    const point = (event) => {
+      const label = event.target.closest("label");
+      single(label && chosen.includes(label.dataset.model) ? label.dataset.model : null);
+    };
+    for (const kind of ["pointerover", "focusin"]) $("#safety-models").addEventListener(kind, point);
+    for (const kind of ["pointerleave", "focusout"])
+      $("#safety-models").addEventListener(kind, () => single(null));
   };
 
   return { start, show, resize: () => loaded.length && paint() };

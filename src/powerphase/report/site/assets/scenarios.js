@@ -11,6 +11,19 @@ powerphase.scenarios = (() => {
     return several ? `${model.name} · seed ${model.seed}` : model.name;
   };
 
+  // Models for a picker, in the groups of the table.
+  const choices = (board, models) => {
+    const kinds = { models: "Models", references: "References", variants: "Variants" },
+      names = [...Object.values(kinds), "Without a row"];
+    const group = (name) => {
+      const entry = board.entries.find((one) => one.name === name && one.kind !== "paper");
+      return entry ? kinds[entry.group] : "Without a row";
+    };
+    return models
+      .map((model) => [model.id, title(board, model), group(model.name)])
+      .sort((a, b) => names.indexOf(a[2]) - names.indexOf(b[2]));
+  };
+
   // What a sidecar carries: every scenario of some buses in some windows.
   const fromScenarios = async (row, bus, kind) => {
     const { shown } = row,
@@ -99,5 +112,5 @@ powerphase.scenarios = (() => {
   const busIds = async (board) =>
     board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array();
 
-  return { fans, busIds, title, LEVELS, KINDS };
+  return { fans, busIds, title, choices, LEVELS, KINDS };
 })();
