@@ -14,6 +14,7 @@ from typing import Any
 
 from powerphase.errors import ForecastError, UnknownName
 from powerphase.models.base import Description, Forecaster, describe, plain_config
+from powerphase.models.configuration import read_config
 from powerphase.models.kept import Kept
 from powerphase.models.registry import MODELS, model_class
 from powerphase.models.trained import Trained, with_training
@@ -101,12 +102,17 @@ class Entrant:
         return made
 
 
-def entrant(given: str, training: Mapping[str, int | None] | None = None) -> Entrant:
+def entrant(
+    given: str,
+    training: Mapping[str, int | None] | None = None,
+    file: Path | None = None,
+) -> Entrant:
     """The model that was asked for; a name that is none gets its near misses.
 
     Args:
         given: its name, with variants, or `package.module:Class`.
         training: epochs and batch size of a network, where they are not to be its own.
+        file: fields of its config, where these are not to be its own.
     """
     name, *words = given.split("+")
     known = [*MODELS, ORACLE]
@@ -118,7 +124,8 @@ def entrant(given: str, training: Mapping[str, int | None] | None = None) -> Ent
         kind = _oracle() if name == ORACLE else model_class(name)
     if issubclass(kind, Kept):
         variants = getattr(kind.config_type, "VARIANTS", {})
-        config = with_variants(kind.config_type(), words, variants)
+        read = kind.config_type() if file is None else read_config(kind.config_type, file)
+        config = with_variants(read, words, variants)
         if issubclass(kind, Trained):
             config = with_training(config, training or {})
         return Entrant(given, kind, config)
