@@ -25,6 +25,9 @@ ORACLE = "oracle"
 """The one model that is not in the registry, since it needs the generator; loaded when asked for,
 for the power flow behind it takes seconds to load."""
 
+OWN = "a class of your own as package.module:Class"
+"""What may be given instead of a name."""
+
 
 @dataclass(frozen=True)
 class Entrant:
@@ -117,7 +120,7 @@ def entrant(
     name, *words = given.split("+")
     known = [*MODELS, ORACLE]
     if ":" not in name and name not in known:
-        raise UnknownName.among("model", name, known)
+        raise UnknownName.among("model", name, known, OWN)
     if ":" in name:
         kind: type[Any] = _own_class(name)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from powerphase.bench.entrants import ORACLE, Entrant, entrant
+from powerphase.bench.entrants import ORACLE, OWN, Entrant, entrant
 from powerphase.bench.forecasting import Forecast, forecast, load_forecast
 from powerphase.errors import TrainingError, UnknownName
 from powerphase.models.base import Forecaster
@@ -31,7 +31,7 @@ def model_for(given: str, task: Task, seed: int, device: str = "auto") -> Foreca
         return load_run(given, task)
     name = given.split("+")[0]
     if ":" not in name and name not in [*MODELS, ORACLE]:
-        raise UnknownName.among("model or training", name, [*MODELS, ORACLE])
+        raise UnknownName.among("model or training", name, [*MODELS, ORACLE], OWN)
     asked = entrant(given)
     if asked.is_trained and not asked.is_own:
         raise TrainingError(
