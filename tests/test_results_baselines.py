@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from powerphase.report.entries import representative
 from powerphase.report.leaderboard import leaderboard
 from tests.page_of_results import PAGE, WORDS, rows, rows_of, score
 
@@ -79,7 +80,8 @@ def of_networks(model: str, name: str) -> tuple[list[float], list[float]]:
     for grid in GRIDS:
         boards = (b for b in leaderboard(rows()) if (b.grid, b.edition) == (grid, "opsd-r"))
         (board,) = boards
-        ours += [e.mean[name] for e in board.entries if e.name in (model, f"{model}+short")]
+        stands = representative(model, [e.name for e in board.entries])
+        ours += [e.mean[name] for e in board.entries if e.name == stands]
         theirs += [e.mean[name] for e in board.paper if e.name == model]
     return ours, theirs
 
