@@ -248,4 +248,6 @@ def test_an_unknown_model_gets_advice(sixty_days: Store, tmp_path: Path) -> None
     for command in (["forecast", "last-weak", "--out", tmp_path / "f"], ["score", "last-weak"]):
         refused = here(*command, "--data", sixty_days.path)
         assert isinstance(refused.exception, UnknownName)
-        assert "no model or training 'last-weak'; did you mean last-week" in str(refused.exception)
+        said = str(refused.exception)
+        assert "no model or training 'last-weak'; did you mean last-week" in said
+        assert said.endswith(", or a class of your own as package.module:Class?")

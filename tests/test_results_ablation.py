@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 from powerphase.axes import VARIABLES
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
-from powerphase.report.comparison import paper_ablations
+from powerphase.report.entries import paper_ablations
 from tests.page_of_results import WORDS, measured, percent, rows_of, spread, trainings
 
 ABLATED = [name for name in paper_ablations("powerforge")["pegase1354"] if name]

@@ -18,3 +18,6 @@ STEP_S = 900
 """Seconds between two simulated steps."""
 
 STEPS_PER_DAY = 96
+
+WEIGHT_TOLERANCE = 1e-5
+"""How far float32 weights of scenarios may sum from 1, in memory and in files."""

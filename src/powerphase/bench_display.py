@@ -57,6 +57,10 @@ class BenchDisplay:
             doing = "measuring" if work.is_measuring else "begun"
             problems.print(f"{doing}: {work.cell}")
 
+    def waits(self, cell: "Cell", sentence: str) -> None:
+        """A line, also above the table."""
+        problems.print(f"waiting: {cell} {sentence}")
+
     def ended(self, cell: "Cell", outcome: "Outcome") -> None:
         """A line for the row, or for why there is none."""
         took = _time(outcome.seconds)

@@ -73,6 +73,11 @@ def hardware(device: torch.device) -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
+def is_gpu(told: str) -> bool:
+    """Whether what `hardware` told of a training is a GPU: only a processor has cores there."""
+    return not told.partition(";")[0].endswith(" cores")
+
+
 def commit() -> str | None:
     """The commit of the code that runs, with a + if files have changed since; None if unknown."""
     folder = Path(__file__).parent

@@ -54,11 +54,19 @@ class UnknownName(PowerphaseError):
     """A name that is not in the table it was looked up in."""
 
     @classmethod
-    def among(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownName":
-        """The error for `name`, with its near misses (or all of a short table) as advice."""
+    def among(cls, kind: str, name: str, known: Iterable[str], also: str = "") -> "UnknownName":
+        """The error for `name`, with its near misses (or all of a short table) as advice.
+
+        Args:
+            kind: what it should be the name of.
+            name: what was asked for.
+            known: the table.
+            also: what else may be given instead of a name of the table.
+        """
         names = sorted(known)
         near = get_close_matches(name.lower(), names, n=3, cutoff=0.5) or names
-        return cls(f"no {kind} {name!r}; did you mean {', '.join(near)}?")
+        more = f", or {also}" if also else ""
+        return cls(f"no {kind} {name!r}; did you mean {', '.join(near)}{more}?")
 
 
 class CaseError(PowerphaseError):

@@ -15,15 +15,12 @@ import torch
 from jaxtyping import Float, Float32, Int, Shaped
 from torch import Tensor
 
-from powerphase.axes import VARIABLES, P, Q
+from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE, P, Q
 from powerphase.errors import ForecastError, TaskError
 from powerphase.seeds import stream
 
 SCORED = (torch.float32, torch.float64)
 """The types of number in which scenarios can be scored."""
-
-WEIGHT_TOLERANCE = 1e-5
-"""How far float32 weights may sum from 1."""
 
 READ_STEPS = 960
 """Steps read from a record at a time; a data set's blocks are as long."""
@@ -347,7 +344,10 @@ def _check_dimensions(values: object) -> None:
     if not isinstance(values, Tensor):
         raise ForecastError(f"scenarios must be a torch.Tensor, found {type(values).__name__}")
     if values.ndim != 4 or 0 in values.shape:
-        raise ForecastError(f"scenarios must be B x M x H x C, found {tuple(values.shape)}")
+        raise ForecastError(
+            f"scenarios have the shape {tuple(values.shape)}; give them four axes, none of them "
+            "empty: windows, scenarios, steps, channels"
+        )
 
 
 def _check_shapes(values: Tensor, weights: Tensor) -> None:
@@ -359,8 +359,8 @@ def _check_shapes(values: Tensor, weights: Tensor) -> None:
         )
     if weights.shape != (n_windows, n_scenarios, n_channels):
         raise ForecastError(
-            f"weights must be B x M x C = {(n_windows, n_scenarios, n_channels)} for these "
-            f"scenarios, found {tuple(weights.shape)}"
+            f"weights have the shape {tuple(weights.shape)}; {n_windows} windows x {n_scenarios} "
+            f"scenarios x {n_channels} channels are needed, as the values have"
         )
 
 
@@ -395,7 +395,8 @@ def _check_weights(weights: Tensor) -> None:
     if wrong.any():
         window, channel = wrong.nonzero()[0].tolist()
         raise ForecastError(
-            f"the scenarios' weights sum to {total[window, channel].item():.6g} and not to 1",
+            f"the scenarios' weights sum to {total[window, channel].item():.6g} and not to 1; "
+            "divide them by their sum",
             window=window,
             channel=channel,
         )

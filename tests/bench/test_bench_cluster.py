@@ -5,17 +5,22 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from powerphase.bench.children import Outcome
+from powerphase.bench.cluster import Answer, Remote
 from powerphase.bench.evaluation import score
 from powerphase.bench.forecasting import forecast
 from powerphase.dataset.manifest import MANIFEST
 from powerphase.records.failure import read_failures
-from powerphase.records.result import read_results
+from powerphase.records.result import read_results, write_result
 from powerphase.task.windows import Task
 from tests.bench.test_bench import bench, told, toys
 from tests.bench.toy_models import Fateful
+from tests.records.rows import row
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
@@ -41,6 +46,53 @@ def cluster() -> Iterator[None]:
         os.environ["PYTHONPATH"] = before
 
 
+class OneAnswer:
+    """As much of Ray as tells the answer of a task that is done."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError, RayTaskError=RuntimeError)
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def remote(self, *arguments: object) -> None: ...
+
+    def wait(self, asked: list[None], timeout: float) -> tuple[list[None], list[None]]:
+        return asked, []
+
+    def get(self, asked: None) -> Answer:
+        return self._answer
+
+
+def came_back(files: dict[str, bytes], out: Path) -> Outcome | None:
+    ray = OneAnswer((Outcome(1.0, answer={"row": "elsewhere"}), files))
+    return Remote(ray, ray, (), out).poll()
+
+
+def test_a_row_that_comes_back_is_written_as_any_other(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    path = write_result(row(), {"by_bus/crps": np.ones(3)}, there)
+    files = {str(one.relative_to(there)): one.read_bytes() for one in there.rglob("*.*")}
+    files |= {"note.txt": b"of the model"}
+    found = came_back(files, here)
+    assert found is not None
+    assert found.answer == {"row": str(here / row().path)}
+    kept = {str(one.relative_to(here)): one.read_bytes() for one in here.rglob("*.*")}
+    assert kept == {name: files[name] for name in files if name != "note.txt"}
+    other = write_result(row(config={"width": 65}), {}, tmp_path / "third")
+    broken = {
+        "holds a row with another config": other.read_bytes(),
+        "not the JSON of a result": path.read_bytes()[:-9],
+        "scores": path.read_bytes().replace(b'"crps"', b'"craps"'),
+    }
+    for why, content in broken.items():
+        found = came_back({**files, str(row().path): content}, here)
+        assert found is not None
+        assert (found.answer, found.kind) == (None, "ResultError")
+        assert found.sentence.startswith("the row that came from its node is not kept: ")
+        assert why in found.sentence
+        assert (here / row().path).read_bytes() == path.read_bytes()
+
+
 @pytest.mark.usefixtures("cluster")
 def test_a_cell_whose_worker_dies_in_mid_run_goes_on_with_another(
     data: Path, tmp_path: Path
@@ -49,11 +101,11 @@ def test_a_cell_whose_worker_dies_in_mid_run_goes_on_with_another(
     done = bench(data, tmp_path, models, "--seeds", 3, "--engine", "ray")
     assert done.exit_code == 1, done.output
     assert len(list((tmp_path / "runs/exact/ieee14/fateful-3").glob("died-*"))) == 1
-    (row,) = read_results([tmp_path / "results"])
-    assert row.path.name == "fateful-3.json"
-    assert (tmp_path / "results" / row.path).with_suffix(".npz").exists()
+    (found,) = read_results([tmp_path / "results"])
+    assert found.path.name == "fateful-3.json"
+    assert (tmp_path / "results" / found.path).with_suffix(".npz").exists()
     task, calm = Task(data / "ieee14"), Fateful(seed=3, device="cpu")
-    assert told(row) == told(score(forecast(calm, task, device="cpu"), task, device="cpu").row)
+    assert told(found) == told(score(forecast(calm, task, device="cpu"), task, device="cpu").row)
     (failure,) = read_failures([tmp_path / "results"])
     assert failure.sentence.startswith("RuntimeError: no such luck (in toy_models.py, line ")
 

@@ -203,13 +203,24 @@ def test_an_answer_of_the_wrong_kind_is_refused(task: Task) -> None:
         score(forecast(Answers(lambda context: context.past), task), task)
 
 
+ODD = "scenarios 1, steps"
+NEEDED = "channels 56; needed are windows 1, scenarios any number, steps 96, channels 56"
+
+
 @pytest.mark.parametrize("written", [True, False])
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
         (lambda s: torch_pair(s), "window 0: a block must be .*found tuple"),
         (lambda s: iter([s]), "window 0: a block must be .*found Scenarios"),
-        (lambda s: Scenarios.equal(s.values.repeat(2, 1, 1, 1)), r"\(2, 96, 56\) windows"),
+        (
+            lambda s: Scenarios.equal(s.values.repeat(2, 1, 1, 1)),
+            f"gave windows 2, {ODD} 96, {NEEDED}",
+        ),
+        (
+            lambda s: Scenarios.equal(s.values[:, :, 1:]),
+            f"window 0: predict gave windows 1, {ODD} 95, {NEEDED}",
+        ),
         (lambda s: iter([(slice(2, None, 4), s.of_channels(slice(2, None, 4)))]), "consecutive"),
         (lambda s: iter([]), "window 0: "),
     ],

@@ -182,6 +182,21 @@ def test_the_command_fails_if_a_row_is_wrong_and_says_which(
     assert "more" in shown.stdout
 
 
+def test_where_nothing_was_checked_the_command_says_so_and_confirms_nothing(
+    rows: tuple[Result, Result], place: Path, sixty_days: Store, tmp_path: Path
+) -> None:
+    write_result(replace(rows[0], model="ets"), {}, tmp_path / "results")
+    command = ("leaderboard", tmp_path / "results", "--recompute", "--data", sixty_days.path)
+    for format in ("table", "csv"):
+        shown = here(*command, "--forecasts", place, "--format", format)
+        assert shown.exit_code == 1
+        assert "NOTHING WAS CHECKED: none of 1 rows" in shown.stderr
+        assert "no forecast file" in shown.stdout
+    write_result(rows[0], {}, tmp_path / "results")
+    some = here(*command, "--forecasts", place)
+    assert (some.exit_code, some.stderr.count("NOTHING")) == (0, 0)
+
+
 def test_options_that_do_not_go_together_are_refused(place: Path, tmp_path: Path) -> None:
     for options in (
         ("--recompute",),

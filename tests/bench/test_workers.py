@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from powerphase.bench import local
 from powerphase.bench.bench import Bench, Options
-from powerphase.bench.children import Outcome
+from powerphase.bench.children import Memory, Outcome
 from powerphase.bench.local import Local
 from powerphase.bench.table import Table
 from powerphase.bench_display import BenchDisplay
 from powerphase.errors import TaskError
+from powerphase.records.result import write_result
 from tests.bench.conftest import TOYS
 from tests.records.rows import row
 
@@ -71,13 +73,14 @@ class Paper:
 
     def __init__(self) -> None:
         self.asked: list[Mapping[str, Any]] = []
+        self.on_gpu, self.shared = True, Memory("GPU 7", None)
 
     def start(self, job: Mapping[str, Any], worker: int, memory_gib: float | None) -> Halted:
         self.asked.append(job)
         return Halted()
 
-    def shares_memory(self, one: int, other: int) -> bool:
-        return True
+    def memory(self, worker: int) -> Memory | None:
+        return self.shared
 
 
 def bench_of(data: Path, out: Path, models: list[str], **options: Any) -> tuple[Bench, Paper]:
@@ -86,18 +89,83 @@ def bench_of(data: Path, out: Path, models: list[str], **options: Any) -> tuple[
     return Bench(plan, Options(seconds=options.get("seconds")), engine, BenchDisplay()), engine
 
 
-def test_cells_that_do_not_fit_beside_each_other_wait(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("on_gpu", "where", "hardware"),
+    [(True, "GPU 7", "NVIDIA H200"), (False, "this machine", "Some Processor, 2 cores")],
+)
+def test_cells_that_do_not_fit_beside_each_other_wait(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    on_gpu: bool,
+    where: str,
+    hardware: str,
+) -> None:
     bench, engine = bench_of(data, tmp_path, ["powerforge", "ets"])
     for model, memory in (("powerforge", 6.0), ("ets", 3.0)):
-        cost = {**row().cost, "peak_memory_gib": memory}
+        cost = {**row().cost, "peak_memory_gib": memory, "hardware": hardware}
         bench.plan.rows.append(row(grid="ieee14", model=model, seed=9, cost=cost))
-    bench._free_gib = 10.0
+    engine.on_gpu, engine.shared = on_gpu, Memory(where, 10.0)
+    bench._begin_all()
     bench._begin_all()
     assert [(job["model"], job["seed"]) for job in engine.asked] == [("powerforge", 1), ("ets", 1)]
+    told = [line for line in capsys.readouterr().err.splitlines() if "waiting" in line]
+    assert told[0] == (
+        f"waiting: powerforge-2 on ieee14 takes about 6.0 GiB, and of 10.0 GiB of {where} others "
+        "take 6.0"
+    )
+    assert [line.split()[1] for line in told] == ["powerforge-2", "ets-2"]
     bench.running.clear()
-    bench._free_gib = 1.0  # what runs alone is let try
+    engine.shared = Memory(where, 1.0)  # what runs alone is let try
     bench._begin_all()
     assert [(job["model"], job["seed"]) for job in engine.asked[2:]] == [("powerforge", 2)]
+
+
+def test_the_memory_of_a_machine_tells_nothing_about_that_of_a_gpu(
+    data: Path, tmp_path: Path
+) -> None:
+    bench, engine = bench_of(data, tmp_path, ["powerforge"])
+    cost = {**row().cost, "peak_memory_gib": 6.0, "hardware": "Some Processor, 2 cores"}
+    bench.plan.rows.append(row(grid="ieee14", seed=9, cost=cost))
+    engine.on_gpu, engine.shared = True, Memory("GPU 7", 10.0)
+    bench._begin_all()
+    assert [job["seed"] for job in engine.asked] == [1, 2]
+
+
+def test_workers_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def free(device: torch.device) -> float:
+        asked.append(device)
+        return 8.0
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(local, "free_memory_gib", free)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    three = Local("cuda", 3)
+    assert [three.memory(k) for k in range(3)] == [Memory("GPU 4", 8.0), None, Memory("GPU 4", 8.0)]
+    assert asked == [torch.device("cuda", 0)]
+    assert [Local("cuda").memory(k) for k in range(2)] == [None, None]
+    assert Local("cpu", 2).memory(0) == Local("cpu", 2).memory(1) == Memory("this machine", 8.0)
+
+
+def test_a_row_that_cannot_be_read_fails_its_cell_and_the_rest_goes_on(
+    data: Path, tmp_path: Path
+) -> None:
+    bench, _ = bench_of(data, tmp_path, ["ets"])
+    bench._begin_all()
+    broken, sound = bench.running.pop(0), bench.running.pop(1)
+    facts = {"edition": "exact", "grid": "ieee14", "model": "ets"}
+    for work in (broken, sound):
+        write_result(row(seed=work.cell.seed, **facts), {}, tmp_path)
+    files = [tmp_path / row(seed=work.cell.seed, **facts).path for work in (broken, sound)]
+    files[0].write_text("{")
+    for work, file in zip((broken, sound), files, strict=True):
+        bench._end(work, Outcome(1.0, answer={"row": str(file)}))
+    assert [(one.seed, one.kind) for one in bench.failures] == [(1, "ResultError")]
+    assert f"its row cannot be read: {files[0]}: not the JSON" in bench.failures[0].sentence
+    assert [cell.seed for cell in bench.plan.done] == [2]
 
 
 def test_other_seeds_wait_until_one_is_measured(data: Path, tmp_path: Path) -> None:

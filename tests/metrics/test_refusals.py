@@ -14,6 +14,9 @@ from powerphase.scenarios import Scenarios
 from tests.metrics.examples import assert_same, example, layout, of_window, score
 
 NOTHING = "the forecast has no scenarios here"
+AXES = "give them four axes, none of them empty: windows, scenarios, steps, channels"
+NEEDED = "2 windows x 4 scenarios x 5 channels are needed, as the values have"
+DIVIDE = "divide them by their sum"
 BAD_NUMBERS = [torch.nan, torch.inf, -torch.inf]
 
 
@@ -81,19 +84,19 @@ def test_values_of_equal_weight_are_checked_too() -> None:
 @pytest.mark.parametrize(
     ("shape", "of_weights", "text"),
     [
-        ((2, 4, 3), (2, 4, 3), "scenarios must be B x M x H x C, found (2, 4, 3)"),
-        ((1, 2, 4, 3, 5), (2, 4, 5), "scenarios must be B x M x H x C, found (1, 2, 4, 3, 5)"),
-        ((2, 0, 3, 5), (2, 0, 5), "scenarios must be B x M x H x C, found (2, 0, 3, 5)"),
-        ((2, 4, 0, 5), (2, 4, 5), "scenarios must be B x M x H x C, found (2, 4, 0, 5)"),
+        ((2, 4, 3), (2, 4, 3), "scenarios have the shape (2, 4, 3); " + AXES),
+        ((1, 2, 4, 3, 5), (2, 4, 5), "scenarios have the shape (1, 2, 4, 3, 5); " + AXES),
+        ((2, 0, 3, 5), (2, 0, 5), "scenarios have the shape (2, 0, 3, 5); " + AXES),
+        ((2, 4, 0, 5), (2, 4, 5), "scenarios have the shape (2, 4, 0, 5); " + AXES),
         (
             (2, 4, 3, 5),
             (2, 4, 3),
-            "weights must be B x M x C = (2, 4, 5) for these scenarios, found (2, 4, 3)",
+            "weights have the shape (2, 4, 3); " + NEEDED,
         ),
         (
             (2, 4, 3, 5),
             (2, 4),
-            "weights must be B x M x C = (2, 4, 5) for these scenarios, found (2, 4)",
+            "weights have the shape (2, 4); " + NEEDED,
         ),
     ],
 )
@@ -114,9 +117,12 @@ def test_wrong_shapes_are_refused(
             torch.nan,
             "window 1, channel 6: scenario 2 has the weight nan; weights must be 0 or more",
         ),
-        (torch.inf, "window 1, channel 6: the scenarios' weights sum to inf and not to 1"),
-        (0.5, "window 1, channel 6: the scenarios' weights sum to 1.25 and not to 1"),
-        (0.0, "window 1, channel 6: the scenarios' weights sum to 0.75 and not to 1"),
+        (
+            torch.inf,
+            "window 1, channel 6: the scenarios' weights sum to inf and not to 1; " + DIVIDE,
+        ),
+        (0.5, "window 1, channel 6: the scenarios' weights sum to 1.25 and not to 1; " + DIVIDE),
+        (0.0, "window 1, channel 6: the scenarios' weights sum to 0.75 and not to 1; " + DIVIDE),
     ],
 )
 def test_weights_that_are_none_are_refused(weight: float, text: str) -> None:

@@ -73,7 +73,8 @@ def values_of(window: int) -> np.ndarray:
 
 
 def weights_of(window: int) -> np.ndarray:
-    return np.random.default_rng([window, 1]).random((M, C), dtype=np.float32)
+    weights = np.random.default_rng([window, 1]).random((M, C), dtype=np.float32)
+    return weights / weights.sum(axis=0)
 
 
 def write(writer: ForecastWriter, window: int, blocks: Iterable[slice], sign: int = 1) -> None:
@@ -206,12 +207,11 @@ def test_a_nan_of_the_model_is_told_from_a_lost_chunk(tmp_path: Path) -> None:
     nothing = np.full((M, H, C), np.nan, dtype=np.float32)
     header = replace(HEADER, windows=HEADER.windows[:1])
     with writing_forecast(tmp_path, header) as writer:
-        writer.write(0, slice(0, C), nothing, nothing[:, 0])
+        writer.write(0, slice(0, C), nothing, weights_of(0))
         writer.finish_window(0)
         writer.close(COST)
-    values, weights = open_forecast(tmp_path).read(0, slice(0, C))
+    values, _ = open_forecast(tmp_path).read(0, slice(0, C))
     assert np.isnan(values).all()
-    assert np.isnan(weights).all()
 
 
 @pytest.mark.parametrize("blocks", [[], [slice(4, 13)], [slice(0, 9), slice(9, 19)], WHOLE])
@@ -499,6 +499,27 @@ def test_a_block_of_another_type_is_refused(writer: ForecastWriter, which: int) 
     arrays[which] = arrays[which].astype(np.float64)
     with pytest.raises(ForecastError, match=r"float32 .*, found float64"):
         writer.write(0, slice(0, 4), *arrays)
+
+
+@pytest.mark.parametrize(
+    ("weights", "problem"),
+    [
+        ([0.5, 0.25, 0.2501], "weights sum to 1.0001, the least is 0.25;"),
+        ([0.5, 0.25, 0.2499], "weights sum to 0.9999, the least is 0.2499;"),
+        ([1.5, -0.5, 0.0], "weights sum to 1, the least is -0.5; give weights of 0 or more"),
+        ([0.5, 0.5, np.nan], "weights sum to nan"),
+    ],
+)
+def test_weights_that_do_not_sum_to_one_are_refused_when_they_are_written(
+    writer: ForecastWriter, weights: list[float], problem: str
+) -> None:
+    values, given = np.zeros((M, H, 4), dtype=np.float32), weights_of(0)[:, :4].copy()
+    given[:, 2] = weights
+    with pytest.raises(ForecastError, match=problem) as refusal:
+        writer.write(1, slice(8, 12), values, given)
+    assert (refusal.value.window, refusal.value.channel) == (1, 10)
+    given[:, 2] = [0.5, 0.25, 0.25 + 9e-6]  # as far off as scenarios in memory may be
+    writer.write(1, slice(8, 12), values, given)
 
 
 def test_a_missing_window_keeps_a_forecast_open(tmp_path: Path) -> None:

@@ -54,6 +54,20 @@ def test_cells_are_the_means_and_the_best_that_competes_stands_out() -> None:
     assert cells["oracle (reference)"] == [("0.1250", False), (MISSING, False)]
 
 
+def test_words_of_less_training_are_explained_where_they_stand() -> None:
+    def below(*variants: str | None) -> tuple[str, ...]:
+        rows = [
+            scored(0.5, grid=grid, model="timegrad", variant=variant)
+            for grid, variant in zip(("activsg500", "pegase1354"), variants, strict=True)
+        ]
+        return compact(leaderboard(rows, paper=False))[0].below
+
+    assert below(None, None) == ()
+    assert below("short", None) == ("+short is a smaller budget than the reference's.",)
+    (both,) = below("short", "subsampled-short")
+    assert both.startswith("+short is a smaller budget than the reference's; +subsampled is a loss")
+
+
 def test_the_paper_s_rows_are_apart_and_as_printed() -> None:
     cells = {line[0][0]: [text for text, _ in line[1:]] for line in lines(paper=True)}
     assert cells["powerforge (paper)"] == ["0.0030", "0.0040"]

@@ -290,6 +290,11 @@ def test_the_command_writes_the_files_and_says_what_is_missing(tree: Path, tmp_p
     assert [file.name for file in tmp_path.iterdir()] == ["reliability-polish2383.svg"]
 
 
+def test_the_help_lists_every_figure() -> None:
+    shown = CliRunner().invoke(cli.app, ["figure", "--help"], env={"COLUMNS": "200"}).stdout
+    assert ", ".join(FIGURES) in shown
+
+
 def test_the_page_lists_every_figure_with_its_options() -> None:
     page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
     for name, kind in FIGURES.items():
@@ -320,6 +325,6 @@ def test_a_smaller_budget_stands_for_a_model_without_another_row(
         write_result(row(draw=5, model=model, **place), sidecar(5), root)
     drawn = figure_of("bus-safety", options(root, models=["deepar", "powerforge"]))
     notes = [note for note in drawn.notes if "smaller budget" in note]
-    assert notes == ["deepar is shown with a smaller budget, as it has no other row"]
+    assert notes == ["deepar is shown with a smaller budget (deepar+short), as it has no other row"]
     highest = [lines(axes)[0][:, 1].max() for axes in panels(drawn.figure)[1:]]
     assert highest == [sidecar(5)["by_bus/safety_mbrier"].max()]

@@ -210,7 +210,34 @@ def test_a_smaller_budget_competes_where_there_is_no_other() -> None:
     assert both.notes[1] == "Variants, named model+variant, take no rank."
 
 
-@pytest.mark.parametrize("variant", ["short-stale", "shorter", "no-anchor-short"])
+@pytest.mark.parametrize(
+    ("variants", "stands"),
+    [
+        (["short"], "short"),
+        (["subsampled-short"], "subsampled-short"),
+        (["subsampled-short", "short"], "short"),
+        (["short", "subsampled", "subsampled-short"], "subsampled"),
+        (["reference-subsampled", "subsampled-short"], "subsampled-short"),
+    ],
+)
+def test_a_model_without_a_row_of_its_own_stands_with_its_best_budget_whatever_it_scores(
+    variants: list[str], stands: str
+) -> None:
+    for order in (variants, variants[::-1]):
+        cut = [row(model="timegrad", variant=one, draw=k) for k, one in enumerate(order)]
+        rest = row(model="ets", draw=9)
+        found = leaderboard([*cut, rest])[0]
+        ranked = {entry.name for entry in found.entries if entry.rank is not None}
+        assert ranked == {f"timegrad+{stands}", "ets"}
+        assert ("+subsampled is a loss over some random steps" in found.notes[1]) == (
+            "subsampled" in stands
+        )
+        assert ("+short is a smaller budget" in found.notes[1]) == ("short" in stands)
+        full = leaderboard([*cut, rest, row(model="timegrad", draw=10)])[0]
+        assert {e.name for e in full.entries if e.rank is not None} == {"timegrad", "ets"}
+
+
+@pytest.mark.parametrize("variant", ["short-stale", "shorter", "no-anchor-short", "reference"])
 def test_nothing_but_a_smaller_budget_competes_in_the_models_place(variant: str) -> None:
     found = leaderboard([row(variant=variant), row(model="ets", draw=1)])[0]
     assert [entry.name for entry in found.entries if entry.rank is not None] == ["ets"]

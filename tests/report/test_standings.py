@@ -156,6 +156,30 @@ def test_windows_of_few_weeks_are_said_to_tell_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("days_apart", "n_windows", "test"),
+    [
+        (21, 10, "an exact sign-flip test over windows,"),
+        (21, 20, "an exact sign-flip test over windows,"),
+        (1, 140, "an exact sign-flip test over weeks,"),
+        (7, 21, "a sign-flip test over windows by 99,999 random flips of their signs,"),
+        (1, 141, "a sign-flip test over weeks by 99,999 random flips of their signs,"),
+    ],
+)
+def test_a_test_is_called_exact_where_it_goes_through_all_flips(
+    days_apart: int, n_windows: int, test: str
+) -> None:
+    days = np.datetime64("2016-07-04") + days_apart * np.arange(n_windows)
+    crps = np.linspace(0.1, 0.2, n_windows)
+    entries = [
+        replace(entry, by_window={"crps": tuple(crps + entry.mean["crps"])})
+        for entry in board().entries
+    ]
+    long = replace(board(), windows=tuple(map(str, days)), entries=tuple(entries))
+    (table,) = sheets([long], ["crps"])
+    assert f"p is that of {test} after Holm" in table.as_markdown()
+
+
 def test_no_word_is_broken_in_eighty_columns() -> None:
     (table,) = sheets([board()])
     text = StringIO()

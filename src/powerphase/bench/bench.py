@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from powerphase.bench.budget import Settled
-from powerphase.bench.children import Outcome
+from powerphase.bench.children import Memory, Outcome
 from powerphase.bench.estimates import estimate
 from powerphase.bench.plan import Cell, Plan, name_of, reduced
 from powerphase.bench.siblings import settled
-from powerphase.cost import commit, free_memory_gib, hardware
+from powerphase.cost import commit, hardware
 from powerphase.errors import ResultError
 from powerphase.files import disk_errors, hold_lock
 from powerphase.records.failure import Failure, write_failure
@@ -64,12 +64,14 @@ class Engine(Protocol):
 
     workers: int
     """How many at a time."""
+    on_gpu: bool
+    """Whether they are done on GPUs, as far as models can."""
 
     def start(self, job: Mapping[str, Any], worker: int, memory_gib: float | None) -> Process:
         """Begin a job, as one of the workers."""
 
-    def shares_memory(self, one: int, other: int) -> bool:
-        """Whether two workers take their memory from the same place."""
+    def memory(self, worker: int) -> Memory | None:
+        """Where the worker takes its memory from; None where nobody else does, or others see."""
 
 
 class Work(NamedTuple):
@@ -89,6 +91,9 @@ class Watcher(Protocol):
     def begun(self, work: Work) -> None:
         """A process was started."""
 
+    def waits(self, cell: Cell, sentence: str) -> None:
+        """A cell and its other seeds find no room beside what is running."""
+
     def ended(self, cell: Cell, outcome: Outcome) -> None:
         """A cell is finished, or failed."""
 
@@ -105,7 +110,7 @@ class Bench:
         self.running: dict[int, Work] = {}
         self.failures: list[Failure] = []
         self._measured: dict[tuple[str, str], Settled] = {}
-        self._free_gib = free_memory_gib(torch.device("cpu"))
+        self._waiting: set[tuple[str, str]] = set()
 
     @property
     def unfinished(self) -> list[Cell]:
@@ -171,8 +176,9 @@ class Bench:
         beside = [work for work in self._at_work() if work.cell.group == cell.group]
         if any(work.is_measuring for work in beside):
             return False
-        memory = estimate(self.plan, cell, self.options.seconds).memory_gib
-        if not self._fits(worker, memory or 0.0):
+        on_gpu = self.engine.on_gpu
+        memory = estimate(self.plan, cell, self.options.seconds, on_gpu).memory_gib
+        if not self._fits(cell, worker, memory or 0.0):
             return False
         budget = self._budget(cell)
         if beside and budget is not None and self._chooses_batches(cell, budget):
@@ -188,16 +194,24 @@ class Bench:
     def _at_work(self) -> list[Work]:
         return list(self.running.values())
 
-    def _fits(self, worker: int, memory_gib: float) -> bool:
+    def _fits(self, cell: Cell, worker: int, memory_gib: float) -> bool:
         """Whether there is room beside the others; what runs alone is let try."""
-        beside = [
-            work.memory_gib
-            for other, work in self.running.items()
-            if self.engine.shares_memory(worker, other)
-        ]
-        if not beside or self._free_gib is None:
+        memory = self.engine.memory(worker)
+        if memory is None or memory.free_gib is None:
             return True
-        return sum(beside) + memory_gib <= self._free_gib
+        running = self.running.items()
+        beside = [work for other, work in running if self.engine.memory(other) == memory]
+        taken = sum(work.memory_gib for work in beside)
+        if not beside or taken + memory_gib <= memory.free_gib:
+            return True
+        if cell.group not in self._waiting:
+            self._waiting.add(cell.group)
+            sentence = (
+                f"takes about {memory_gib:.1f} GiB, and of {memory.free_gib:.1f} GiB of "
+                f"{memory.where} others take {taken:.1f}"
+            )
+            self.watcher.waits(cell, sentence)
+        return False
 
     def _budget(self, cell: Cell) -> Settled | None:
         """Epochs and batch size of the cell's training; None if it has to be measured first."""
@@ -243,7 +257,17 @@ class Bench:
         elif outcome.answer is None:
             self.fail(cell, outcome)
         else:
-            self.plan.finish(cell, read_result(outcome.answer["row"]))
+            self._finish(cell, outcome, outcome.answer["row"])
+
+    def _finish(self, cell: Cell, outcome: Outcome, row: str) -> None:
+        """Take in the row; one that cannot be read is as good as none."""
+        try:
+            self.plan.finish(cell, read_result(row))
+        except ResultError as error:
+            facts = (outcome.seconds, outcome.hardware, None)
+            outcome = Outcome(*facts, "ResultError", f"its row cannot be read: {error}")
+            self.fail(cell, outcome)
+        else:
             self.watcher.ended(cell, outcome)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 LAST_LINES = 20
 LAST_BYTES = 10_000
@@ -27,6 +27,15 @@ class Outcome:
     kind: str = ""
     sentence: str = ""
     last_lines: tuple[str, ...] = ()
+
+
+class Memory(NamedTuple):
+    """Where processes take their memory from."""
+
+    where: str
+    """In words."""
+    free_gib: float | None
+    """Before any of them was begun; None where nobody says."""
 
 
 class Child:

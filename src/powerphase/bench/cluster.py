@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any
 
-from powerphase.bench.children import Child, Outcome
+from powerphase.bench.children import Child, Memory, Outcome
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import ResultError, TaskError
 from powerphase.files import disk_errors, replace_file
+from powerphase.records.result import read_result, read_sidecar, write_result
 
 TRIES = 3
 """How often a cell is begun whose worker dies."""
@@ -86,18 +87,25 @@ class Remote:
         return Outcome(perf_counter() - self._begun, kind=kind, sentence=sentence)
 
     def _kept(self, outcome: Outcome, files: dict[str, bytes]) -> Outcome:
-        """Write the row, which comes last: where there is one, there is all of it."""
+        """Write the row as any other is written: checked, and not over one that is not the same."""
+        if not any(name.endswith(".json") for name in files):
+            return outcome
         try:
             with disk_errors(self._out, ResultError):
-                for name in sorted(files, key=lambda name: name.endswith(".json")):
-                    replace_file(self._out / name, files[name])
+                answer = {"row": str(_written(files, self._out))}
         except ResultError as error:
-            return Outcome(outcome.seconds, kind="ResultError", sentence=str(error))
-        rows = [name for name in files if name.endswith(".json")]
-        if not rows:
-            return outcome
-        answer = {"row": str(self._out / rows[0])}
+            sentence = f"the row that came from its node is not kept: {error}"
+            return Outcome(outcome.seconds, kind="ResultError", sentence=sentence)
         return Outcome(outcome.seconds, outcome.hardware, answer)
+
+
+def _written(files: Mapping[str, bytes], out: Path) -> Path:
+    """Where the row in these files, which lay in a tree of results, is now."""
+    with TemporaryDirectory(prefix="powerphase-") as place:
+        for name, content in files.items():
+            replace_file(Path(place) / name, content)
+        row = next(Path(place).rglob("*.json"))
+        return write_result(read_result(row), read_sidecar(row), out)
 
 
 class RayEngine:
@@ -129,6 +137,7 @@ class RayEngine:
             raise TaskError("the Ray cluster has no GPU; choose the device cpu")
         self._needs = {"num_cpus": 1, "num_gpus": min(n_gpus, 1)}
         self.workers = workers or max(1, n_gpus or int(there.get("CPU", 1)))
+        self.on_gpu = n_gpus > 0
         nodes = [node["Resources"].get("memory", 0.0) for node in self._ray.nodes()]
         self._largest = max(nodes, default=0.0)
 
@@ -142,6 +151,6 @@ class RayEngine:
         arguments = ({**job, **places}, self._limit, paths)
         return Remote(self._ray, self._ray.remote(**needs)(_do), arguments, self._out)
 
-    def shares_memory(self, one: int, other: int) -> bool:
+    def memory(self, worker: int) -> Memory | None:
         """The cluster sees to it that there is enough."""
-        return False
+        return None

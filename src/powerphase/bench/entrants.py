@@ -14,6 +14,7 @@ from typing import Any
 
 from powerphase.errors import ForecastError, UnknownName
 from powerphase.models.base import Description, Forecaster, describe, plain_config
+from powerphase.models.configuration import read_config
 from powerphase.models.kept import Kept
 from powerphase.models.registry import MODELS, model_class
 from powerphase.models.trained import Trained, with_training
@@ -23,6 +24,9 @@ from powerphase.task.windows import Task
 ORACLE = "oracle"
 """The one model that is not in the registry, since it needs the generator; loaded when asked for,
 for the power flow behind it takes seconds to load."""
+
+OWN = "a class of your own as package.module:Class"
+"""What may be given instead of a name."""
 
 
 @dataclass(frozen=True)
@@ -101,24 +105,30 @@ class Entrant:
         return made
 
 
-def entrant(given: str, training: Mapping[str, int | None] | None = None) -> Entrant:
+def entrant(
+    given: str,
+    training: Mapping[str, int | None] | None = None,
+    file: Path | None = None,
+) -> Entrant:
     """The model that was asked for; a name that is none gets its near misses.
 
     Args:
         given: its name, with variants, or `package.module:Class`.
         training: epochs and batch size of a network, where they are not to be its own.
+        file: fields of its config, where these are not to be its own.
     """
     name, *words = given.split("+")
     known = [*MODELS, ORACLE]
     if ":" not in name and name not in known:
-        raise UnknownName.among("model", name, known)
+        raise UnknownName.among("model", name, known, OWN)
     if ":" in name:
         kind: type[Any] = _own_class(name)
     else:
         kind = _oracle() if name == ORACLE else model_class(name)
     if issubclass(kind, Kept):
         variants = getattr(kind.config_type, "VARIANTS", {})
-        config = with_variants(kind.config_type(), words, variants)
+        read = kind.config_type() if file is None else read_config(kind.config_type, file)
+        config = with_variants(read, words, variants)
         if issubclass(kind, Trained):
             config = with_training(config, training or {})
         return Entrant(given, kind, config)

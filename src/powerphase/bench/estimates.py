@@ -6,6 +6,7 @@ from functools import cache
 from statistics import fmean
 
 from powerphase.bench.plan import Cell, Plan, name_of, possible
+from powerphase.cost import is_gpu
 from powerphase.errors import PowerphaseError
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.records.result import Result
@@ -21,33 +22,39 @@ class Estimate:
     """Whether it rests on other grids alone."""
 
 
-def estimate(plan: Plan, cell: Cell, seconds: float | None = None) -> Estimate:
+def estimate(
+    plan: Plan, cell: Cell, seconds: float | None = None, on_gpu: bool | None = None
+) -> Estimate:
     """By rows of the same model on the grid, or else on others, in proportion to their channels.
 
     Args:
         plan: has the rows.
         cell: of which one wants to know.
         seconds: what a training may take at most.
+        on_gpu: whether a GPU's memory is asked for, or the machine's; if not told, either.
     """
     names = {name_of(one) for one in possible(cell, seconds is not None)}
     alike = [row for row in plan.rows if row.name in names and row.task == plan.task]
     here = [row for row in alike if row.grid == cell.grid]
     if here:
-        return _mean(here, [1.0] * len(here), seconds)
+        return _mean(here, [1.0] * len(here), seconds, on_gpu)
     sizes = {row.grid: channels_of(row.grid) for row in alike}
     known = [(row, cell.data.n_channels / size) for row in alike if (size := sizes[row.grid])]
     if not known:
         return Estimate()
     rows, ratios = zip(*known, strict=True)
-    return replace(_mean(rows, ratios, seconds), is_scaled=True)
+    return replace(_mean(rows, ratios, seconds, on_gpu), is_scaled=True)
 
 
-def _mean(rows: Sequence[Result], ratios: Sequence[float], limit: float | None) -> Estimate:
+def _mean(
+    rows: Sequence[Result], ratios: Sequence[float], limit: float | None, on_gpu: bool | None
+) -> Estimate:
     each = [_seconds(row, ratio, limit) for row, ratio in zip(rows, ratios, strict=True)]
     memory = [
         float(found) * ratio
         for row, ratio in zip(rows, ratios, strict=True)
         if (found := row.cost["peak_memory_gib"]) is not None
+        and on_gpu in (None, is_gpu(str(row.cost["hardware"])))
     ]
     return Estimate(fmean(each), fmean(memory) if memory else None)
 

@@ -207,12 +207,18 @@ def _channels(block: object, context: Context) -> slice:
         case _:
             kind = type(block).__name__
             raise ForecastError(f"a block must be (slice of channels, Scenarios), found {kind}")
-    found = (len(scenarios.values), *scenarios.values.shape[2:])
-    wanted = (1, context.horizon, channels.stop - channels.start)
-    if channels.step != 1 or found != wanted:
+    if channels.step != 1:
         raise ForecastError(
-            f"scenarios of {found} windows, steps and channels for channels {channels.start} to "
-            f"{channels.stop}, every {channels.step}; {wanted} of consecutive channels are needed"
+            f"channels {channels.start} to {channels.stop} in steps of {channels.step} make no "
+            "block; give consecutive ones"
+        )
+    n_windows, n_scenarios, horizon, n_channels = scenarios.values.shape
+    wanted = (len(context.past), context.horizon, channels.stop - channels.start)
+    if (n_windows, horizon, n_channels) != wanted:
+        raise ForecastError(
+            f"predict gave windows {n_windows}, scenarios {n_scenarios}, steps {horizon}, channels "
+            f"{n_channels}; needed are windows {wanted[0]}, scenarios any number, steps "
+            f"{wanted[1]}, channels {wanted[2]} ({channels.start} to {channels.stop})"
         )
     return channels
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from powerphase.bench.children import Child
+from powerphase.bench.children import Child, Memory
+from powerphase.cost import free_memory_gib
 from powerphase.errors import TaskError
 from powerphase.models.device import choose_device
 
@@ -34,15 +35,29 @@ class Local:
             raise TaskError(f"--workers {workers} make nothing; give 1 or more")
         self._gpus = gpus() if choose_device(device).type == "cuda" else []
         self.workers = workers or max(1, len(self._gpus))
+        self.on_gpu = bool(self._gpus)
         self._limit, self._kept_open = limit, kept_open
+        self._memory = self._memories()
 
     def start(self, job: Mapping[str, Any], worker: int, memory_gib: float | None) -> Child:
         """Begin a job in a process of its own."""
         return Child(job, self._limit, self._environment(worker), self._kept_open)
 
-    def shares_memory(self, one: int, other: int) -> bool:
-        """All do where there is no GPU; who asks for several on one knows what it holds."""
-        return not self._gpus
+    def memory(self, worker: int) -> Memory | None:
+        """That of its GPU, or of the machine where there is none."""
+        return self._memory[worker % len(self._memory)]
+
+    def _memories(self) -> list[Memory | None]:
+        if not self._gpus:
+            return [Memory("this machine", free_memory_gib(torch.device("cpu")))]
+        # To ask a GPU takes some of its memory, so one that nobody shares is not asked.
+        n_shared = max(0, self.workers - len(self._gpus))
+        return [
+            Memory(f"GPU {name}", free_memory_gib(torch.device("cuda", k)))
+            if k < n_shared
+            else None
+            for k, name in enumerate(self._gpus)
+        ]
 
     def _environment(self, worker: int) -> dict[str, str]:
         if len(self._gpus) > 1:

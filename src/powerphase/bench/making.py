@@ -9,7 +9,7 @@ from powerphase.bench.budget import measured
 from powerphase.bench.entrants import Entrant, entrant
 from powerphase.bench.evaluation import score
 from powerphase.bench.forecasting import forecast
-from powerphase.bench.models import drivers
+from powerphase.bench.models import teach
 from powerphase.cost import hardware
 from powerphase.errors import ForecastError, ResultError
 from powerphase.files import disk_errors
@@ -59,9 +59,7 @@ def _fitted(asked: Entrant, task: Task, job: Job, talk: Talk) -> Forecaster:
     elif asked.takes("on_block"):
         more["on_block"] = _counting("fitting", talk)
     model: Any = asked.make(task, job["seed"], job["device"], config=config, **more)
-    model.fit(task.training)
-    if hasattr(model, "follow"):
-        model.follow(drivers(task))
+    teach(model, task)
     loaded: Any = asked.kind.load(job["run"])
     return loaded
 

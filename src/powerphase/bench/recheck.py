@@ -93,6 +93,16 @@ def recheck(
         yield Check(row, "differs" if differing else "matches", differences=differing)
 
 
+def confirmed(checks: Sequence[Check]) -> bool:
+    """Whether some rows hold and none is wrong; where nothing was checked, nothing is confirmed."""
+    return not nothing_checked(checks) and all(check.outcome != "differs" for check in checks)
+
+
+def nothing_checked(checks: Sequence[Check]) -> bool:
+    """Whether no row could be scored again."""
+    return all(check.outcome == "unchecked" for check in checks)
+
+
 def differences(row: Result, again: Result) -> Iterator[Difference]:
     """The numbers in which two rows of one forecast differ, the scores first."""
     old, new = numbers(row), numbers(again)

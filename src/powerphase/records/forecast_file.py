@@ -37,9 +37,13 @@ from powerphase.records.forecast_header import (
 )
 from powerphase.records.forecast_layout import (
     LOCK,
+    bounds,
+    check_weights,
+    check_window,
     create_arrays,
     locked,
     open_array,
+    parts,
     prepare,
 )
 
@@ -66,10 +70,10 @@ class ForecastFile:
     ) -> tuple[Float32[np.ndarray, "M H C"], Float32[np.ndarray, "M C"]]:
         """Normalised values and weights of a window's scenarios, in the given channels."""
         h = self.header
-        start, stop = _bounds(h, window, channels)
+        start, stop = bounds(h, window, channels)
         values = np.empty((h.scenarios, h.horizon, stop - start), dtype=np.float32)
         weights = np.empty((h.scenarios, stop - start), dtype=np.float32)
-        for number, block, part in _parts(h, start, stop):
+        for number, block, part in parts(h, start, stop):
             here = slice(part.start - start, part.stop - start)
             chosen = (window, ..., part)
             try:
@@ -145,9 +149,9 @@ class ForecastWriter:
         weights: Float32[np.ndarray, "M C"],
     ) -> None:
         """Take a window's scenarios in some channels, none of which was written before."""
-        start, stop = _bounds(self.header, window, channels)
+        start, stop = bounds(self.header, window, channels)
         self._check_block(window, start, stop, values, weights)
-        for _, block, part in _parts(self.header, start, stop):
+        for _, block, part in parts(self.header, start, stop):
             chunk = self._hold(window, block)
             there = slice(part.start - block.start, part.stop - block.start)
             here = slice(part.start - start, part.stop - start)
@@ -190,7 +194,7 @@ class ForecastWriter:
 
     def _mask(self, window: int) -> Bool[np.ndarray, " C"]:
         """Which channels of an unfinished window were written by this writer."""
-        _check_window(self.header, window)
+        check_window(self.header, window)
         if window in self.finished:
             raise ForecastError(f"{self.path}: the window is finished; leave it out", window=window)
         return self._written.setdefault(window, np.zeros(self.header.n_channels, dtype=bool))
@@ -209,6 +213,7 @@ class ForecastWriter:
             if array.shape != needed or array.dtype != np.float32:
                 problem = f"{name} must be float32 {needed}, found {array.dtype} {array.shape}"
                 raise ForecastError(f"{self.path}: {problem}", window=window, channel=start)
+        check_weights(self.path, weights, window, start)
 
     def _hold(self, window: int, block: slice) -> _Chunk:
         """The chunk in memory, after the one that was held before it is stored."""
@@ -279,26 +284,3 @@ def open_forecast(path: str | Path) -> ForecastFile:
             "`powerphase forecast` again to finish it"
         )
     return ForecastFile(Path(path), record.header, record.cost or {})
-
-
-def _check_window(h: ForecastHeader, window: int) -> None:
-    if not 0 <= window < len(h.windows):
-        raise ForecastError(f"no window {window}; the forecast has {len(h.windows)}, from 0 on")
-
-
-def _bounds(h: ForecastHeader, window: int, channels: slice) -> tuple[int, int]:
-    """First and last (excluded) of the channels, which must be there in this window."""
-    _check_window(h, window)
-    start = 0 if channels.start is None else channels.start
-    stop = h.n_channels if channels.stop is None else channels.stop
-    if channels.step not in (None, 1) or not 0 <= start < stop <= h.n_channels:
-        problem = f"channels must be a contiguous part of {h.n_channels}, found {channels}"
-        raise ForecastError(problem, window=window)
-    return start, stop
-
-
-def _parts(h: ForecastHeader, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
-    """Number and channels of each chunk that is touched, and which of them are asked for."""
-    for number, block in enumerate(h.blocks()):
-        if block.start < stop and start < block.stop:
-            yield number, block, slice(max(block.start, start), min(block.stop, stop))

@@ -1,15 +1,17 @@
-"""The arrays and files of a forecast on disk: shapes, chunks, codecs, the lock, safe writing."""
+"""The arrays and files of a forecast on disk: shapes, chunks, codecs, the lock, what may go in."""
 
+from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
+from jaxtyping import Float32
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec
 from zarr.storage import LocalStore, MemoryStore
 
-from powerphase.axes import STEP_S
+from powerphase.axes import STEP_S, WEIGHT_TOLERANCE
 from powerphase.errors import ForecastError
 from powerphase.files import hold_lock, replace_file
 from powerphase.records.forecast_header import ADVICE, RECORD, ForecastHeader
@@ -93,3 +95,41 @@ def locked(path: Path) -> TextIOWrapper:
     except BlockingIOError:
         problem = "another process is writing it; wait for it or choose another place"
         raise ForecastError(f"{path}: {problem}") from None
+
+
+def check_window(h: ForecastHeader, window: int) -> None:
+    """Refuse a window that is not there."""
+    if not 0 <= window < len(h.windows):
+        raise ForecastError(f"no window {window}; the forecast has {len(h.windows)}, from 0 on")
+
+
+def bounds(h: ForecastHeader, window: int, channels: slice) -> tuple[int, int]:
+    """First and last (excluded) of the channels, which must be there in this window."""
+    check_window(h, window)
+    start = 0 if channels.start is None else channels.start
+    stop = h.n_channels if channels.stop is None else channels.stop
+    if channels.step not in (None, 1) or not 0 <= start < stop <= h.n_channels:
+        problem = f"channels must be a contiguous part of {h.n_channels}, found {channels}"
+        raise ForecastError(problem, window=window)
+    return start, stop
+
+
+def parts(h: ForecastHeader, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
+    """Number and channels of each chunk that is touched, and which of them are asked for."""
+    for number, block in enumerate(h.blocks()):
+        if block.start < stop and start < block.stop:
+            yield number, block, slice(max(block.start, start), min(block.stop, stop))
+
+
+def check_weights(path: Path, weights: Float32[np.ndarray, "M C"], window: int, start: int) -> None:
+    """Refuse weights with which nothing can be scored, before more of them are computed."""
+    total = weights.sum(axis=0, dtype=np.float64)
+    wrong = np.flatnonzero(~(np.abs(total - 1) <= WEIGHT_TOLERANCE) | (weights < 0).any(axis=0))
+    if wrong.size:
+        first = int(wrong[0])
+        problem = f"weights sum to {total[first]:.6g}, the least is {weights[:, first].min():.6g}"
+        raise ForecastError(
+            f"{path}: {problem}; give weights of 0 or more that sum to 1 over the scenarios",
+            window=window,
+            channel=start + first,
+        )

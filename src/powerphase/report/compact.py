@@ -5,7 +5,7 @@ from math import inf
 
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES
-from powerphase.report.entries import PAPER_DECIMALS, SHORT, Entry, grouped, orders_forecasts
+from powerphase.report.entries import PAPER_DECIMALS, Entry, explained, grouped, orders_forecasts
 from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import Cell, Sheet, number
 
@@ -25,14 +25,14 @@ def compact(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
 def _sheet(edition: str, boards: Sequence[Board], score: str) -> Sheet:
     ours = _by_name((board.entries for board in boards), score)
     papers = _by_name((board.paper for board in boards), score)
-    short = any(name.endswith(f"+{SHORT}") for name in ours)
+    less = explained(ours)
     return Sheet(
         title=f"{SCORES[score].title}, edition {edition}",
         header=("model", *(board.grid for board in boards)),
         groups=tuple(_lines(entries, boards, score) for entries in (ours, papers) if entries),
         above=f"{SCORES[score].question} Means over seeds and windows; the best of those that "
         "compete is bold, and rows marked (paper) are the paper's, on its own data.",
-        below=(f"+{SHORT} is a smaller budget than the reference's.",) * short,
+        below=(f"{less}.",) * bool(less),
     )
 
 

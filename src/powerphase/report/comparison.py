@@ -5,13 +5,9 @@ least that the printed digits allow, in standard deviations of single trainings 
 means over seeds.
 """
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
-from importlib.resources import files
-from io import StringIO
 from itertools import pairwise
 from math import hypot
 from typing import Literal
@@ -22,11 +18,14 @@ from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.contrasts import FAR
 from powerphase.report.entries import (
+    BUDGET_WORDS,
     PAPER_DECIMALS,
-    SHORT,
     Entry,
+    explained,
     orders_forecasts,
+    paper_ablations,
     paper_entries,
+    representative,
 )
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
@@ -149,7 +148,8 @@ def sheets(comparison: Comparison) -> list[Sheet]:
         header=HEADER,
         groups=tuple(tuple(line for line in lines if line[0][0] == grid) for grid in grids),
         above="Mean ± standard deviation over seeds, the paper's as printed and on its own data. "
-        f"Where a model has no other row, +{SHORT}, a smaller budget, stands for it.",
+        "Where a model has no other row, that of its best smaller budget stands for it: "
+        f"{'; '.join(f'+{word}, {says}' for word, says in BUDGET_WORDS.items())}.",
         below=(HOW_TO_READ,),
         names=2,
         dispensable=("seeds", "ratio"),
@@ -162,6 +162,7 @@ def overview(results: Iterable[Result], edition: str = "opsd-r") -> Sheet:
     place = (Protocol().name, edition)
     ours = _entries([r for r in results if (r.task, r.edition) == place and r.grid in PAPER_GRIDS])
     titles = [SCORES[name].title for name in RANKED]
+    less = explained(one.name for one in ours.values() if one.rank is not None)
     return Sheet(
         title=f"The paper's models beside the paper, edition {edition}",
         header=("grid", "model", "seeds", *(c for t in titles for c in (t, f"{t} (paper)"))),
@@ -173,7 +174,7 @@ def overview(results: Iterable[Result], edition: str = "opsd-r") -> Sheet:
         ),
         above="In the order of the paper's Rank. Means over seeds, the paper's of three and on its "
         "own data.",
-        below=(f"+{SHORT}: trained with a smaller budget than the reference's.",),
+        below=(f"{less}.",) * bool(less),
         names=2,
         dispensable=("seeds",),
     )
@@ -195,21 +196,6 @@ def _overview_line(grid: str, paper: Entry, own: Entry | None) -> tuple[Cell, ..
 def as_markdown(comparison: Comparison) -> str:
     """The tables as Markdown."""
     return "\n".join(sheet.as_markdown() for sheet in sheets(comparison))
-
-
-@cache
-def paper_ablations(model: str) -> Mapping[str, Mapping[str | None, Mapping[str, str]]]:
-    """The paper's ablations as printed: by grid and variant, None for the full model, its scores.
-
-    `crps_change` is among them for the variants; the paper does not name the seed.
-    """
-    text = (files("powerphase.report") / "paper_ablation.csv").read_text(encoding="utf-8")
-    found: dict[str, dict[str | None, dict[str, str]]] = {}
-    for line in csv.DictReader(StringIO(text)):
-        if line["model"] == model:
-            variants = found.setdefault(line["grid"], {})
-            variants.setdefault(line["variant"] or None, {})[line["metric"]] = line["printed"]
-    return found
 
 
 def _entries(rows: Sequence[Result]) -> dict[tuple[str, str], Entry]:
@@ -237,8 +223,9 @@ def _pairs(grid: str, model: str, ours: Mapping[tuple[str, str], Entry]) -> Iter
 
 
 def _competing(ours: Mapping[tuple[str, str], Entry], grid: str, model: str) -> Entry | None:
-    """The model's entry, or where it has none that of a smaller budget."""
-    return ours.get((grid, model)) or ours.get((grid, f"{model}+{SHORT}"))
+    """The model's entry, or where it has none that of its best budget."""
+    name = representative(model, [name for place, name in ours if place == grid])
+    return None if name is None else ours[grid, name]
 
 
 def _ablations(rows: Iterable[Result], model: str) -> list[Ablation]:

@@ -5,7 +5,8 @@ The test flips the signs of these differences. If two forecasters are equally go
 difference is as likely to be d as -d, so all 2¹⁰ ways to set the signs are equally likely, and p is
 the share of them whose mean is at least as far from 0 as the one that was found. It is exact, needs
 no normal distribution, which ten windows could not show, and asks about the mean, which is what the
-tables show; Wilcoxon's test asks about ranks, and a day that is lost badly would count as one.
+tables show; Wilcoxon's test asks about ranks, and a day that is lost badly would count as one. Of
+more than 20 independent windows the ways are too many, and p is found from random ones.
 
 It rests on independent windows. Those of the paper's task are about three weeks apart; where
 windows lie closer than a week, those of a week keep one sign.
@@ -115,6 +116,15 @@ def _as_far(sums: np.ndarray, found: float, size: float) -> np.ndarray:
 def n_independent(windows: Sequence[str]) -> int:
     """How many windows are taken for independent: one of each week."""
     return len(np.unique(_weeks(windows)))
+
+
+def procedure(windows: Sequence[str]) -> str:
+    """The test that these windows get, in words."""
+    n = n_independent(windows)
+    unit = "windows" if n == len(windows) else "weeks"
+    if n > MOST_EXACT:
+        return f"a sign-flip test over {unit} by {DRAWN:,} random flips of their signs"
+    return f"an exact sign-flip test over {unit}"
 
 
 def least_p(windows: Sequence[str]) -> float:

@@ -31,8 +31,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 """What is not a model that competes for its own sake."""
 
-SHORT = "short"
-"""The variant that is the model itself, trained with a smaller budget than the reference's."""
+BUDGET_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "short": "a smaller budget than the reference's",
+        "subsampled": "a loss over some random steps of each batch instead of all",
+    }
+)
+"""Variants of these words alone are the model itself, trained with less; what each of them says."""
 
 COSTS = ("train_s", "predict_s", "score_s", "steps", "peak_memory_gib")
 
@@ -83,6 +88,21 @@ def paper_entries(grid: str) -> tuple[Entry, ...]:
         )
         entries.append(Entry(model, "paper", PAPER_SEEDS, mean, std, dict.fromkeys(COSTS)))
     return with_ranks(entries)
+
+
+@cache
+def paper_ablations(model: str) -> Mapping[str, Mapping[str | None, Mapping[str, str]]]:
+    """The paper's ablations as printed: by grid and variant, None for the full model, its scores.
+
+    `crps_change` is among them for the variants; the paper does not name the seed.
+    """
+    text = (files("powerphase.report") / "paper_ablation.csv").read_text(encoding="utf-8")
+    found: dict[str, dict[str | None, dict[str, str]]] = {}
+    for line in csv.DictReader(StringIO(text)):
+        if line["model"] == model:
+            variants = found.setdefault(line["grid"], {})
+            variants.setdefault(line["variant"] or None, {})[line["metric"]] = line["printed"]
+    return found
 
 
 def entry_of(rows: Sequence[Result]) -> Entry:
@@ -138,11 +158,33 @@ def with_ranks(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def _competes(entry: Entry, names: Collection[str]) -> bool:
-    """Whether it takes a rank: a model itself, or its smaller budget where that is all there is."""
-    model, _, variant = entry.name.partition("+")
-    if entry.kind == "oracle":
-        return False
-    return not variant or (variant == SHORT and model not in names)
+    """Whether it takes a rank: it stands for its model, and is not the oracle."""
+    model = entry.name.partition("+")[0]
+    return entry.kind != "oracle" and representative(model, names) == entry.name
+
+
+def representative(model: str, names: Iterable[str]) -> str | None:
+    """The name under which a model stands in a table: its own, or else that of its best budget.
+
+    It is chosen by what was declared, never by scores: the fewest words of less, and of as many
+    the one without `short`, since it takes all steps.
+    """
+    own = [name for name in names if name.partition("+")[0] == model]
+    known = [name for name in own if budget_words([name]) or name == model]
+    less = {name: budget_words([name]) for name in known}
+    return min(known, key=lambda name: (len(less[name]), "short" in less[name]), default=None)
+
+
+def budget_words(names: Iterable[str]) -> tuple[str, ...]:
+    """The words of less that stand in these names, of variants that have no other words."""
+    variants = [name.partition("+")[2].split("-") for name in names]
+    found = {word for words in variants if BUDGET_WORDS.keys() >= set(words) for word in words}
+    return tuple(word for word in BUDGET_WORDS if word in found)
+
+
+def explained(names: Iterable[str]) -> str:
+    """What the words of less in these names say; nothing where there are none."""
+    return "; ".join(f"+{word} is {BUDGET_WORDS[word]}" for word in budget_words(names))
 
 
 def places(values: Sequence[Any]) -> list[float]:

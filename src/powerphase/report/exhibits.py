@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result, find_results, read_sidecar
-from powerphase.report.entries import KINDS, SHORT
+from powerphase.report.entries import KINDS, representative
 from powerphase.report.figure_style import LOOKS
 
 
@@ -82,9 +82,10 @@ def select(
     rows: dict[str, Exhibit] = {}
     for one in sorted(exhibits, key=lambda one: (one.row.seed != seed, one.row.seed)):
         rows.setdefault(one.row.name, one)
-    smaller = f"+{SHORT}"
-    for name in [name for name in rows if name.endswith(smaller)]:
-        rows.setdefault(name.removesuffix(smaller), rows[name])
+    for model in {name.partition("+")[0] for name in rows}:
+        stands = representative(model, rows)
+        if stands is not None:
+            rows[model] = rows[stands]
     grid = exhibits[0].row.grid
     if models is not None:
         chosen = [known_model(name, rows) for name in dict.fromkeys(models)]
@@ -101,9 +102,9 @@ def select(
         if name in rows and rows[name].row.seed != seed and name not in KINDS
     ]
     notes += [
-        f"{name} is shown with a smaller budget, as it has no other row"
+        f"{name} is shown with a smaller budget ({rows[name].row.name}), as it has no other row"
         for name in chosen
-        if name in rows and rows[name].row.name == f"{name}{smaller}"
+        if name in rows and rows[name].row.name != name
     ]
     return Selection({name: rows.get(name) for name in chosen}, tuple(notes))
 

@@ -21,9 +21,9 @@ from powerphase.records.scores import SCORES
 from powerphase.report.contrasts import against
 from powerphase.report.entries import (
     PAPER_DECIMALS,
-    SHORT,
     Entry,
     entry_of,
+    explained,
     grouped,
     orders_forecasts,
     paper_entries,
@@ -85,14 +85,14 @@ class Board:
         notes = [f"Task {self.task}, version {self.task_version};{span} {data}"]
         if self.failures:
             notes.append(f"Without a row: {'; '.join(map(_without_row, self.failures))}.")
-        short = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]
-        if short:
+        less = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]
+        if less:
             notes.append(
-                f"+{SHORT} is a smaller budget than the reference's, and competes where the model "
-                f"has no other row: {', '.join(map(_budget, short))}."
+                f"{explained(entry.name for entry in less)}, and competes where the model "
+                f"has no other row: {', '.join(map(_budget, less))}."
             )
         if any(entry.is_variant and entry.rank is None for entry in self.entries):
-            others = "Other variants" if short else "Variants"
+            others = "Other variants" if less else "Variants"
             notes.append(f"{others}, named model+variant, take no rank.")
         if self.paper:
             notes.append(

@@ -8,7 +8,16 @@ from typing import Any
 
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES
-from powerphase.report.contrasts import FAR, LEVEL, Contrast, against, least_p, n_independent, pairs
+from powerphase.report.contrasts import (
+    FAR,
+    LEVEL,
+    Contrast,
+    against,
+    least_p,
+    n_independent,
+    pairs,
+    procedure,
+)
 from powerphase.report.entries import Entry, grouped, orders_forecasts, places
 from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
@@ -196,10 +205,10 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
     beside = other or "the best of its score, which is bold"
     yield (
         f"Skill is 1 − score / that of {REFERENCE}; to oracle, the share of the way from there to "
-        f"the oracle. The difference is to {beside}; p is that of an exact sign-flip test over "
-        "windows, after Holm over the lines of a grid and score; seeds apart is the difference in "
-        f"pooled deviations of single seeds. A difference is noise if p exceeds {LEVEL} or if it "
-        f"is less than {FAR:g} deviations of a seed."
+        f"the oracle. The difference is to {beside}; p is that of "
+        f"{procedure(groups[0][0].windows)}, after Holm over the lines of a grid and score; seeds "
+        "apart is the difference in pooled deviations of single seeds. A difference is noise if p "
+        f"exceeds {LEVEL} or if it is less than {FAR:g} deviations of a seed."
     )
     most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
     yield _power(groups[0][0], most)

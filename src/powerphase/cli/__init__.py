@@ -1,0 +1,68 @@
+"""The `powerphase` command: parses, delegates, and shows; what it shows is computed elsewhere."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from powerphase.cli import data, models, quickstart, reports
+from powerphase.display import console, problems
+from powerphase.errors import PowerphaseError, place_in_own_code
+
+app = typer.Typer(
+    name="powerphase",
+    help="Probabilistic forecasting of whole power grids.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+signals_app = typer.Typer(help="The national signals that drive every data set.")
+app.add_typer(signals_app, name="signals", no_args_is_help=True)
+signals_app.command()(data.fetch)
+for _command in (
+    *(data.grids, data.generate, data.verify, data.info),
+    *(models.train, models.forecast, models.score, models.bench),
+    *(reports.leaderboard, reports.table, reports.compare, reports.safety, reports.figure),
+    *(reports.report, quickstart.quickstart),
+):
+    app.command()(_command)
+
+INTERRUPTED = 130
+"""The exit status that typer gives to Ctrl-C, as shells do."""
+
+
+def main() -> None:
+    """Run the command; an error is one sentence on standard error and a non-zero exit."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(arguments)
+    except PowerphaseError as error:
+        if debug:
+            raise
+        problems.print(f"powerphase: {error}")
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        place = place_in_own_code(error)
+        where = f"in {place}; --debug shows all" if place else "this is a bug, --debug shows where"
+        problems.print(f"powerphase: {type(error).__name__}: {error}; {where}")
+        sys.exit(1)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            problems.print("powerphase: stopped; run the same command again to continue")
+        raise
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if version:
+        import powerphase
+
+        console.print(powerphase.__version__)
+        raise typer.Exit

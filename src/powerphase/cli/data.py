@@ -1,0 +1,139 @@
+"""Commands about data sets: grids, signals, generate, verify; and info, about any file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import DownloadColumn, MofNCompleteColumn
+from rich.table import Table
+
+from powerphase.display import (
+    console,
+    progress,
+    show_certificate,
+    show_failure,
+    show_forecast,
+    show_result,
+    show_run,
+    show_store,
+)
+
+if TYPE_CHECKING:
+    from powerphase.dataset.certificate import Certificate
+
+
+def grids() -> None:
+    """List the grids known by name. Any MATPOWER .m file can be given by path instead.
+
+    Example: `powerphase grids`
+    """
+    from powerphase.grid.catalog import CATALOG, load_grid
+
+    table = Table("name", "grid", *("buses", "PQ", "channels"), "paper", "licence", box=None)
+    for column in table.columns[:2]:
+        column.no_wrap = True  # names are there to be copied
+    for column in table.columns[2:5]:
+        column.justify = "right"
+    for name, entry in CATALOG.items():
+        grid = load_grid(name)
+        counts = (grid.n_buses, grid.n_pq_in_file, 4 * grid.n_buses)
+        row = [name, entry.title, *(f"{count:,}" for count in counts)]
+        table.add_row(*row, "yes" if entry.in_paper else "", entry.licence)
+    console.print(table)
+
+
+def fetch() -> None:
+    """Download the OPSD file (112 MB) into the cache, verified; an interrupted one continues.
+
+    Example: `powerphase signals fetch`
+    """
+    from powerphase.synthesis.opsd import fetch as fetch_opsd
+
+    with progress("OPSD time series", DownloadColumn()) as report:
+        path = fetch_opsd(on_progress=report)
+    console.print(f"{path} is complete and verified; use it with `--signals opsd`", soft_wrap=True)
+
+
+def generate(
+    grid: Annotated[str, typer.Argument(help="A name of `powerphase grids`, or a .m file.")],
+    out: Annotated[Path | None, typer.Option(help="Where to; by default data/GRID.")] = None,
+    signals: Annotated[str, typer.Option(help="synthetic, opsd, or a file.")] = "synthetic",
+    edition: Annotated[str | None, typer.Option(help="Names a file's signals in results.")] = None,
+    seed: Annotated[int, typer.Option(help="Fixes load types, power factors, noise.")] = 2,
+    dispatch: Annotated[str, typer.Option(help="proportional or slack.")] = "proportional",
+    setpoint: Annotated[str, typer.Option(help="Voltage at generators [p.u.], or case.")] = "1.02",
+    start: Annotated[str | None, typer.Option(help="First day, e.g. 2015-01-01.")] = None,
+    end: Annotated[str | None, typer.Option(help="Last day, included.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="By default, all cores.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
+) -> None:
+    """Make a data set; finish it if it was interrupted; mend it if it is damaged.
+
+    Example: `powerphase generate activsg500 --out data/activsg500`
+    """
+    from powerphase.dataset.generation import generate as generate_data
+
+    place = out or Path("data") / Path(grid).stem
+    with progress(f"{Path(grid).stem} steps", MofNCompleteColumn()) as report:
+        store = generate_data(
+            grid,
+            place,
+            signals=signals,
+            edition=edition,
+            seed=seed,
+            dispatch=dispatch,
+            setpoint=setpoint,
+            start=start,
+            end=end,
+            threads=threads,
+            engine=engine,
+            on_progress=report,
+        )
+    show_store(store)
+
+
+def verify(
+    store: Annotated[str, typer.Argument(help="A data set's directory or URL.")],
+) -> None:
+    """Check every byte and every step of a data set; exit 1 if it cannot be trusted.
+
+    Example: `powerphase verify data/activsg500`
+    """
+    if not verified(store).valid:
+        raise typer.Exit(1)
+
+
+def verified(store: str) -> "Certificate":
+    """Check a data set, and show what was found."""
+    from powerphase.dataset.certificate import verify as verify_data
+
+    with progress("verifying", MofNCompleteColumn()) as on_progress:
+        certificate = verify_data(store, on_progress=on_progress)
+    show_certificate(certificate)
+    return certificate
+
+
+def info(
+    path: Annotated[str, typer.Argument(help="A data set, training, forecast or result row.")],
+) -> None:
+    """Say what a data set, a training, a forecast or a result row holds, at a glance.
+
+    Example: `powerphase info data/activsg500`
+    """
+    from powerphase.dataset.store import open_store
+    from powerphase.records.failure import is_failure, read_failure
+    from powerphase.records.forecast_file import is_forecast, open_forecast
+    from powerphase.records.result import read_result
+
+    if is_failure(path):
+        show_failure(read_failure(Path(path)))
+    elif path.endswith(".json"):
+        show_result(read_result(path))
+    elif (Path(path) / "model.json").is_file():
+        from powerphase.models.run import RunFolder
+
+        show_run(RunFolder.open(path))
+    elif is_forecast(path):
+        show_forecast(open_forecast(path))
+    else:
+        show_store(open_store(path, unfinished_ok=True))
