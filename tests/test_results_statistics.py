@@ -83,43 +83,62 @@ def test_the_way_to_the_oracle_is_as_far_as_the_page_says() -> None:
         assert words.format(low, high) in WORDS, (model, low, high)
 
 
-def test_no_grid_shows_a_trade_off_and_proper_scores_agree_more_on_four() -> None:
+def test_no_grid_shows_a_trade_off_and_proper_scores_agree_more() -> None:
     found = {one.board.grid: one for one in safety(find_results([RESULTS]))}
     every = [t for one in found.values() for t in (one.ours, one.proper, one.paper)]
     assert all(one.kendall > 0 and one.spearman > 0 for one in every)
     printed = [found[grid].paper.kendall for grid in PAPER_GRIDS[:5]]
     assert f"(τ of {min(printed):.2f} to {max(printed):.2f})" in WORDS
     assert found["pegase9241"].paper.kendall < min(printed)
-    more = [g for g in LEAVING if found[g].proper.kendall - found[g].ours.kendall > 0.1]
-    assert more == ["pegase1354", "polish2383", "pegase2869", "polish3120"]
+    for grid in LEAVING:
+        assert found[grid].proper.kendall - found[grid].ours.kendall > 0.1, grid
     for kind, words in (("ours", "(τ of {} to {})"), ("proper", "({} to {})")):
-        taus = [getattr(found[grid], kind).kendall for grid in more]
+        taus = [getattr(found[grid], kind).kendall for grid in LEAVING]
         assert words.format(f"{min(taus):.2f}", f"{max(taus):.2f}") in WORDS
-    assert abs(found["pegase9241"].proper.kendall - found["pegase9241"].ours.kendall) < 0.1
+    sizes = [len(found[grid].ours.names) for grid in PAPER_GRIDS]
+    assert (min(sizes), max(sizes)) == (5, 13)
+    steps = [4 / (n * (n - 1)) for n in (max(sizes), min(sizes))]
+    assert f"moves τ by {steps[0]:.2f} to {steps[1]:.1f}" in WORDS
 
 
-def test_last_week_parts_the_orders_on_polish_2383() -> None:
+def test_last_week_and_timemcl_part_the_orders_on_polish_2383() -> None:
     found = safety_of("polish2383")
-    for orders, ranks, place in (
-        (found.ours, found.ours.safety, 0),
-        (found.ours, found.ours.fidelity, 3),
-        (found.proper, found.proper.safety, 3),
+    for orders, ranks, last_week, timemcl in (
+        (found.ours, found.ours.safety, 1, 4),
+        (found.ours, found.ours.fidelity, 4, 10),
+        (found.proper, found.proper.safety, 5, 10),
     ):
-        assert [orders.names[k] for k in np.argsort(ranks)][place] == "last-week"
-        assert len(ranks) == 5
+        order = [orders.names[k] for k in np.argsort(ranks, kind="stable")]
+        assert order[last_week - 1] == "last-week"
+        assert order[timemcl - 1] == "timemcl+short"
+        assert len(ranks) == 12
+
+
+NEAR = ("factorforge", "powerforge", "climatology", "last-week", "last-7-days", "oracle")
+"""Those that leave the band hardly anywhere but where voltages do."""
+
+
+def scoring(found: GridSafety) -> dict[str, float]:
+    """Of each model, at how many buses in a hundred it scores at all."""
+    return {name: 100 * float((own > NEGLIGIBLE).mean()) for name, own in found.per_bus.items()}
 
 
 def test_the_hard_buses_are_as_the_page_says() -> None:
     found = safety_of("polish2383")
-    share = [float((own > NEGLIGIBLE).mean()) for own in found.per_bus.values()]
-    assert f"{100 * min(share):.1f} to {100 * max(share):.1f} % of the buses of Polish" in WORDS
+    share = scoring(found)
+    near = [share[name] for name in NEAR]
+    assert f"{min(near):.1f} to {max(near):.1f} % of the buses of Polish" in WORDS
+    far = [share[f"{name}+short"] for name in ("deepar", "timeprism")]
+    others = [value for value in share.values() if value not in far]
+    assert f"and up to {max(others):.1f} % with most baselines" in WORDS
+    assert [round(value) for value in far] == [58, 100]
     worst = {name: f"{own.max():.2f}" for name, own in found.per_bus.items()}
     assert [worst[n] for n in ("factorforge", "powerforge", "oracle")] == ["0.16", "0.22", "0.12"]
     shared = {frozenset(pair): hard for pair, hard in found.pairs.items()}
     for model, words in (("factorforge", "0.94"), ("powerforge", "0.78")):
         assert f"{shared[frozenset((model, 'oracle'))].overlap:.2f}" == words
     largest = safety_of("pegase9241")
-    share = [float((own > NEGLIGIBLE).mean()) for own in largest.per_bus.values()]
-    assert (round(100 * min(share)), round(100 * max(share))) == (8, 11)
+    near = [scoring(largest)[name] for name in NEAR]
+    assert (round(min(near)), round(max(near))) == (8, 11)
     hard = largest.pairs["factorforge", "powerforge"]
     assert (f"{hard.overlap:.2f}", f"{hard.spearman_scoring:.2f}") == ("0.48", "0.92")
