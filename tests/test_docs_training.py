@@ -12,8 +12,11 @@ import pytest
 
 from powerphase.models.configuration import configured
 from powerphase.models.powerforge.config import ABLATIONS, PowerForgeConfig
+from powerphase.records.result import read_results
+from tests.pages import blocks, commands, section, shown
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "training.md").read_text(encoding="utf-8")
 
 
 class Writer:
@@ -36,7 +39,7 @@ class Writer:
 def test_the_log_can_be_given_to_tensorboard_as_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    (example,) = blocks(section(PAGE, "TensorBoard"), "python")
     (tmp_path / "runs/powerforge").mkdir(parents=True)
     lines = [{"epoch": k, "step": 30 * k, "loss": 1 / k} for k in (1, 2)]
     log = "".join(json.dumps(line) + "\n" for line in lines)
@@ -50,8 +53,28 @@ def test_the_log_can_be_given_to_tensorboard_as_shown(
     assert len(Writer.written) == 6
 
 
+def test_a_network_of_one_s_own_is_trained_and_scored_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = section(PAGE, "A network of your own")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mynetwork", raising=False)
+    Path("mynetwork.py").write_text(*blocks(part, "python"))
+    shown("powerphase generate ieee57 --end 2015-03-01")
+    at_once, benched = (shown(command) for command in commands(part) if " --" in command)
+    assert "linear, seed 42 on ieee57 synthetic" in at_once
+    assert "all cells are done" in benched
+    (row,) = read_results([tmp_path / "results"])
+    assert (row.model, row.variant, row.cost["steps"]) == ("linear", None, 120)
+    assert list((tmp_path / "runs").rglob("linear-42/weights.safetensors"))
+    shown("powerphase score last-week --data data/ieee57 --out results")
+    crps = {one.model: one.scores["crps"] for one in read_results([tmp_path / "results"])}
+    assert crps["linear"] < 1.5 * crps["last-week"]  # it learns: random weights have ten times that
+
+
 def test_the_configuration_of_the_page_is_one() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    (text,) = blocks(PAGE, "toml")
     config = configured(PowerForgeConfig, tomllib.loads(text))
     assert not config.physics
     assert config.training.epochs == 50
