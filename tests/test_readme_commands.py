@@ -16,7 +16,7 @@ from click.testing import Result
 
 from powerphase import cli
 from powerphase.records.result import read_results
-from tests.pages import FENCE, blocks, commands, invoked, section
+from tests.pages import FENCE, INLINE, blocks, commands, invoked, section
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +36,8 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
 )
 """What is not run, and why; everything else is. Of these too, all options are parsed."""
 
-RUN = [command for command in commands(README) if command not in LEFT_OUT]
+SHOWN = commands(README)
+RUN = [one for one in SHOWN if one.startswith("powerphase ") and one not in LEFT_OUT]
 
 
 def docs(page: str) -> str:
@@ -116,11 +117,18 @@ def test_the_commands_leave_the_rows_that_the_page_speaks_of(
     assert list((place / "figures").glob("voltages-ieee57.*"))
 
 
-def test_nothing_is_left_out_that_the_page_does_not_show() -> None:
-    assert set(LEFT_OUT) <= set(commands(README))
-    assert len(RUN) > 15
+def test_what_the_page_shows_is_run_or_left_out_for_a_reason() -> None:
+    assert set(SHOWN) == {*RUN, *LEFT_OUT}
+    assert len(set(RUN)) == len(RUN) > 15
     for command in LEFT_OUT:
-        assert re.search(r"^(make|torchrun)|signals|--engine ray", command), command
+        assert re.search(r"^(make|torchrun) |signals (fetch|opsd)|--engine ray", command), command
+
+
+def test_no_command_is_taken_for_something_else() -> None:
+    """Whatever has a space in it is for a terminal, but for options that are spoken of."""
+    spoken = {text for text in INLINE.findall(FENCE.sub("", README)) if " " in text}
+    others = {text for text in spoken if not text.startswith("--")} - set(SHOWN)
+    assert others == {"source .venv/bin/activate"}  # which `make` makes
 
 
 @pytest.mark.parametrize("command", [one for one in LEFT_OUT if "powerphase " in one])
