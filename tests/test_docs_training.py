@@ -67,7 +67,7 @@ def test_a_network_of_one_s_own_is_trained_and_scored_as_shown(
     assert "linear, seed 42 on ieee57 synthetic" in at_once
     assert "all cells are done" in benched
     (row,) = read_results([tmp_path / "results"])
-    assert (row.model, row.variant, row.cost["steps"]) == ("linear", None, 120)
+    assert (row.model, row.variant, row.cost["steps"]) == ("linear", None, 60)
     (run,) = (tmp_path / "runs").rglob("linear-42")
     losses = [epoch["loss"] for epoch in RunFolder.open(run).curve()]
     assert losses == sorted(losses, reverse=True)  # it learns

@@ -61,10 +61,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
+        for module in ("mymodel", "mynetwork"):  # those of other tests
+            patch.delitem(sys.modules, module, raising=False)
         write_what_the_linked_pages_give()
         yield folder
-    for module in ("mymodel", "mynetwork"):
-        sys.modules.pop(module, None)
 
 
 @pytest.fixture(scope="module")
