@@ -12,8 +12,12 @@ import pytest
 
 from powerphase.models.configuration import configured
 from powerphase.models.powerforge.config import ABLATIONS, PowerForgeConfig
+from powerphase.models.run import RunFolder
+from powerphase.records.result import read_results
+from tests.pages import blocks, commands, section, shown
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "training.md").read_text(encoding="utf-8")
 
 
 class Writer:
@@ -36,7 +40,7 @@ class Writer:
 def test_the_log_can_be_given_to_tensorboard_as_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    (example,) = blocks(section(PAGE, "TensorBoard"), "python")
     (tmp_path / "runs/powerforge").mkdir(parents=True)
     lines = [{"epoch": k, "step": 30 * k, "loss": 1 / k} for k in (1, 2)]
     log = "".join(json.dumps(line) + "\n" for line in lines)
@@ -50,8 +54,27 @@ def test_the_log_can_be_given_to_tensorboard_as_shown(
     assert len(Writer.written) == 6
 
 
+def test_a_network_of_one_s_own_is_trained_and_scored_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = section(PAGE, "A network of your own")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mynetwork", raising=False)
+    Path("mynetwork.py").write_text(*blocks(part, "python"))
+    shown("powerphase generate ieee57 --end 2015-03-01")
+    at_once, benched = (shown(command) for command in commands(part) if " --" in command)
+    assert "linear, seed 42 on ieee57 synthetic" in at_once
+    assert "all cells are done" in benched
+    (row,) = read_results([tmp_path / "results"])
+    assert (row.model, row.variant, row.cost["steps"]) == ("linear", None, 60)
+    (run,) = (tmp_path / "runs").rglob("linear-42")
+    losses = [epoch["loss"] for epoch in RunFolder.open(run).curve()]
+    assert losses == sorted(losses, reverse=True)  # it learns
+
+
 def test_the_configuration_of_the_page_is_one() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    (text,) = blocks(PAGE, "toml")
     config = configured(PowerForgeConfig, tomllib.loads(text))
     assert not config.physics
     assert config.training.epochs == 50

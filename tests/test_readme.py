@@ -1,78 +1,72 @@
-"""What the README shows works as shown."""
+"""What the README says is so, and it leads everywhere; its commands have a file of their own."""
 
 import re
-import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from powerphase import cli
+import powerphase
+from powerphase.grid.catalog import CATALOG, PAPER_GRIDS, load_grid
 from powerphase.records.result import read_result, read_results
 from powerphase.records.scores import SCORES
-from powerphase.report.leaderboard import leaderboard
+from powerphase.report.leaderboard import Board, leaderboard
+from powerphase.synthesis.opsd import DOI
 from tests.page_of_results import PART, written
+from tests.pages import section
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-
-
-def test_the_python_examples_run_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(examples) == 2
-    monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(examples), "README.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "obeys the AC equations: True" in printed
-    assert "last-7-days on ieee118 (synthetic), powerphase-day-ahead" in printed
-    assert re.search(r"CRPS 0\.\d{4}, Brier 0\.\d{4}", printed)
-    row = "data/results/powerphase-day-ahead/synthetic/ieee118/yesterday-0.json"
-    assert (tmp_path / row).exists()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+WORDS = " ".join(README.split())
+PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 
 
-def test_the_example_of_a_model_of_your_own_runs_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "task.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(example.split("store = ")[0].strip().splitlines()) <= 40
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example, "task.md", "exec"), {"__name__": "example"})
-    printed = capsys.readouterr().out
-    assert "kind-of-day on ieee118 (synthetic), powerphase-day-ahead" in printed
-    assert "P of the first bus at noon [MW]: [" in printed
-    assert list((tmp_path / "data/results").rglob("kind-of-day-0.npz"))
+def docs(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
-def test_every_command_of_the_readme_exists() -> None:
-    shell = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
-    commands = re.findall(r"^powerphase (\w+)", shell, re.MULTILINE)
-    assert len(commands) >= 6
-    for command in commands:
-        assert CliRunner().invoke(cli.app, [command, "--help"]).exit_code == 0
+def cells(text: str) -> list[list[str]]:
+    """The lines of its tables, without their rules."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines]
 
 
-def test_every_make_target_of_the_readme_exists() -> None:
-    root = Path(__file__).parents[1]
-    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
-        plan = ["make", "--dry-run", target]
-        assert subprocess.run(plan, cwd=root, capture_output=True, check=False).returncode == 0
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-def test_links_lead_somewhere() -> None:
-    root = Path(__file__).parents[1]
-    pages = [root / "README.md", *root.glob("docs/*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+@cache
+def boards() -> dict[str, Board]:
+    found = leaderboard(read_results([ROOT / "results"]))
+    return {board.grid: board for board in found if board.edition == "opsd-r"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, head in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), f"{page.name}: {target}"
+        assert not head or head in anchors(there), f"{page.name}: {target}#{head}"
+
+
+def test_every_page_is_linked_once_in_the_map() -> None:
+    linked = re.findall(r"\]\(docs/(\w+\.md)\)", section(README, "All pages"))
+    assert sorted(linked) == [page.name for page in PAGES[1:]], "give each page a line there"
 
 
 def test_the_table_of_scores_is_that_of_the_package() -> None:
-    for score in SCORES.values():
-        proper, in_paper = ("yes" if claim else "–" for claim in (score.proper, score.in_paper))
-        row = f"| {score.title} | {score.question} | {score.unit} | {proper} | {in_paper} |"
-        assert row in README
+    lines = cells(section(README, "Which score answers which question"))[1:]
+    known = {
+        score.title: [score.question, score.title, score.unit, "yes" if score.proper else "–"]
+        for score in SCORES.values()
+    }
+    assert len(lines) == 7
+    for line in lines:
+        assert line == known[line[1]]
+    assert len(SCORES) == 14  # as the page says in words
+    assert "all fourteen" in WORDS
 
 
 def test_the_table_of_the_rows_is_what_its_command_writes() -> None:
@@ -80,28 +74,77 @@ def test_the_table_of_the_rows_is_what_its_command_writes() -> None:
     assert written(README) == README, "write it anew with `make results`"
 
 
+def test_the_table_of_the_data_is_that_of_the_measurements() -> None:
+    found = {line[0]: line for line in cells(section(README, "The data"))}
+    measured = {line[0]: line for line in cells(docs("data_sets.md"))}
+    for name in PAPER_GRIDS:
+        entry, (_, time, _, size, *rest) = CATALOG[name], measured[name]
+        n_buses = load_grid(name).n_buses
+        sizes = [f"{n_buses:,}", f"{4 * n_buses:,}", time, size, *rest[4:6]]
+        assert found[entry.title] == [entry.title, *sizes, entry.licence]
+    lines = [measured[name] for name in PAPER_GRIDS]
+    made, verified = (round(sum(float(line[k]) for line in lines) / 60) for k in (1, 11))
+    assert f"All six grids take {made} minutes on two cores, and {verified} more" in WORDS
+    assert f"lists these and {len(CATALOG) - len(PAPER_GRIDS)} more" in WORDS
+
+
+def test_who_made_the_data_is_named() -> None:
+    for name in PAPER_GRIDS:
+        (source,) = re.findall(r"(?:doi|arXiv):\S+", CATALOG[name].citation)
+        assert source in README
+    assert f"doi:{DOI}" in README
+
+
+def test_the_times_are_those_of_the_pages() -> None:
+    """Those of PowerForge on the GPU are held by test_benchmarks_powerforge.py."""
+    speed = docs("speed.md")
+    ratios = [int(ratio) for ratio in re.findall(r"\| (\d+)x \| \d\.\d% \|", speed)]
+    assert len(ratios) == len(PAPER_GRIDS)
+    assert f"{min(ratios)} to {max(ratios)} times as fast as a loop over pandapower" in WORDS
+    (scored,) = re.findall(r"^\| 16, equal weights \| (.*? s) \|", speed, re.MULTILINE)
+    assert f"16 scenarios | 2 cores | {scored} |" in WORDS
+
+
 def test_what_is_said_of_powerforge_s_fan_is_so() -> None:
-    """Here and on its own page: how narrow it is, and what it gains without its penalties."""
-    root = Path(__file__).parents[1]
-    boards = [b for b in leaderboard(read_results([root / "results"])) if b.edition == "opsd-r"]
-    by_grid = {b.grid: {entry.name: entry.mean for entry in b.entries} for b in boards}
-    covered = [100 * found["powerforge"]["coverage_80"] for found in by_grid.values()]
-    seed_42 = root / "results" / "powerphase-day-ahead" / "opsd-r" / "pegase1354"
+    """Here, on its own page and on that of the results: how narrow, and what it costs."""
+    means = {g: {entry.name: entry.mean for entry in b.entries} for g, b in boards().items()}
+    covered = [100 * found["powerforge"]["coverage_80"] for found in means.values()]
+    seed_42 = ROOT / "results" / "powerphase-day-ahead" / "opsd-r" / "pegase1354"
     full = read_result(seed_42 / "powerforge-42.json").scores
     free = read_result(seed_42 / "powerforge+no-quantile-regularisation-42.json").scores
     fall = f"{100 * (1 - free['crps'] / full['crps']):.1f} %"
-    page = " ".join((root / "docs" / "powerforge.md").read_text(encoding="utf-8").split())
+    page = " ".join(docs("powerforge.md").split())
     assert f"hold {min(covered):.0f} to {max(covered):.0f} % of what happens" in page
     assert f"it is {100 * free['coverage_80']:.0f} %, and CRPS is {fall} lower" in page
-    words = " ".join(README.split())
-    assert f"CRPS falls by {fall}" in words
-    crps = [by_grid["polish3120"][model]["crps"] for model in ("powerforge", "climatology")]
-    assert f"on Polish 3120 by {100 * (crps[0] / crps[1] - 1):.1f} % only" in words
+    assert f"CRPS falls by {fall}" in WORDS
+    crps = [means["polish3120"][model]["crps"] for model in ("powerforge", "climatology")]
+    words = f"on Polish 3120 by {100 * (crps[0] / crps[1] - 1):.1f} %, less than the seeds differ"
+    assert words in " ".join(docs("results.md").split())
+
+
+def test_powerforge_s_crps_is_as_near_to_the_paper_s_as_is_said() -> None:
+    assert "two standard deviations of the paper's or below them on all six grids" in WORDS
+    table = docs("results.md").split("### powerforge beside the paper")[1].split("\n###")[0]
+    verdicts = [line[-1] for line in cells(table) if line[1] == "CRPS"]
+    assert len(verdicts) == len(PAPER_GRIDS)
+    assert not [verdict for verdict in verdicts if "worse" in verdict]
 
 
 def test_powerforge_has_the_seeds_that_are_said() -> None:
-    root = Path(__file__).parents[1]
-    boards = [b for b in leaderboard(read_results([root / "results"])) if b.edition == "opsd-r"]
-    rows = [e for b in boards for e in (*b.entries, *b.paper) if e.name == "powerforge"]
+    found = [e for b in boards().values() for e in (*b.entries, *b.paper)]
+    rows = [entry for entry in found if entry.name == "powerforge"]
     assert [len(entry.seeds) for entry in rows] == 12 * [3]
-    assert "PowerForge is the mean of three seeds, ours as the paper's." in " ".join(README.split())
+    assert "PowerForge is the mean of three seeds, ours as the paper's." in WORDS
+
+
+def test_the_citation_is_of_this_version_and_of_the_paper() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {powerphase.__version__}\n" in citation
+    (title,) = re.findall(r"title   = \{(.*?)\}", README, re.DOTALL)
+    assert " ".join(title.split()) in " ".join(citation.split())
+    (number,) = re.findall(r"arXiv preprint (arXiv:[\d.]+)", README)
+    assert f"value: {number}\n" in citation
+    families = re.findall(r"family-names: (\w+)", citation)
+    (authors,) = re.findall(r"author  = \{(.*)\}", README)
+    assert [author.split(", ")[0] for author in authors.split(" and ")] == families
+    assert f"of {families[0]}, {families[1]} and {families[2]}" in WORDS

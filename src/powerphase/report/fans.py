@@ -35,6 +35,8 @@ HAPPENED: Mapping[str, Any] = {"linewidth": 1.0, "dashes": (2, 0.8), "color": TR
 
 Fan = tuple[Float[np.ndarray, "M H"], Float[np.ndarray, " M"], Float[np.ndarray, " H"]]
 """Scenarios of a voltage [p.u.], their weights, and what happened."""
+AnyFan = tuple[Float[np.ndarray, "_ H"], Float[np.ndarray, " _"], Float[np.ndarray, " H"]]
+"""The same where several models meet, each with a number of scenarios of its own."""
 
 
 def voltages(exhibits: Mapping[str, Exhibit | None], bus: int | None) -> tuple[Figure, int]:
@@ -94,7 +96,7 @@ def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:
     axes.plot(hour, truth, **HAPPENED)
 
 
-def _limits(fans: Sequence[Fan]) -> tuple[float, float]:
+def _limits(fans: Sequence[AnyFan]) -> tuple[float, float]:
     """Room for what happened and for nearly all that was forecast."""
     forecast = np.quantile(np.concatenate([values.ravel() for values, _, _ in fans]), INSIDE)
     truth = np.concatenate([truth for _, _, truth in fans])

@@ -1,0 +1,43 @@
+"""The page of the data makes a grid and signals of one's own, as written."""
+
+from pathlib import Path
+
+import pytest
+
+from powerphase.dataset.store import open_store
+from powerphase.grid.catalog import load_grid
+from powerphase.synthesis.signals import COLUMNS, TIME_COLUMN
+from tests.pages import blocks, commands, section, shown
+
+PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+GRID, SIGNALS = (section(PAGE, f"{what} of your own") for what in ("A grid", "Signals"))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the reader is."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_grid_of_one_s_own_goes_from_its_file_to_scores(place: Path) -> None:
+    Path("my_grid.m").write_text(*blocks(GRID, "matlab"))
+    made, verified, scored = (shown(command) for command in commands(GRID))
+    assert "my_grid: 4 buses, 16 channels" in made
+    assert "its author's terms apply" in made
+    assert "valid" in verified
+    assert "factorforge, seed 42 on my_grid synthetic" in scored
+    # What the page says of the loads: about the file's in the mean.
+    grid, store = load_grid(Path("my_grid.m")), open_store("data/my_grid")
+    consumed = store.read_states(slice(None), slice(4, 5)).mean()
+    assert consumed == pytest.approx(grid.bus[1, 2], rel=0.2)
+
+
+def test_signals_of_one_s_own_go_from_formulas_to_scores(place: Path) -> None:
+    (code,) = blocks(SIGNALS, "python")
+    exec(compile(code, "data.md", "exec"), {})
+    header = Path("my_signals.csv").read_text().splitlines()[0]
+    assert header.split(",") == [TIME_COLUMN, *COLUMNS.values()]
+    made, scored = (shown(command) for command in commands(SIGNALS))
+    assert "mine (0 values filled)" in made
+    assert "climatology on ieee57 mine" in scored
