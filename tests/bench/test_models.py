@@ -15,7 +15,7 @@ from powerphase.dataset.store import Store
 from powerphase.errors import CheckpointError, ForecastError, TrainingError, UnknownName
 from powerphase.models.ets.config import ETSConfig
 from powerphase.models.factorforge.model import FactorForge
-from powerphase.models.naive import LastWeek
+from powerphase.models.naive import Climatology, LastWeek
 from powerphase.models.powerforge.model import PowerForge
 from powerphase.scenarios import Training
 from powerphase.task.windows import Task
@@ -178,8 +178,8 @@ def test_a_lesson_is_of_a_network_or_fitted_in_one_go(tmp_path: Path) -> None:
 
 
 def test_a_forecast_is_found_in_its_folder_or_made(task: Task, tmp_path: Path) -> None:
-    written = forecast(LastWeek(), task, out=tmp_path / "f", device="cpu")
-    for given in (str(tmp_path / "f"), "last-week"):
+    written = forecast(Climatology(), task, out=tmp_path / "f", device="cpu")
+    for given in (str(tmp_path / "f"), "climatology"):
         found = forecast_for(given, task, 7, "cpu")
         assert (found.facts, found.description) == (written.facts, written.description)
     with pytest.raises(ForecastError, match="nowhere: no forecast here"):
