@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from powerphase.bench.forecasting import forecast
-from powerphase.bench.models import load_run, model_for, trainable
+from powerphase.bench.models import forecast_for, lesson_for, load_run, model_for, trainable
 from powerphase.bench.oracle import Oracle
 from powerphase.dataset.generation import generate
 from powerphase.dataset.store import Store
-from powerphase.errors import CheckpointError, TrainingError, UnknownName
+from powerphase.errors import CheckpointError, ForecastError, TrainingError, UnknownName
 from powerphase.models.ets.config import ETSConfig
 from powerphase.models.factorforge.model import FactorForge
-from powerphase.models.naive import LastWeek
+from powerphase.models.naive import Climatology, LastWeek
 from powerphase.models.powerforge.model import PowerForge
 from powerphase.scenarios import Training
 from powerphase.task.windows import Task
@@ -161,3 +161,26 @@ def test_only_models_that_can_be_kept_are_trained() -> None:
         trainable("last-week")
     with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):
         trainable("powerfrog")
+
+
+def test_a_lesson_is_of_a_network_or_fitted_in_one_go(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("hidden = 8\n")
+    network = lesson_for("powerforge+short", tmp_path / "c.toml", batch_size=3, backend="torch")
+    assert network.is_network
+    assert network.options == {"channel_block": None, "backend": "torch"}
+    config = network.asked.config
+    assert (config.hidden, config.training.epochs, config.training.batch_size) == (8, 20, 3)
+    in_one_go = lesson_for("ets+stale", device="cuda")
+    assert not in_one_go.is_network
+    assert in_one_go.asked.config.origin == "training-end"
+    with pytest.raises(TrainingError, match="--device: factorforge has nothing of the kind"):
+        lesson_for("factorforge", device="cuda")
+
+
+def test_a_forecast_is_found_in_its_folder_or_made(task: Task, tmp_path: Path) -> None:
+    written = forecast(Climatology(), task, out=tmp_path / "f", device="cpu")
+    for given in (str(tmp_path / "f"), "climatology"):
+        found = forecast_for(given, task, 7, "cpu")
+        assert (found.facts, found.description) == (written.facts, written.description)
+    with pytest.raises(ForecastError, match="nowhere: no forecast here"):
+        forecast_for(str(tmp_path / "nowhere"), task, 7)

@@ -16,7 +16,7 @@ from powerphase.errors import ResultError
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
-from powerphase.report.entries import COSTS, Entry, paper_entries
+from powerphase.report.entries import COSTS, Entry, paper_entries, representative
 from powerphase.report.leaderboard import (
     COLUMNS,
     HEADER,
@@ -224,6 +224,8 @@ def test_a_model_without_a_row_of_its_own_stands_with_its_best_budget_whatever_i
     variants: list[str], stands: str
 ) -> None:
     for order in (variants, variants[::-1]):
+        names = [f"timegrad+{one}" for one in order]
+        assert representative("timegrad", names) == f"timegrad+{stands}"
         cut = [row(model="timegrad", variant=one, draw=k) for k, one in enumerate(order)]
         rest = row(model="ets", draw=9)
         found = leaderboard([*cut, rest])[0]

@@ -58,7 +58,6 @@ def train(
     from powerphase.bench.models import lesson_for, teach
     from powerphase.models.run import RunFolder
 
-    task = task_of(data, "1")  # a training is the same for any test windows
     lesson = lesson_for(
         model,
         config,
@@ -68,6 +67,7 @@ def train(
         channel_block=channel_block,
         backend=backend,
     )
+    task = task_of(data, "1")  # a training is the same for any test windows
     run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
     if lesson.is_network:
         with training_progress(model) as report:
