@@ -145,6 +145,20 @@ def test_safety_fidelity_shows_means_over_seeds_and_the_paper_s_numbers(tree: Pa
     assert "powerforge" not in drawn.notes[0]
 
 
+def test_safety_fidelity_shows_a_small_budget_as_its_model_and_says_so(tmp_path: Path) -> None:
+    short = row(draw=1, model="timemcl", variant="short", grid="polish2383", edition="opsd-r")
+    for one in (row(draw=0, model="powerforge", grid="polish2383", edition="opsd-r"), short):
+        write_result(one, sidecar(0), tmp_path)
+    drawn = figure_of("safety-fidelity", options(tmp_path))
+    points = {
+        tuple(np.asarray(line.get_xydata())[0])
+        for line in panels(drawn.figure)[0].lines
+        if line.get_color() == LOOKS["timemcl"].colour
+    }
+    assert points == {(short.scores["crps"], short.scores["safety_mbrier"])}
+    assert any("timemcl is shown with a smaller budget (timemcl+short)" in n for n in drawn.notes)
+
+
 def test_a_score_that_the_paper_lacks_leaves_one_panel_and_a_note(tree: Path) -> None:
     drawn = figure_of("safety-fidelity", options(tree, score="brier", models=MODELS))
     assert len(panels(drawn.figure)) == 1

@@ -1,6 +1,6 @@
 """The rows that a figure shows: those of one grid, one for each model, with their arrays."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -101,11 +101,7 @@ def select(
         for name in chosen
         if name in rows and rows[name].row.seed != seed and name not in KINDS
     ]
-    notes += [
-        f"{name} is shown with a smaller budget ({rows[name].row.name}), as it has no other row"
-        for name in chosen
-        if name in rows and rows[name].row.name != name
-    ]
+    notes += with_less({name: rows[name].row.name for name in chosen if name in rows})
     return Selection({name: rows.get(name) for name in chosen}, tuple(notes))
 
 
@@ -114,6 +110,15 @@ def known_model(name: str, rows: Iterable[str]) -> str:
     if name not in LOOKS and name not in rows:
         raise UnknownName.among("model", name, {*LOOKS, *rows})
     return name
+
+
+def with_less(stands: Mapping[str, str]) -> list[str]:
+    """Sentences about models that stand there with less than they ask for."""
+    return [
+        f"{model} is shown with a smaller budget ({row}), as it has no other row"
+        for model, row in stands.items()
+        if row != model
+    ]
 
 
 def without_rows(names: Sequence[str], grid: str) -> list[str]:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from powerphase.errors import FigureError, UnknownName
 from powerphase.files import disk_errors, replace_file
 from powerphase.records.scores import SCORES
+from powerphase.report.entries import representative
 from powerphase.report.exhibits import (
     Exhibit,
     Selection,
     exhibits_on,
     known_model,
     select,
+    with_less,
     without_rows,
 )
 from powerphase.report.figure_style import STYLE
@@ -173,14 +175,17 @@ def _safety_fidelity(options: Options) -> Drawn:
     names = [one.name for one in (*board.entries, *board.paper)]
     wanted = options.models or [name for name in names if "+" not in name]
     wanted = [known_model(name, names) for name in wanted]
-    ours = [one for one in board.entries if one.name in wanted]
+    own = {one.name: one for one in board.entries}
+    stands = {name: representative(name, own) or name for name in wanted}
+    ours = [replace(own[row], name=name) for name, row in stands.items() if row in own]
     paper = [
         one
         for one in board.paper
         if one.name in wanted and None not in (one.mean["crps"], one.mean[score])
     ]
-    missing = [name for name in dict.fromkeys(wanted) if name not in {one.name for one in ours}]
+    missing = [name for name, row in stands.items() if row not in own]
     notes = without_rows(missing, grid)
+    notes += with_less({name: row for name, row in stands.items() if row in own})
     if not paper:
         notes.append(f"the paper prints no {SCORES[score].title} of these models on {grid}")
     if not ours:
