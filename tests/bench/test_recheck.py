@@ -182,11 +182,14 @@ def test_the_command_fails_if_a_row_is_wrong_and_says_which(
     assert "more" in shown.stdout
 
 
-def test_options_that_do_not_go_together_are_refused(place: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(
+    rows: tuple[Result, Result], place: Path, tmp_path: Path
+) -> None:
+    write_result(rows[0], {}, tmp_path)
     for options in (
         ("--recompute",),
         ("--recompute", "--forecasts", place),
         ("--forecasts", place),
         ("--recompute", "--statistics", "--forecasts", place, "--data", place),
     ):
-        assert here("leaderboard", "results", *options).exit_code == 2, options
+        assert here("leaderboard", tmp_path, *options).exit_code == 2, options
