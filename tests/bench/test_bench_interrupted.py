@@ -75,7 +75,14 @@ def test_ctrl_c_stops_all_that_was_started(data: Path, tmp_path: Path) -> None:
     given = ["bench", "--grids", "ieee14", "--models", toys("Hangs"), "--device", "cpu", *where]
     command = [sys.executable, "-c", DRIVER, *map(str, given)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        command,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that run in the background hand down to the driver that it ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as driver:
         assert driver.stderr is not None
         assert driver.stderr.readline() == "begun: hangs-0 on ieee14\n"
         (child,) = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()

@@ -197,11 +197,14 @@ def test_where_nothing_was_checked_the_command_says_so_and_confirms_nothing(
     assert (some.exit_code, some.stderr.count("NOTHING")) == (0, 0)
 
 
-def test_options_that_do_not_go_together_are_refused(place: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(
+    rows: tuple[Result, Result], place: Path, tmp_path: Path
+) -> None:
+    write_result(rows[0], {}, tmp_path)
     for options in (
         ("--recompute",),
         ("--recompute", "--forecasts", place),
         ("--forecasts", place),
         ("--recompute", "--statistics", "--forecasts", place, "--data", place),
     ):
-        assert here("leaderboard", "results", *options).exit_code == 2, options
+        assert here("leaderboard", tmp_path, *options).exit_code == 2, options

@@ -32,8 +32,11 @@ def store(tmp_path: Path, undisturbed: Path) -> Path:
     return Path(shutil.copytree(undisturbed, tmp_path / "store"))
 
 
-@pytest.mark.parametrize("at", [0.0, 0.3, 0.999])
-@pytest.mark.parametrize("harm", [flip, truncate, remove])
+PLACES = (0.0, 0.3, 0.999)
+HARMS = [(remove, 0.0), *((harm, at) for harm in (flip, truncate) for at in PLACES)]
+
+
+@pytest.mark.parametrize(("harm", "at"), HARMS)
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -87,13 +90,20 @@ def test_lost_metadata_of_the_states_is_restored_and_costs_no_block(
     assert [path.stat().st_mtime_ns for path in shards] == before
 
 
+@pytest.fixture(scope="module")
+def stressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set whose states are carried forward here and there; read it, never change it."""
+    out = tmp_path_factory.mktemp("stressed") / "store"
+    generate(GRID, out, signals=stressed_signals(), seed=0)
+    return out
+
+
 @pytest.mark.parametrize("crash", range(12))
 def test_a_crash_before_any_record_is_made_good_even_while_states_are_carried_forward(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: int
+    tmp_path: Path, stressed: Path, monkeypatch: pytest.MonkeyPatch, crash: int
 ) -> None:
     """The worst moment is after the arrays of a block and before the manifest: all of these."""
-    signals, expected = stressed_signals(), tmp_path / "expected"
-    generate(GRID, expected, signals=signals, seed=0)
+    signals, out = stressed_signals(), tmp_path / "s"
     records, record = 0, StoreWriter._record
 
     def dies(self: StoreWriter, blocks: object) -> None:
@@ -105,10 +115,10 @@ def test_a_crash_before_any_record_is_made_good_even_while_states_are_carried_fo
 
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
         patch.setattr(StoreWriter, "_record", dies)
-        generate(GRID, tmp_path / "s", signals=signals, seed=0)
+        generate(GRID, out, signals=signals, seed=0)
         assert records <= crash  # there are fewer records than this crash waits for
-    generate(GRID, tmp_path / "s", signals=signals, seed=0)
-    assert files_of(tmp_path / "s") == files_of(expected)
+    generate(GRID, out, signals=signals, seed=0)
+    assert files_of(out) == files_of(stressed)
 
 
 def test_a_damaged_block_with_carried_steps_is_made_again_as_it_was(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_threads_and_work_sizes_leave_no_trace(
 # A server that has everything imported forks each generator, so that a kill after a random time
 # hits the work and not the imports.
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["powerphase.dataset.generation"])
+FORKED.set_forkserver_preload([__name__])
 
 
 def _generate(out: Path, threads: int, work_steps: int) -> None:
@@ -58,26 +58,43 @@ def _start(out: Path, threads: int, work_steps: int) -> BaseProcess:
     return child
 
 
+def _n_recorded(out: Path) -> int:
+    """Blocks that are in the manifest; -1 where there is none yet."""
+    manifest = read_manifest(out)
+    return -1 if manifest is None else len(manifest.blocks)
+
+
+def _wait(out: Path, child: BaseProcess, n_blocks: int) -> None:
+    """Until so many blocks are recorded, or the generator has ended."""
+    while _n_recorded(out) < n_blocks and child.exitcode is None:
+        time.sleep(0.002)
+
+
 @pytest.fixture(scope="module")
-def child_seconds(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """How long an undisturbed generator takes in a warm child process."""
+def work_seconds(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """From the first manifest of an undisturbed generator to its end, in a warm child process."""
     for attempt in range(2):
+        out = tmp_path_factory.mktemp("timing") / str(attempt)
+        child = _start(out, 2, 96)
+        _wait(out, child, 0)
         began = time.perf_counter()
-        child = _start(tmp_path_factory.mktemp("timing") / str(attempt), 2, 96)
         child.join()
         assert child.exitcode == 0
     return time.perf_counter() - began
 
 
 def test_a_killed_generator_finishes_with_the_bytes_of_an_undisturbed_one(
-    tmp_path: Path, undisturbed: Path, child_seconds: float
+    tmp_path: Path, undisturbed: Path, work_seconds: float
 ) -> None:
-    moments = np.random.default_rng(20).uniform(0.1, 0.95, 20) * child_seconds
+    """At any time of its work, and as soon as one or two of its three blocks are recorded."""
+    moments = np.random.default_rng(20).uniform(0, 0.9, 16) * work_seconds
     hits = interrupted = 0
     for number, moment in enumerate(moments):
         out, threads, work_steps = tmp_path / f"{number}", 1 + number % 2, (96, 37, 480)[number % 3]
         child = _start(out, threads, work_steps)
-        child.join(moment)
+        n_blocks = (0, 0, 1, 2)[number // 2 % 4]
+        _wait(out, child, n_blocks)
+        child.join(0 if n_blocks else moment)
         child.kill()
         child.join()
         hits += child.exitcode == -signal.SIGKILL

@@ -268,7 +268,7 @@ def test_one_that_says_so_is_judged_by_its_loss() -> None:
         criterion = "loss"
 
     net, train, shelf = ByLoss(), wavy_training(), Shelf()
-    trainer = Trainer(net, train, CONFIG, 42, CPU, shelf)
+    trainer = Trainer(net, train, replace(CONFIG, epochs=5, batches_per_epoch=5), 42, CPU, shelf)
     net.eval()
     context, target = train.validation.context(0), train.validation.target(0)
     assert torch.equal(trainer._judged(context, target), net(context, target).loss)

@@ -137,10 +137,8 @@ def test_channels_that_do_not_move_stay_finite_by_kernels() -> None:
     flow = RealNVP(CONDITION, 6, 3, 6).to(DEVICE).train()
     known, values = torch.randn(3, 4, CONDITION).to(DEVICE), torch.randn(3, 4, 6).to(DEVICE)
     values[..., 0], values[..., 1], values[..., 2] = 0.0, 1.0, 3e9
-    for _ in range(5):
-        flow.zero_grad()
-        loss = flow.negative_log_likelihood(known, Given((values,)), 2, fast=True)
-        loss.backward()
+    loss = flow.negative_log_likelihood(known, Given((values,)), 2, fast=True)
+    loss.backward()
     assert loss.isfinite()
     assert all(one.grad.isfinite().all() for one in flow.parameters())
 

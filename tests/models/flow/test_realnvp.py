@@ -149,7 +149,7 @@ def test_channels_that_do_not_move_stay_finite(train: bool) -> None:
     known = torch.randn(3, 4, CONDITION)
     values = torch.randn(3, 4, 6)
     values[..., 0], values[..., 1], values[..., 2] = 0.0, 1.0, 3e9
-    for _ in range(60):
+    for _ in range(60 if train else 1):
         loss = judged(flow, known, values)
         flow.zero_grad()
         loss.backward()

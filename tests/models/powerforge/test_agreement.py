@@ -220,7 +220,7 @@ def test_a_constant_target_on_a_scenario_has_the_oracles_loss_and_gradient(value
 
 # A training.
 
-STEPS, LAST = 300, 100
+STEPS, LAST = 150, 50
 FEW = replace(TINY, kernels=(5,), scenarios=5, calibration_batches=5)
 """An odd number of scenarios: of an even one, rounding alone decides which is the median at the
 start."""
