@@ -1,5 +1,6 @@
 """What many tests stand on: signals that are formulas, and grids that are read once."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,11 @@ torch.set_num_threads(1)
 # A busy machine is no failure: nothing here is a timed test.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+# A display keeps the size that it finds when it is made, and pytest's workers inherit one from
+# readline, which is none of the tests'.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
 
 SETPOINT_PU = 1.02
 
