@@ -339,6 +339,8 @@ def test_a_smaller_budget_stands_for_a_model_without_another_row(
         write_result(row(draw=5, model=model, **place), sidecar(5), root)
     drawn = figure_of("bus-safety", options(root, models=["deepar", "powerforge"]))
     notes = [note for note in drawn.notes if "smaller budget" in note]
-    assert notes == ["deepar is shown with a smaller budget (deepar+short), as it has no other row"]
+    assert notes == [
+        "deepar is shown with a smaller budget (deepar+short), as it has no row of its own"
+    ]
     highest = [lines(axes)[0][:, 1].max() for axes in panels(drawn.figure)[1:]]
     assert highest == [sidecar(5)["by_bus/safety_mbrier"].max()]
