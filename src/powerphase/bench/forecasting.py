@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
+from powerphase.cost import UNKNOWN, Stopwatch, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import ForecastError
 from powerphase.models.base import Description, Forecaster, describe
 from powerphase.models.device import choose_device
@@ -116,7 +116,7 @@ def load_forecast(path: str | Path) -> Forecast:
 
 UNKNOWN_COST: dict[str, Any] = {
     **dict.fromkeys(("train_s", "predict_s", "steps", "peak_memory_gib")),
-    "hardware": "unknown",
+    "hardware": UNKNOWN,
 }
 """What a file that was made elsewhere need not tell."""
 
