@@ -208,10 +208,7 @@ def _channels(block: object, context: Context) -> slice:
             kind = type(block).__name__
             raise ForecastError(f"a block must be (slice of channels, Scenarios), found {kind}")
     if channels.step != 1:
-        raise ForecastError(
-            f"channels {channels.start} to {channels.stop} in steps of {channels.step} make no "
-            "block; give consecutive ones"
-        )
+        raise ForecastError(f"the channels {given} make no block; give consecutive ones")
     n_windows, n_scenarios, horizon, n_channels = scenarios.values.shape
     wanted = (len(context.past), context.horizon, channels.stop - channels.start)
     if (n_windows, horizon, n_channels) != wanted:
