@@ -12,6 +12,9 @@ from time import perf_counter
 
 import torch
 
+UNKNOWN = "unknown"
+"""The hardware of what nobody saw being made."""
+
 
 class Stopwatch:
     """Seconds spent in `with watch.running():` blocks, in all."""
@@ -73,9 +76,12 @@ def hardware(device: torch.device) -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def is_gpu(told: str) -> bool:
-    """Whether what `hardware` told of a training is a GPU: only a processor has cores there."""
-    return not told.partition(";")[0].endswith(" cores")
+def is_gpu(told: str) -> bool | None:
+    """Whether what `hardware` told of a training is a GPU; None where it is not known.
+
+    Only a processor has cores there.
+    """
+    return None if told == UNKNOWN else not told.partition(";")[0].endswith(" cores")
 
 
 def commit() -> str | None:

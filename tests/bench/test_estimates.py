@@ -44,6 +44,20 @@ def test_else_in_proportion_to_the_channels_of_other_grids(data: Path, tmp_path:
     assert (found.seconds, found.memory_gib) == pytest.approx((56.0, 1.4))
 
 
+def test_memory_is_that_of_rows_made_on_the_same_kind_of_device(data: Path, tmp_path: Path) -> None:
+    plan = plan_of(data, tmp_path)
+    processor = {"hardware": "Some Processor, 2 cores"}
+    plan.rows.append(row(grid="ieee14", seed=1, cost=costs(10.0, 2.0) | processor))
+    plan.rows.append(row(grid="ieee14", seed=2, cost=costs(10.0, 8.0) | {"hardware": "unknown"}))
+    on = {on_gpu: estimate(plan, plan.cells[0], on_gpu=on_gpu) for on_gpu in (True, False, None)}
+    assert {kind: found.memory_gib for kind, found in on.items()} == {True: None, False: 2, None: 5}
+    plan.rows.append(row(grid="ieee30", cost=costs(99.0, 3.0) | {"hardware": "NVIDIA H200"}))
+    # Those of other grids tell it where the grid's own are all of the other kind.
+    assert estimate(plan, plan.cells[0], on_gpu=True).memory_gib == pytest.approx(1.4)
+    assert estimate(plan, plan.cells[0], on_gpu=True).seconds == on[True].seconds
+    assert estimate(plan, plan.cells[0], on_gpu=False) == on[False]
+
+
 def test_rows_of_another_task_tell_nothing(data: Path, tmp_path: Path) -> None:
     plan = plan_of(data, tmp_path, windows=3)
     plan.rows.append(row(grid="ieee14", cost=costs(10.0, 2.0)))

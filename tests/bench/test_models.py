@@ -161,6 +161,8 @@ def test_only_models_that_can_be_kept_are_trained() -> None:
         trainable("last-week")
     with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):
         trainable("powerfrog")
+    with pytest.raises(TrainingError, match="mynetwork:Linear is trained where it is scored, by"):
+        trainable("mynetwork:Linear")
 
 
 def test_a_lesson_is_of_a_network_or_fitted_in_one_go(tmp_path: Path) -> None:

@@ -159,6 +159,19 @@ def test_safety_fidelity_shows_a_small_budget_as_its_model_and_says_so(tmp_path:
     assert any("timemcl is shown with a smaller budget (timemcl+short)" in n for n in drawn.notes)
 
 
+@pytest.mark.parametrize("models", [None, ["mine"]])
+def test_safety_fidelity_shows_a_small_budget_of_a_model_that_the_paper_lacks(
+    tmp_path: Path, models: list[str] | None
+) -> None:
+    place = {"grid": "polish2383", "edition": "opsd-r"}
+    for draw, variant in enumerate((None, "short", "no-anchor")):
+        model = "mine" if variant == "short" else "powerforge"
+        write_result(row(draw=draw, model=model, variant=variant, **place), sidecar(0), tmp_path)
+    notes = figure_of("safety-fidelity", options(tmp_path, models=models)).notes
+    assert any("mine is shown with a smaller budget (mine+short)" in note for note in notes)
+    assert not any("no row on polish2383 is there for mine" in note for note in notes)
+
+
 def test_a_score_that_the_paper_lacks_leaves_one_panel_and_a_note(tree: Path) -> None:
     drawn = figure_of("safety-fidelity", options(tree, score="brier", models=MODELS))
     assert len(panels(drawn.figure)) == 1
@@ -295,13 +308,18 @@ def test_models_look_different_even_in_grey() -> None:
 
 
 def test_the_command_writes_the_files_and_says_what_is_missing(tree: Path, tmp_path: Path) -> None:
-    given = ["--results", tree, "--out", tmp_path, "--format", "svg", "--models", "ets,powerforge"]
+    models = "ets, powerforge"  # as people write lists
+    given = ["--results", tree, "--out", tmp_path, "--format", "svg", "--models", models]
     done = CliRunner().invoke(
         cli.app, ["figure", "reliability", *map(str, given)], env={"COLUMNS": "200"}
     )
     assert done.exit_code == 0, done.output
     assert "no row on polish2383 is there for ets" in done.output
     assert [file.name for file in tmp_path.iterdir()] == ["reliability-polish2383.svg"]
+    refused = CliRunner().invoke(
+        cli.app, ["figure", "reliability", *map(str, given), "--format", ""]
+    )
+    assert isinstance(refused.exception, UnknownName)
 
 
 def test_the_help_lists_every_figure() -> None:
@@ -339,6 +357,8 @@ def test_a_smaller_budget_stands_for_a_model_without_another_row(
         write_result(row(draw=5, model=model, **place), sidecar(5), root)
     drawn = figure_of("bus-safety", options(root, models=["deepar", "powerforge"]))
     notes = [note for note in drawn.notes if "smaller budget" in note]
-    assert notes == ["deepar is shown with a smaller budget (deepar+short), as it has no other row"]
+    assert notes == [
+        "deepar is shown with a smaller budget (deepar+short), as it has no row of its own"
+    ]
     highest = [lines(axes)[0][:, 1].max() for axes in panels(drawn.figure)[1:]]
     assert highest == [sidecar(5)["by_bus/safety_mbrier"].max()]

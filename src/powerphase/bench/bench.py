@@ -71,7 +71,7 @@ class Engine(Protocol):
         """Begin a job, as one of the workers."""
 
     def memory(self, worker: int) -> Memory | None:
-        """Where the worker takes its memory from; None where nobody else does, or others see."""
+        """Where the worker takes its memory from; None where it need not be counted."""
 
 
 class Work(NamedTuple):

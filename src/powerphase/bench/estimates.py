@@ -36,14 +36,23 @@ def estimate(
     names = {name_of(one) for one in possible(cell, seconds is not None)}
     alike = [row for row in plan.rows if row.name in names and row.task == plan.task]
     here = [row for row in alike if row.grid == cell.grid]
-    if here:
-        return _mean(here, [1.0] * len(here), seconds, on_gpu)
+    found = _mean(here, [1.0] * len(here), seconds, on_gpu) if here else Estimate()
+    if found.memory_gib is not None:
+        return found
+    scaled = _scaled(alike, cell.data.n_channels, seconds, on_gpu)
+    # Rows of the grid that were made on the other kind of device still tell how long it takes.
+    return replace(found, memory_gib=scaled.memory_gib) if here else scaled
+
+
+def _scaled(
+    alike: Sequence[Result], n_channels: int, limit: float | None, on_gpu: bool | None
+) -> Estimate:
     sizes = {row.grid: channels_of(row.grid) for row in alike}
-    known = [(row, cell.data.n_channels / size) for row in alike if (size := sizes[row.grid])]
+    known = [(row, n_channels / size) for row in alike if (size := sizes[row.grid])]
     if not known:
         return Estimate()
     rows, ratios = zip(*known, strict=True)
-    return replace(_mean(rows, ratios, seconds, on_gpu), is_scaled=True)
+    return replace(_mean(rows, ratios, limit, on_gpu), is_scaled=True)
 
 
 def _mean(

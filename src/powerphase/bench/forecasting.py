@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
+from powerphase.cost import UNKNOWN, Stopwatch, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import ForecastError
 from powerphase.models.base import Description, Forecaster, describe
 from powerphase.models.device import choose_device
@@ -116,7 +116,7 @@ def load_forecast(path: str | Path) -> Forecast:
 
 UNKNOWN_COST: dict[str, Any] = {
     **dict.fromkeys(("train_s", "predict_s", "steps", "peak_memory_gib")),
-    "hardware": "unknown",
+    "hardware": UNKNOWN,
 }
 """What a file that was made elsewhere need not tell."""
 
@@ -208,10 +208,7 @@ def _channels(block: object, context: Context) -> slice:
             kind = type(block).__name__
             raise ForecastError(f"a block must be (slice of channels, Scenarios), found {kind}")
     if channels.step != 1:
-        raise ForecastError(
-            f"channels {channels.start} to {channels.stop} in steps of {channels.step} make no "
-            "block; give consecutive ones"
-        )
+        raise ForecastError(f"the channels {given} make no block; give consecutive ones")
     n_windows, n_scenarios, horizon, n_channels = scenarios.values.shape
     wanted = (len(context.past), context.horizon, channels.stop - channels.start)
     if (n_windows, horizon, n_channels) != wanted:

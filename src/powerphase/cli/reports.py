@@ -7,7 +7,7 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from powerphase.cli.data import verified
-from powerphase.cli.options import Edition, Format, Results, places
+from powerphase.cli.options import Edition, Format, Results, listed, places
 from powerphase.display import console, problems, progress, show_checks, show_sheets
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def compare(
 def safety(
     results: Results = None,
     grid: Annotated[str | None, typer.Option(help="Look at one grid, bus by bus.")] = None,
-    edition: Annotated[str, typer.Option(help="The edition of the data.")] = "opsd-r",
+    edition: Edition = "opsd-r",
     format: Format = "table",
 ) -> None:
     """Do fidelity and safety order forecasters alike? And which buses are hard, and for whom?
@@ -162,16 +162,16 @@ def figure(
     """
     from powerphase.report.figures import Options, figure_of, write_figure
 
-    named = models.split(",") if models is not None else None
+    named = listed(models) if models else None
     drawn = figure_of(name, Options((results,), edition, grid, named, seed, bus, score, signals))
-    files = write_figure(drawn, out, format.split(","))
+    files = write_figure(drawn, out, listed(format) or [format])  # an empty one is refused
     for note in drawn.notes:
         console.print(note, soft_wrap=True)
     console.print(f"written to {', '.join(map(str, files))}", soft_wrap=True)
 
 
 def report(
-    results: Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")] = None,
+    results: Results = None,
     out: Annotated[Path, typer.Option(help="Where to.")] = Path("site"),
     data: Annotated[
         list[str] | None, typer.Option(help="A data set of the rows; any number.")
@@ -200,7 +200,7 @@ def report(
             out,
             data=stores,
             forecasts=forecasts or [],
-            variables=variables.split(","),
+            variables=listed(variables) or [variables],  # an empty one is refused
             certificates=certificates,
             on_progress=on_progress,
         )

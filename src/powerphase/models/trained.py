@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from powerphase.cost import (
+    UNKNOWN,
     commit,
     free_memory_gib,
     peak_memory_gib,
@@ -187,7 +188,7 @@ class Trained(Kept):
                 "steps": last["step"],
                 "train_s": last["seconds"],
                 "peak_memory_gib": None,
-                "hardware": "unknown",
+                "hardware": UNKNOWN,
             }
 
     def _fresh_network(self) -> nn.Module:
@@ -215,7 +216,7 @@ class Trained(Kept):
             "train_s": trainer.seconds,
             # Of a training made in several goes, nobody knows what one would have taken.
             "peak_memory_gib": None if trainer.continued else peak_memory_gib(device),
-            "hardware": ", then ".join(trainer.hardware) or "unknown",
+            "hardware": ", then ".join(trainer.hardware) or UNKNOWN,
             "torch": torch.__version__,
             "commit": commit(),
         }

@@ -148,7 +148,7 @@ def sheets(comparison: Comparison) -> list[Sheet]:
         header=HEADER,
         groups=tuple(tuple(line for line in lines if line[0][0] == grid) for grid in grids),
         above="Mean ± standard deviation over seeds, the paper's as printed and on its own data. "
-        "Where a model has no other row, that of its best smaller budget stands for it: "
+        "Where a model has no row of its own, that of its best smaller budget stands for it: "
         f"{'; '.join(f'+{word}, {says}' for word, says in BUDGET_WORDS.items())}.",
         below=(HOW_TO_READ,),
         names=2,

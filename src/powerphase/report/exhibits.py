@@ -115,7 +115,7 @@ def known_model(name: str, rows: Iterable[str]) -> str:
 def with_less(stands: Mapping[str, str]) -> list[str]:
     """Sentences about models that stand there with less than they ask for."""
     return [
-        f"{model} is shown with a smaller budget ({row}), as it has no other row"
+        f"{model} is shown with a smaller budget ({row}), as it has no row of its own"
         for model, row in stands.items()
         if row != model
     ]

@@ -27,7 +27,7 @@ from powerphase.report.exhibits import (
     without_rows,
 )
 from powerphase.report.figure_style import STYLE
-from powerphase.report.leaderboard import leaderboard
+from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.synthesis.sources import load_signals
 
 if TYPE_CHECKING:
@@ -172,16 +172,13 @@ def _safety_fidelity(options: Options) -> Drawn:
         raise UnknownName.among("score of voltages", score, suited)
     exhibits = exhibits_on(options.results, grid, options.edition)
     (board,) = leaderboard([one.row for one in exhibits])
-    names = [one.name for one in (*board.entries, *board.paper)]
-    wanted = options.models or [name for name in names if "+" not in name]
-    wanted = [known_model(name, names) for name in wanted]
     own = {one.name: one for one in board.entries}
-    stands = {name: representative(name, own) or name for name in wanted}
+    stands = _standing(board, options.models)
     ours = [replace(own[row], name=name) for name, row in stands.items() if row in own]
     paper = [
         one
         for one in board.paper
-        if one.name in wanted and None not in (one.mean["crps"], one.mean[score])
+        if one.name in stands and None not in (one.mean["crps"], one.mean[score])
     ]
     missing = [name for name, row in stands.items() if row not in own]
     notes = without_rows(missing, grid)
@@ -192,6 +189,15 @@ def _safety_fidelity(options: Options) -> Drawn:
         raise FigureError(f"{'; '.join(notes)}; choose --models that have rows")
     shown = replace(board, entries=tuple(ours), paper=tuple(paper))
     return Drawn(safety_fidelity(shown, score), f"safety-fidelity-{grid}", tuple(notes))
+
+
+def _standing(board: Board, models: Sequence[str] | None) -> dict[str, str]:
+    """The row that stands for each of the models; by default, of all that are here or printed."""
+    own, printed = ([one.name for one in entries] for entries in (board.entries, board.paper))
+    there = dict.fromkeys(name.partition("+")[0] for name in (*own, *printed))
+    shown = [name for name in there if name in printed or representative(name, own)]
+    wanted = [known_model(name, [*shown, *own]) for name in models or shown]
+    return {name: representative(name, own) or name for name in wanted}
 
 
 def _chosen(options: Options, first: Sequence[str], most: int) -> tuple[list[Exhibit], Selection]:

@@ -88,8 +88,8 @@ class Board:
         less = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]
         if less:
             notes.append(
-                f"{explained(entry.name for entry in less)}, and competes where the model "
-                f"has no other row: {', '.join(map(_budget, less))}."
+                f"{explained(entry.name for entry in less)}. Such a row competes where the model "
+                f"has none of its own: {', '.join(map(_budget, less))}."
             )
         if any(entry.is_variant and entry.rank is None for entry in self.entries):
             others = "Other variants" if less else "Variants"

@@ -220,6 +220,17 @@ def test_where_no_voltage_leaves_its_band_the_chart_is_of_something_else(page: P
     assert "is a false alarm" in page.one("#scatter-note").text
 
 
+def test_only_a_score_that_orders_forecasts_is_said_to_be_better_on_one_side(page: Page) -> None:
+    for x, y, said in (
+        ("crps", "brier", "seeds. Down and left is better."),
+        ("coverage_80", "brier", "seeds. Down is better."),
+        ("crps", "coverage_80", "seeds. Left is better."),
+        ("coverage_80", "necv", "seeds. Colours"),
+    ):
+        page.open(f"leaderboard?board={GRID}&x={x}&y={y}")
+        assert said in page.one("#scatter-note").text
+
+
 def shade(page: Page, selector: str) -> str:
     """The colour with which something is filled."""
     return str(page.until(

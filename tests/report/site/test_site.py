@@ -312,6 +312,15 @@ def test_text_is_legible_on_what_it_stands_on(theme: str) -> None:
     assert all(contrast(colour[one], colour[other]) >= 3 for one, other in graphics)
 
 
+def test_a_mean_cost_is_told_with_all_hardware_that_it_was_measured_on(tmp_path: Path) -> None:
+    for seed, hardware in ((1, "NVIDIA H200"), (2, "Some Processor, 2 cores"), (3, "NVIDIA H200")):
+        cost = {**row().cost, "hardware": hardware}
+        one = row(model="ets", seed=seed, draw=seed, cost=cost)
+        write_result(one, {}, tmp_path / "rows").with_suffix(".npz").unlink()
+    page = build_site([tmp_path / "rows"], tmp_path / "site").index.read_text()
+    assert "; NVIDIA H200 and Some Processor, 2 cores" in page
+
+
 def test_durations_are_said_as_people_say_them() -> None:
     found = [duration(seconds) for seconds in (0.25, 12.34, 600.0, 7200.0)]
     assert found == ["250 ms", "12.3 s", "10 min", "2.0 h"]

@@ -15,6 +15,7 @@ from powerphase.records.failure import read_failures
 from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result, find_results
 from powerphase.records.scores import SCORES
+from powerphase.report.entries import orders_forecasts
 from powerphase.report.leaderboard import COLUMNS, Board, leaderboard
 from powerphase.report.site.boards import BoardPages
 from powerphase.report.site.data_sets import data_set
@@ -141,6 +142,7 @@ def _site(boards: list[dict[str, Any]], sets: list[dict[str, Any]]) -> dict[str,
             "question": score.question,
             "unit": score.unit,
             "safety": score.voltage_only,
+            "ordering": orders_forecasts(name),
         }
         for name, score in SCORES.items()
     }
@@ -161,9 +163,17 @@ def _tables(
     """The tables of all boards, for the template."""
     tables = []
     for board, facts in zip(boards, described, strict=True):
-        hardware = {row.name: str(row.cost["hardware"]) for row in rows if _is_of(row, board)}
-        tables.append({"board": facts, "notes": board.notes, "groups": groups(board, hardware)})
+        machines = _hardware(row for row in rows if _is_of(row, board))
+        tables.append({"board": facts, "notes": board.notes, "groups": groups(board, machines)})
     return tables
+
+
+def _hardware(rows: Iterable[Result]) -> dict[str, str]:
+    """What each entry ran on, by name: seeds, whose mean cost is shown, may be of several."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        found.setdefault(row.name, {})[str(row.cost["hardware"])] = None
+    return {name: " and ".join(machines) for name, machines in found.items()}
 
 
 def _index(

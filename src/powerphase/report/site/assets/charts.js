@@ -68,7 +68,7 @@ powerphase.charts = (() => {
       .join("")}Z`;
 
   const HOURS = [0, 6, 12, 18, 24].map((hour) => ({
-    at: hour * 4 - 0,
+    at: hour * 4,
     text: `${String(hour).padStart(2, "0")}:00`,
   }));
 

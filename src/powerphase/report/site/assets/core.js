@@ -137,7 +137,7 @@ window.powerphase = (() => {
     const known = [...values].filter(Number.isFinite).map(Math.abs),
       most = known.reduce((a, b) => Math.max(a, b), 0);
     if (most > 0 && most < 1e-3) return (value) => (value ? value.toExponential(2) : "0");
-    const decimals = most ? Math.max(0, 3 - Math.ceil(Math.log10(most))) : 0,
+    const decimals = most ? Math.max(0, 2 - Math.floor(Math.log10(most))) : 0,
       least = 10 ** -decimals;
     return (value) => {
       if (!value) return "0";

@@ -44,16 +44,21 @@ powerphase.pages.leaderboard = (() => {
       .filter((box) => box.checked)
       .map((box) => box.value);
 
-  const filter = () => {
+  // Whether an entry is shown, in the table and in the chart alike.
+  const chosenEntries = () => {
     const text = $("#filter").value.trim().toLowerCase(),
       groups = shownGroups();
+    return (group, name) => groups.includes(group) && name.toLowerCase().includes(text);
+  };
+
+  const filter = () => {
+    const isShown = chosenEntries();
     for (const part of $$("#page-leaderboard .board")) {
       let any = false;
       for (const body of $$("tbody", part)) {
-        const on = groups.includes(body.dataset.group);
         let some = false;
         for (const row of $$("tr.entry", body)) {
-          row.hidden = !on || !row.dataset.name.toLowerCase().includes(text);
+          row.hidden = !isShown(body.dataset.group, row.dataset.name);
           some ||= !row.hidden;
         }
         body.hidden = !some;
@@ -66,11 +71,8 @@ powerphase.pages.leaderboard = (() => {
   };
 
   const shown = () => {
-    const text = $("#filter").value.trim().toLowerCase(),
-      groups = shownGroups();
-    return board.entries.filter(
-      (entry) => groups.includes(entry.group) && entry.name.toLowerCase().includes(text),
-    );
+    const isShown = chosenEntries();
+    return board.entries.filter((entry) => isShown(entry.group, entry.name));
   };
 
   const spread = (points, axis) => {
@@ -179,7 +181,7 @@ powerphase.pages.leaderboard = (() => {
     powerphase.drawn.scatter = points.map((p) => ({ name: p.e.name, x: p.x, y: p.y }));
     const heading = `${up.title} against ${across.title}`;
     $("#scatter-title").textContent = heading[0].toUpperCase() + heading.slice(1);
-    note(up);
+    note(across, up);
     if (!points.length) {
       box.replaceChildren(h("p", { class: "missing" }, "No row that is shown has both scores."));
       return;
@@ -211,11 +213,12 @@ powerphase.pages.leaderboard = (() => {
     chart.plot.append(...marks.reverse()); // the first of the table lie on top
   };
 
-  const note = (up) => {
+  const note = (across, up) => {
     const calm = !board.truth.violations,
+      better = [up.ordering && "down", across.ordering && "left"].filter(Boolean).join(" and "),
       words = [
         "Each point is a row of the table above that is shown; bars are one standard deviation over",
-        "seeds. Down and left is better.",
+        better ? `seeds. ${better[0].toUpperCase()}${better.slice(1)} is better.` : "seeds.",
         "Colours and markers are a model’s on all pages; variants are hollow, the paper’s pale.",
       ];
     if (calm && up.safety)
