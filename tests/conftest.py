@@ -1,5 +1,6 @@
 """What many tests stand on: signals that are formulas, and grids that are read once."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,11 @@ from powerphase.models import training
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals
+
+# A console that is made where these are set keeps them, and tests ask for widths of their own. The
+# processes of `make test` have them from any shell: pytest loads readline, which sets them.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
 
 # Tiny tensors gain nothing from several threads, which wait for each other on a busy machine.
 torch.set_num_threads(1)
