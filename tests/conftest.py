@@ -23,6 +23,11 @@ from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals
 
+# A console that is made where these are set keeps them, and tests ask for widths of their own. The
+# processes of `make test` have them from any shell: pytest loads readline, which sets them.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
+
 # Tiny tensors gain nothing from several threads, which wait for each other on a busy machine.
 torch.set_num_threads(1)
 
