@@ -216,11 +216,14 @@ def test_buses_of_a_catalogued_grid_have_its_numbers_and_others_their_place(tmp_
     per_bus = np.zeros(300)
     per_bus[17] = 0.5
     for grid in ("ieee300", "mine"):
-        row = scored("ets", 0.1, 0.1, 0.1, grid=grid, fingerprint=grid.encode().hex().ljust(64, "0"))
+        row = scored(
+            "ets", 0.1, 0.1, 0.1, grid=grid, fingerprint=grid.encode().hex().ljust(64, "0")
+        )
         write_result(row, {"by_bus/safety_mbrier": per_bus}, tmp_path)
     rows = find_results([tmp_path])
     texts = {
-        grid: sheets(safety(rows, "synthetic", grid))[2].as_markdown() for grid in ("ieee300", "mine")
+        grid: sheets(safety(rows, "synthetic", grid))[2].as_markdown()
+        for grid in ("ieee300", "mine")
     }
     assert "by number" in texts["ieee300"]
     assert "| ets | 19 | – | – | – | – |" in texts["ieee300"]

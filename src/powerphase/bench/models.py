@@ -132,6 +132,11 @@ def teach(model: Any, task: Task) -> None:
 
 def trainable(name: str) -> type[Kept]:
     """The class of a model that can be kept in a folder; others are fitted when they forecast."""
+    if ":" in name:
+        raise TrainingError(
+            f"{name}: only models that are known by name are trained by themselves; `powerphase "
+            f"score {name}` trains and scores it, `powerphase bench --models {name}` in a folder"
+        )
     found = model_class(name)
     if not issubclass(found, Kept):
         others = [model for model in MODELS if issubclass(model_class(model), Kept)]
