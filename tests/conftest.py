@@ -1,5 +1,6 @@
 """What many tests stand on: signals that are formulas, and grids that are read once."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,11 @@ from powerphase.models import training
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals
+
+# readline, which pytest loads, tells every process that pytest starts how wide the terminal is; a
+# console that finds this when it is made keeps to it, whatever width a test asks for.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
 
 # Tiny tensors gain nothing from several threads, which wait for each other on a busy machine.
 torch.set_num_threads(1)
