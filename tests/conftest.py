@@ -23,8 +23,8 @@ from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals
 
-# A console that is made where these are set keeps them, and tests ask for widths of their own. The
-# processes of `make test` have them from any shell: pytest loads readline, which sets them.
+# readline, which pytest loads, tells every process that pytest starts how wide the terminal is; a
+# console that finds this when it is made keeps to it, whatever width a test asks for.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
 

@@ -102,7 +102,9 @@ def test_the_catalogue_holds_the_paper_s_table() -> None:
     [
         (["generate", "pegase1345"], "no grid 'pegase1345'; did you mean pegase1354"),
         (["verify", "nowhere"], "nowhere: no data set here"),
-        (["info", "nowhere"], "nowhere: no data set here"),
+        (["info", "nowhere"], "nowhere: no data set, training, forecast or row here; check"),
+        (["info", __file__], "test_cli.py: no data set, training, forecast or row here; check"),
+        (["verify", __file__], "test_cli.py: no data set here; make one"),
         (["generate", "ieee14", "--signals", "opsd", "--edition", "x"], "name themselves"),
         (["score", "last-week", "--data", "nowhere"], "nowhere: no data set here"),
         (["leaderboard", "nowhere"], "nowhere"),
@@ -251,6 +253,22 @@ def test_a_forecast_is_not_scored_by_another_task(scored: Path, sixty_days: Stor
     refused = run("score", scored / "f", "--data", sixty_days.path, "--windows", "5")
     assert refused.returncode == 1
     assert "score it with the data set and task that it was made for" in refused.stderr
+
+
+def test_a_place_that_cannot_be_written_costs_no_scores_and_is_no_bug(
+    sixty_days: Store, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    refused = run("score", "last-week", "--data", sixty_days.path, "--out", file / "rows")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    line = refused.stderr.strip().splitlines()[-1]
+    assert line.startswith(f"powerphase: {file / 'rows'}: Not a directory; check the path")
+
+
+def test_the_folder_above_a_data_set_is_answered_with_the_data_set(store: Path) -> None:
+    refused = here("verify", store.parent)
+    assert f"{store.parent}: no data set here; did you mean {store}?" in str(refused.exception)
 
 
 def test_an_unknown_model_gets_advice(sixty_days: Store, tmp_path: Path) -> None:

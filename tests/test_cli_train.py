@@ -245,6 +245,7 @@ def test_a_slip_in_the_config_names_what_was_meant(
     [
         ("last-week", [], "last-week needs no training"),
         ("powerfrog", [], "no model 'powerfrog'; did you mean powerforge"),
+        ("my.net:Mine", [], "`powerphase score my.net:Mine` trains and scores it"),
         ("powerforge", ["--device", "gpu"], "no device 'gpu'; did you mean"),
         ("powerforge", ["--epochs", 0], "epochs"),
         ("powerforge", ["--batch-size", 0], "batch_size"),

@@ -140,6 +140,8 @@ def test_a_short_row_is_done_where_trainings_may_be_cut_and_only_there(
         ({"engine": "rey"}, UnknownName, "no engine 'rey'; did you mean ray"),
         ({"seeds": ["4x"]}, PowerphaseError, "'4x' is no seed"),
         ({"seconds": 0.0}, PowerphaseError, "--seconds 0 leaves no time"),
+        ({"models": ["mine.py:All"]}, UnknownName, "'mine.py' is a file.*write mine:All"),
+        ({"models": ["./a/mine.py:All"]}, UnknownName, "is a file.*write a.mine:All"),
         ({"models": ["nowhere.at:All"]}, UnknownName, "no module 'nowhere.at' in"),
         ({"models": [f"{TOYS}:Stead"]}, UnknownName, "did you mean Steady"),
         ({"models": [f"{TOYS}:NoForecaster"]}, ForecastError, "give it fit and predict"),

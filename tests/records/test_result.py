@@ -100,7 +100,7 @@ def test_names_and_places_tell_variant_and_seed() -> None:
 REFUSED = [
     ("schema", 2, r"written in schema 2, this version reads schema 1"),
     ("schema", True, r"written in schema True"),
-    ("schema", GONE, r"written in schema None"),
+    ("schema", GONE, r"no result row; name a row's file"),
     ("modle", "x", r"the row has an unknown key 'modle' \(did you mean 'model'\?\)"),
     ("seed", GONE, r"the row lacks 'seed'"),
     ("task", "Day Ahead", r"task is 'Day Ahead', needed a name in lower case"),

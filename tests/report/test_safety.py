@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import ResultError, UnknownName
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid.catalog import PAPER_GRIDS, load_grid
 from powerphase.records.result import Result, find_results, write_result
 from powerphase.report.buses import by_bus, hard_buses, survival, worst
 from powerphase.report.entries import paper_entries
@@ -202,11 +202,33 @@ def test_tables_say_what_was_found(tmp_path: Path) -> None:
     assert "of the paper's rows 0.69." in text
     assert "| ets | 1.00 | 3.00 | 1.00 |" in text
     assert "| ets | 10.0% | 10.0% | 10.0% | 10.0% | 10.0% | 0.9000 | " in text
+    assert "| ets | 1 | 2 | 3 | 4 | 5 |" in text  # the numbers of its first buses
+    assert "| oracle | 101 | 102 | 103 | 104 | 105 |" in text
     for table in tables:
         assert {len(line) for group in table.groups for line in group} == {len(table.header)}
     (overview,) = sheets(safety(find_results([tmp_path]), "synthetic"))
     line = "| activsg500 | 3 | -1.00 | -1.00 | 1.00 | 1.00 | 9 | 0.69 | 0.79 |"
     assert line in overview.as_markdown()
+
+
+def test_buses_of_a_catalogued_grid_have_its_numbers_and_others_their_place(tmp_path: Path) -> None:
+    """IEEE 300 numbers its buses with gaps: its 18th is bus 19."""
+    per_bus = np.zeros(300)
+    per_bus[17] = 0.5
+    for grid in ("ieee300", "mine"):
+        row = scored(
+            "ets", 0.1, 0.1, 0.1, grid=grid, fingerprint=grid.encode().hex().ljust(64, "0")
+        )
+        write_result(row, {"by_bus/safety_mbrier": per_bus}, tmp_path)
+    rows = find_results([tmp_path])
+    texts = {
+        grid: sheets(safety(rows, "synthetic", grid))[2].as_markdown()
+        for grid in ("ieee300", "mine")
+    }
+    assert "by number" in texts["ieee300"]
+    assert "| ets | 19 | – | – | – | – |" in texts["ieee300"]
+    assert "by place in the case file" in texts["mine"]
+    assert "| ets | 18 | – | – | – | – |" in texts["mine"]
 
 
 def test_one_grid_leaves_out_the_others(tmp_path: Path) -> None:
@@ -235,4 +257,6 @@ def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
     worst_of_ets = [line for line in lines if (line["what"], line["model"]) == ("worst", "ets")]
     assert len(worst_of_ets) == 200
     assert float(worst_of_ets[0]["value"]) == pytest.approx(0.9)
+    first = load_grid("activsg500").bus_id[:3]
+    assert [int(line["other"]) for line in worst_of_ets[:3]] == first.tolist()
     assert "4 oracle" in CliRunner().invoke(cli.app, arguments).stdout

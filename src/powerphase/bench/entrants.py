@@ -146,6 +146,9 @@ def _oracle() -> type[Any]:
 def _own_class(given: str) -> type[Any]:
     """The class `package.module:Class`, from the current folder or wherever Python looks."""
     module, _, name = given.partition(":")
+    if "/" in module or module.endswith(".py"):
+        meant = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise UnknownName(f"{module!r} is a file, and a module is needed; write {meant}:{name}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

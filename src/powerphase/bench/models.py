@@ -134,8 +134,8 @@ def trainable(name: str) -> type[Kept]:
     """The class of a model that can be kept in a folder; others are fitted when they forecast."""
     if ":" in name:
         raise TrainingError(
-            f"{name} is trained where it is scored, by `powerphase score` or `bench`; to train it "
-            "alone, give it a line in models/registry.py"
+            f"{name}: only models that are known by name are trained by themselves; `powerphase "
+            f"score {name}` trains and scores it, `powerphase bench --models {name}` in a folder"
         )
     found = model_class(name)
     if not issubclass(found, Kept):

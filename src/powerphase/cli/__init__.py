@@ -46,14 +46,22 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        place = place_in_own_code(error)
-        where = f"in {place}; --debug shows all" if place else "this is a bug, --debug shows where"
-        problems.print(f"powerphase: {type(error).__name__}: {error}; {where}")
+        problems.print(f"powerphase: {_sentence(error)}")
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             problems.print("powerphase: stopped; run the same command again to continue")
         raise
+
+
+def _sentence(error: Exception) -> str:
+    """What to tell about an error that nothing here foresaw."""
+    place = place_in_own_code(error)
+    if place is None and isinstance(error, OSError) and error.filename is not None:
+        reason = f"{error.filename}: {error.strerror}"
+        return f"{reason}; check the path, who may write there, and the room on the disk"
+    where = f"in {place}; --debug shows all" if place else "this is a bug, --debug shows where"
+    return f"{type(error).__name__}: {error}; {where}"
 
 
 @app.callback(invoke_without_command=True)

@@ -120,7 +120,8 @@ def info(
 
     Example: `powerphase info data/activsg500`
     """
-    from powerphase.dataset.store import open_store
+    from powerphase.dataset.store import open_store, read_manifest
+    from powerphase.errors import StoreError
     from powerphase.records.failure import is_failure, read_failure
     from powerphase.records.forecast_file import is_forecast, open_forecast
     from powerphase.records.result import read_result
@@ -135,5 +136,7 @@ def info(
         show_run(RunFolder.open(path))
     elif is_forecast(path):
         show_forecast(open_forecast(path))
+    elif read_manifest(path) is None:
+        raise StoreError(f"{path}: no data set, training, forecast or row here; check the path")
     else:
         show_store(open_store(path, unfinished_ok=True))

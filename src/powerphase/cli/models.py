@@ -123,7 +123,10 @@ def score(
 
     Example: `powerphase score last-7-days --data data/activsg500 --out results`
     """
-    evaluation = scored(forecast, task_of(data, windows), seed, device, physical)
+    task = task_of(data, windows)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a place that cannot be should not cost the scores
+    evaluation = scored(forecast, task, seed, device, physical)
     show_result(evaluation.row)
     _show_balance(evaluation.balance, evaluation.row.variant)
     if out is not None:

@@ -201,7 +201,7 @@ def open_store(path: str | Path, unfinished_ok: bool = False) -> Store:
     """The data set at `path`: a directory, or any URL that fsspec can read."""
     manifest = read_manifest(path)
     if manifest is None:
-        raise StoreError(f"{path}: no data set here; make one with `powerphase generate`")
+        raise StoreError(f"{path}: no data set here; {_advice(path)}")
     if not manifest.complete and not unfinished_ok:
         raise StoreError(
             f"{path}: unfinished, {len(manifest.blocks)} of {manifest.n_blocks} blocks are done; "
@@ -210,12 +210,19 @@ def open_store(path: str | Path, unfinished_ok: bool = False) -> Store:
     return Store(path, manifest)
 
 
+def _advice(path: str | Path) -> str:
+    """What to do where no data set is: most often the folder above is named."""
+    within = [] if is_url(path) else sorted(Path(path).glob(f"*/{MANIFEST}"))
+    near = ", ".join(str(manifest.parent) for manifest in within[:3])
+    return f"did you mean {near}?" if near else "make one with `powerphase generate`"
+
+
 def read_manifest(path: str | Path) -> Manifest | None:
     """The manifest of the data set at `path`, or None where there is none."""
     where = f"{path}/{MANIFEST}"
     try:
         return Manifest.from_json(read_bytes(where).decode(), where)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError, ImportError, ValueError) as error:
         raise StoreError(f"{where}: cannot be read ({error})") from error

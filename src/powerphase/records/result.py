@@ -87,7 +87,11 @@ class Result:
     def from_json(cls, text: str, where: str) -> "Result":
         """The row in `text`, which was read at `where`."""
         values = _parse(text, where)
-        found = values.pop("schema", None)
+        if "schema" not in values:
+            raise ResultError(
+                f"{where}: no result row; name a row's file or a folder of rows alone"
+            )
+        found = values.pop("schema")
         if type(found) is not int or found != SCHEMA:
             raise ResultError(
                 f"{where}: written in schema {short(found)}, this version reads schema {SCHEMA}; "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from powerphase.errors import ResultError, UnknownName
+from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
 from powerphase.report.buses import (
@@ -31,6 +32,7 @@ from powerphase.task.protocol import Protocol
 
 SHOWN_THRESHOLDS = (NEGLIGIBLE, 0.0001, 0.001, 0.01, 0.1)
 SHOWN_PLACES = {1: "worst bus", 10: "10th", 50: "50th", 200: "200th"}
+HARDEST = ("1st", "2nd", "3rd", "4th", "5th")
 AGREEMENT = (
     *("grid", "models", "τ", "ρ", "τ, proper", "ρ, proper"),
     *("models (paper)", "τ (paper)", "ρ (paper)"),
@@ -50,6 +52,13 @@ class GridSafety:
     """Of the paper's rows, which lack the proper scores."""
     per_bus: Mapping[str, np.ndarray]
     """Safety_mBrier by entry and bus; empty unless it was asked for."""
+
+    @property
+    def bus_id(self) -> np.ndarray:
+        """The buses' numbers; their places in the case file where the catalogue lacks the grid."""
+        if self.board.grid in CATALOG:
+            return load_grid(self.board.grid).bus_id
+        return np.arange(1, max(map(len, self.per_bus.values())) + 1)
 
     @property
     def pairs(self) -> dict[tuple[str, str], HardBuses]:
@@ -83,7 +92,8 @@ def safety(
 
 def sheets(found: Sequence[GridSafety]) -> list[Sheet]:
     """The agreement of the orders; of a grid that was looked at, ranks, buses, and hard ones."""
-    close = [table(one) for one in found if one.per_bus for table in (_ranks, _buses, _shared)]
+    tables = (_ranks, _buses, _hardest, _shared)
+    close = [table(one) for one in found if one.per_bus for table in tables]
     return close or [_agreement(found)]
 
 
@@ -183,6 +193,23 @@ def _bus_line(entry: Entry, per_bus: np.ndarray) -> tuple[Cell, ...]:
     return tuple((text, False) for text in (entry.label, *(f"{s:.1%}" for s in share), *severe))
 
 
+def _hardest(grid: GridSafety) -> Sheet:
+    bus_id, known = grid.bus_id, grid.board.grid in CATALOG
+    lines = []
+    for name, own in grid.per_bus.items():
+        places, values = worst(own, len(HARDEST))
+        hard = [str(bus_id[k]) for k in places[values > NEGLIGIBLE]]
+        texts = (name, *hard, *[MISSING] * (len(HARDEST) - len(hard)))
+        lines.append(tuple((text, False) for text in texts))
+    return Sheet(
+        title=f"{grid.board.title}: the hardest buses",
+        header=("model", *HARDEST),
+        groups=(tuple(lines),),
+        above="The buses with the highest Safety_mBrier, by "
+        + ("number." if known else "place in the case file, for their numbers are not known here."),
+    )
+
+
 def _shared(grid: GridSafety) -> Sheet:
     names, pairs = list(grid.per_bus), grid.pairs
     lines = []
@@ -214,10 +241,12 @@ def _lines(grid: GridSafety) -> Iterator[tuple[Any, ...]]:
             yield f"safety_rank{kind}", name, None, None, safety
         yield f"kendall{kind}", None, None, None, found.kendall
         yield f"spearman{kind}", None, None, None, found.spearman
+    bus_id = grid.bus_id if grid.per_bus else np.empty(0)
     for name, own in grid.per_bus.items():
         yield from (("survival", name, None, x, s) for x, s in zip(*survival(own), strict=True))
-        values = worst(own, WORST)[1]
-        yield from (("worst", name, None, k, v) for k, v in enumerate(values, start=1))
+        places, values = worst(own, WORST)
+        numbered = zip(bus_id[places], values, strict=True)
+        yield from (("worst", name, bus, k, v) for k, (bus, v) in enumerate(numbered, start=1))
     for (one, other), hard in grid.pairs.items():
         yield "overlap", one, other, hard.n, hard.overlap
         yield "spearman_all", one, other, None, hard.spearman
