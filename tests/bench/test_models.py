@@ -161,7 +161,7 @@ def test_only_models_that_can_be_kept_are_trained() -> None:
         trainable("last-week")
     with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):
         trainable("powerfrog")
-    with pytest.raises(TrainingError, match="mynetwork:Linear is trained where it is scored, by"):
+    with pytest.raises(TrainingError, match="`powerphase score mynetwork:Linear` trains"):
         trainable("mynetwork:Linear")
 
 
