@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
 
-# A process for each core, up to four, since one takes 1.5 GB; a file stays in one, for its tests share
+# A process for each core, up to four, since one takes up to 1.7 GB; a file stays in one, for its tests share
 # what they stand on.
 # In the order of the folders, which begins with the longest files; a test that kills its process is
 # named and not tried in another one.

@@ -109,6 +109,7 @@ def entrant(
     given: str,
     training: Mapping[str, int | None] | None = None,
     file: Path | None = None,
+    sought: str = "model",
 ) -> Entrant:
     """The model that was asked for; a name that is none gets its near misses.
 
@@ -116,11 +117,12 @@ def entrant(
         given: its name, with variants, or `package.module:Class`.
         training: epochs and batch size of a network, where they are not to be its own.
         file: fields of its config, where these are not to be its own.
+        sought: what else than a name could have been meant, for the sentence of a wrong one.
     """
     name, *words = given.split("+")
     known = [*MODELS, ORACLE]
     if ":" not in name and name not in known:
-        raise UnknownName.among("model", name, known, OWN)
+        raise UnknownName.among(sought, name, known, OWN)
     if ":" in name:
         kind: type[Any] = _own_class(name)
     else:

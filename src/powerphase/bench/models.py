@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from powerphase.bench.entrants import ORACLE, OWN, Entrant, entrant
+from powerphase.bench.entrants import Entrant, entrant
 from powerphase.bench.forecasting import Forecast, forecast, load_forecast
-from powerphase.errors import TrainingError, UnknownName
+from powerphase.errors import TrainingError
 from powerphase.models.base import Forecaster
 from powerphase.models.kept import Kept
 from powerphase.models.registry import MODELS, model_class
@@ -29,10 +29,7 @@ def model_for(given: str, task: Task, seed: int, device: str = "auto") -> Foreca
     """
     if is_run(given):
         return load_run(given, task)
-    name = given.split("+")[0]
-    if ":" not in name and name not in [*MODELS, ORACLE]:
-        raise UnknownName.among("model or training", name, [*MODELS, ORACLE], OWN)
-    asked = entrant(given)
+    asked = entrant(given, sought="model or training")
     if asked.is_trained and not asked.is_own:
         raise TrainingError(
             f"{given} is trained before it forecasts: `powerphase train {given} --data "

@@ -6,10 +6,11 @@ each other: the buses whose voltage came closest to leaving the band, and others
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int, UInt8
+from jaxtyping import Float, Float32, Int, UInt8
 from torch import Tensor
 
 from powerphase.axes import KINDS, V
+from powerphase.metrics.safety import violates
 from powerphase.metrics.streaming import Scorecard
 from powerphase.records.result import RISK_LEVELS, shown_windows
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
@@ -36,7 +37,7 @@ class Display:
         self._channels = channels.ravel()
         self.target: Float32[np.ndarray, "shown H C"] = targets[..., self._channels].numpy()
         self._parts: dict[int, list[tuple[np.ndarray, Tensor, Tensor]]] = {}
-        happened = _outside(targets[..., V::KINDS]).transpose(1, 2)
+        happened = violates(targets[..., V::KINDS]).transpose(1, 2)
         self._happened: UInt8[np.ndarray, "shown N H"] = happened.to(torch.uint8).numpy()
         self._risk = np.zeros_like(self._happened)
 
@@ -61,7 +62,7 @@ class Display:
         weights = scenarios.weights[0, :, first::KINDS]
         # One after the other: all at once would be as large again as the forecast.
         pairs = zip(voltages, weights, strict=True)
-        probability = sum(_outside(voltage) * weight for voltage, weight in pairs)
+        probability = sum(violates(voltage) * weight for voltage, weight in pairs)
         levels = (probability * RISK_LEVELS).round().clamp(0, RISK_LEVELS).to(torch.uint8)
         bus = (channels.start + first) // KINDS
         here = slice(bus, bus + levels.shape[1])
@@ -100,11 +101,6 @@ class Display:
         if len(weights) > SHOWN_SCENARIOS:
             values, weights = thinned(values, weights)
         return values.numpy(), weights.numpy()
-
-
-def _outside(voltage: Float[Tensor, "*points"]) -> Bool[Tensor, "*points"]:
-    lowest, highest = NORMAL_BAND_PU
-    return (voltage < lowest) | (voltage > highest)
 
 
 def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses"]:

@@ -74,7 +74,7 @@ def bus_to_show(one: Exhibit, bus: int | None) -> int:
             kept = ", ".join(map(str, sorted(ids.tolist())))
             raise ResultError(f"no scenarios of bus {bus} are kept beside rows; choose of {kept}")
         return int(np.flatnonzero(ids == bus)[0])
-    return first_bus(one.array("shown/target")[..., V], *NORMAL_BAND_PU)
+    return first_bus(one.array("shown/target")[..., V])
 
 
 def scenarios_of(one: Exhibit, window: int, k: int) -> Fan:

@@ -3,7 +3,9 @@
 from math import ceil, floor
 
 import numpy as np
-from jaxtyping import Float, Float32, Shaped
+from jaxtyping import Bool, Float, Float32
+
+from powerphase.records.scores import NORMAL_BAND_PU
 
 LEVELS = (0.1, 0.5, 0.9)
 """The median and the central 80 %, which coverage is about."""
@@ -50,12 +52,19 @@ def _at(
     return (pair[0] + pair[1]) / 2
 
 
-def first_bus(voltage: Shaped[np.ndarray, "W H N"], low: float, high: float) -> int:
+def outside_band(voltage: Float[np.ndarray, "*points"]) -> Bool[np.ndarray, "*points"]:
+    """Whether each voltage is outside the band, as `metrics.safety.violates` has it."""
+    low, high = NORMAL_BAND_PU
+    return (voltage < low) | (voltage > high)
+
+
+def first_bus(voltage: Float[np.ndarray, "W H N"]) -> int:
     """The bus to show first: the one that is most nearly half of the time outside the band.
 
     Where none is at times inside and at times outside, the one that comes nearest to a limit.
     """
-    outside = ((voltage < low) | (voltage > high)).mean(axis=(0, 1))
+    low, high = NORMAL_BAND_PU
+    outside = outside_band(voltage).mean(axis=(0, 1))
     if (mixed := outside * (1 - outside)).any():
         return int(mixed.argmax())
     return int(np.minimum(voltage - low, high - voltage).min(axis=(0, 1)).argmin())

@@ -402,13 +402,13 @@ def test_texts_of_results_are_escaped_in_the_page(built: Built) -> None:
 def test_first_is_the_bus_that_is_about_half_of_the_time_outside() -> None:
     voltage = np.full((2, 96, 4), 1.0)
     voltage[..., 1] = 0.9
-    assert first_bus(voltage[..., [0, 2, 3]], 0.95, 1.05) == 0  # none leaves, all the same
+    assert first_bus(voltage[..., [0, 2, 3]]) == 0  # none leaves, all the same
     voltage[0, :, 2] = 1.06
     voltage[0, :3, 3] = 1.06
-    assert first_bus(voltage, 0.95, 1.05) == 2
+    assert first_bus(voltage) == 2
     still = np.full((1, 96, 3), 1.0)
     still[..., 2] = 1.04
-    assert first_bus(still, 0.95, 1.05) == 2
+    assert first_bus(still) == 2
 
 
 def test_a_site_is_written_over_a_site_but_over_nothing_else(built: Built, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from powerphase.axes import VARIABLES
+from powerphase.axes import VARIABLES, V
 from powerphase.dataset.store import Store
 from powerphase.errors import ReportError
 from powerphase.records.forecast_file import ForecastFile
@@ -23,10 +23,10 @@ from powerphase.report.site.tables import group_of
 from powerphase.report.site.whole import (
     BUSES_PER_FILE,
     bus_files,
-    outside_band,
     read_whole,
     truth_in,
 )
+from powerphase.report.weighted import outside_band
 from powerphase.task.protocol import Protocol
 
 
@@ -114,7 +114,7 @@ class BoardPages:
         happened = np.zeros_like(found.probability)
         if self._store is not None:
             series = truth_in(self._store, starts, h.horizon, h.scale)
-            happened = outside_band(series)
+            happened = outside_band(series[:, V]).transpose(1, 0, 2).astype(np.uint8)
             truth = self._whole_truth(series[:, kinds], sizes)
         risk = risk_of(found.probability, happened, found.windows) | {"known": truth is not None}
         sizes.append(self._put(f"{name}-risk", risk))

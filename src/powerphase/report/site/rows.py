@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from powerphase.axes import V
-from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.report.site.packing import packed
 from powerphase.report.weighted import first_bus
 
@@ -67,7 +66,7 @@ def truth_of(sidecar: Arrays) -> tuple[str, Callable[[], dict[str, Any]]]:
 
 def first_shown(sidecar: Arrays) -> int:
     """The bus number that the page shows first."""
-    place = first_bus(sidecar["shown/target"][..., V], *NORMAL_BAND_PU)
+    place = first_bus(sidecar["shown/target"][..., V])
     return int(sidecar["shown/bus_id"][place])
 
 

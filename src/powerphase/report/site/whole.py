@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, UInt8
+from jaxtyping import Float32, Int, UInt8
 
 from powerphase.axes import KINDS, STEP_S, VARIABLES, V
 from powerphase.dataset.store import Store
 from powerphase.errors import UnknownName
 from powerphase.records.forecast_file import ForecastFile
 from powerphase.records.result import RISK_LEVELS, shown_windows
-from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.report.site.packing import levels_of, packed
-from powerphase.report.weighted import LEVELS, weighted_quantiles
+from powerphase.report.weighted import LEVELS, outside_band, weighted_quantiles
 
 BUSES_PER_FILE = 128
 
@@ -64,9 +63,7 @@ def read_whole(file: ForecastFile, kinds: Sequence[int]) -> WholeForecast:
 def _risk(
     voltage: Float32[np.ndarray, "M H N"], weights: Float32[np.ndarray, "M N"]
 ) -> UInt8[np.ndarray, "N H"]:
-    low, high = NORMAL_BAND_PU
-    outside = (voltage < low) | (voltage > high)
-    found = np.einsum("MHN,MN->NH", outside.astype(np.float32), weights)
+    found = np.einsum("MHN,MN->NH", outside_band(voltage).astype(np.float32), weights)
     return np.rint(found.clip(0, 1) * RISK_LEVELS).astype(np.uint8)
 
 
@@ -80,13 +77,6 @@ def truth_in(
         chosen = slice(str(begin), str(begin + np.timedelta64(horizon * STEP_S, "s")))
         days.append(store.read(chosen))  # H N 4
     return np.stack(days).transpose(2, 3, 0, 1) / np.array([*scale, 1, 1], "f4")[:, None, None]
-
-
-def outside_band(truth: Float[np.ndarray, "N 4 W H"]) -> UInt8[np.ndarray, "W N H"]:
-    """Whether each voltage left the band."""
-    low, high = NORMAL_BAND_PU
-    voltage = truth[:, V].transpose(1, 0, 2)
-    return ((voltage < low) | (voltage > high)).astype(np.uint8)
 
 
 def bus_files(series: Float32[np.ndarray, "N K W *rest"]) -> Iterator[dict[str, Any]]:
