@@ -20,6 +20,7 @@ def main() -> None:
     """Do the job, and say how it went."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    sys.stdout = sys.stderr  # which keeps nothing back: what was printed last is told of a failure
 
     def talk(message: dict[str, Any]) -> None:
         lines.write(json.dumps(message) + "\n")
