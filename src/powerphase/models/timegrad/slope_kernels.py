@@ -85,6 +85,31 @@ def _some(vector, first, N: constexpr, SPAN: constexpr, GROUPS: constexpr):
 
 @jit
 @no_type_check
+def _mixing(mix, mix_bias, told, told_bias, N: constexpr, SPAN: constexpr, GROUPS: constexpr,
+            FAN: constexpr):  # fmt: skip
+    """What makes gate and content: matrices of taps, biases, what the conditioner is told by."""
+    gate_bias = _some(mix_bias, 0, N, SPAN, GROUPS) + _some(told_bias, 0, N, SPAN, GROUPS)
+    content_bias = _some(mix_bias, N, N, SPAN, GROUPS) + _some(told_bias, N, N, SPAN, GROUPS)
+    return (
+        _taps(mix, 0, N, SPAN, GROUPS, FAN), _taps(mix, N, N, SPAN, GROUPS, FAN),
+        gate_bias, content_bias,
+        _some(told, 0, N, SPAN, GROUPS), _some(told, N, N, SPAN, GROUPS),
+    )  # fmt: skip
+
+
+@jit
+@no_type_check
+def _leaving(leave, leave_bias, N: constexpr, SPAN: constexpr, GROUPS: constexpr):
+    """What makes a block's change and what it adds to the collected: matrices, biases."""
+    pairs, both = _pairs(N, SPAN, GROUPS)
+    to_change = tl.load(leave + pairs, both, 0.0)
+    to_skip = tl.load(leave + N * N + pairs, both, 0.0)
+    change_bias = _some(leave_bias, 0, N, SPAN, GROUPS)
+    return to_change, to_skip, change_bias, _some(leave_bias, N, N, SPAN, GROUPS)
+
+
+@jit
+@no_type_check
 def _leaned(values, told):
     """Values times the slope of a rectifier, where it was given what has the sign of the others."""
     return tl.where(told > 0, values, LEAK * values)
@@ -103,16 +128,10 @@ def block_forward(
     LANES: constexpr = GROUPS * SPAN
     group, feature = tl.arange(0, LANES) // SPAN, tl.arange(0, LANES) % SPAN
     n_columns = n_rows * length
-    pairs, both = _pairs(N, SPAN, GROUPS)
-    gate_taps = _taps(mix, 0, N, SPAN, GROUPS, FAN)
-    content_taps = _taps(mix, N, N, SPAN, GROUPS, FAN)
-    to_change = tl.load(leave + pairs, both, 0.0)
-    to_skip = tl.load(leave + N * N + pairs, both, 0.0)
-    gate_bias = _some(mix_bias, 0, N, SPAN, GROUPS) + _some(told_bias, 0, N, SPAN, GROUPS)
-    content_bias = _some(mix_bias, N, N, SPAN, GROUPS) + _some(told_bias, N, N, SPAN, GROUPS)
-    gate_told, content_told = _some(told, 0, N, SPAN, GROUPS), _some(told, N, N, SPAN, GROUPS)
-    change_bias = _some(leave_bias, 0, N, SPAN, GROUPS)
-    skip_bias = _some(leave_bias, N, N, SPAN, GROUPS)
+    gate_taps, content_taps, gate_bias, content_bias, gate_told, content_told = _mixing(
+        mix, mix_bias, told, told_bias, N, SPAN, GROUPS, FAN
+    )
+    to_change, to_skip, change_bias, skip_bias = _leaving(leave, leave_bias, N, SPAN, GROUPS)
     for number in range(EACH):
         tile = tl.program_id(0) * EACH + number
         row, exists = tile // tiles, tile // tiles < n_rows
@@ -155,16 +174,11 @@ def block_backward(
     LANES: constexpr = GROUPS * SPAN
     group, feature = tl.arange(0, LANES) // SPAN, tl.arange(0, LANES) % SPAN
     n_columns = n_rows * length
+    gate_taps, content_taps, gate_bias, content_bias, gate_told, content_told = _mixing(
+        mix, mix_bias, told, told_bias, N, SPAN, GROUPS, FAN
+    )
+    to_change, to_skip, change_bias, skip_bias = _leaving(leave, leave_bias, N, SPAN, GROUPS)
     pairs, both = _pairs(N, SPAN, GROUPS)
-    gate_taps = _taps(mix, 0, N, SPAN, GROUPS, FAN)
-    content_taps = _taps(mix, N, N, SPAN, GROUPS, FAN)
-    to_change = tl.load(leave + pairs, both, 0.0)
-    to_skip = tl.load(leave + N * N + pairs, both, 0.0)
-    gate_bias = _some(mix_bias, 0, N, SPAN, GROUPS) + _some(told_bias, 0, N, SPAN, GROUPS)
-    content_bias = _some(mix_bias, N, N, SPAN, GROUPS) + _some(told_bias, N, N, SPAN, GROUPS)
-    gate_told, content_told = _some(told, 0, N, SPAN, GROUPS), _some(told, N, N, SPAN, GROUPS)
-    change_bias = _some(leave_bias, 0, N, SPAN, GROUPS)
-    skip_bias = _some(leave_bias, N, N, SPAN, GROUPS)
     kind: constexpr = features.dtype.element_ty
     change_sum, skip_sum = tl.zeros([LANES, LANES], kind), tl.zeros([LANES, LANES], kind)
     change_all, skip_all = tl.zeros([LANES, COLUMNS], kind), tl.zeros([LANES, COLUMNS], kind)
