@@ -21,4 +21,6 @@ def test_the_example_of_a_model_of_your_own_runs_as_written(
     assert "kind-of-day on ieee57 (synthetic), powerphase-day-ahead" in printed
     assert "P of the first bus at noon [MW]: [" in printed
     assert list((tmp_path / "data/results").rglob("kind-of-day-0.npz"))
-    assert len(re.findall(r"^bus \d+: \d+% on 2015-03-02$", printed, re.MULTILINE)) == 3
+    when, sides = r"at 2015-03-02T\d\d:\d\d:00", r"\d+% below, \d+% above"
+    said = rf"^bus \d+: \d+% on 2015-03-02, [\d.]+ h; {when} {sides}$"
+    assert len(re.findall(said, printed, re.MULTILINE)) == 3

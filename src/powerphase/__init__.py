@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from powerphase.bench.forecasting import load_forecast as load_forecast
     from powerphase.bench.oracle import Oracle as Oracle
     from powerphase.bench.physical import physical as physical
+    from powerphase.bench.tomorrow import Outlook as Outlook
+    from powerphase.bench.tomorrow import outlook as outlook
     from powerphase.dataset.certificate import Certificate as Certificate
     from powerphase.dataset.certificate import verify as verify
     from powerphase.dataset.generation import generate as generate
@@ -49,6 +51,7 @@ _HOMES = {
     "Grid": "powerphase.grid.case",
     "Layout": "powerphase.scenarios",
     "Oracle": "powerphase.bench.oracle",
+    "Outlook": "powerphase.bench.tomorrow",
     "PowerphaseError": "powerphase.errors",
     "Result": "powerphase.records.result",
     "Scenarios": "powerphase.scenarios",
@@ -64,6 +67,7 @@ _HOMES = {
     "load_signals": "powerphase.synthesis.sources",
     "models": "powerphase.models",
     "open": "powerphase.dataset.store:open_store",
+    "outlook": "powerphase.bench.tomorrow",
     "physical": "powerphase.bench.physical",
     "read_results": "powerphase.records.result",
     "score": "powerphase.bench.evaluation",
@@ -79,6 +83,7 @@ __all__ = [
     "Grid",
     "Layout",
     "Oracle",
+    "Outlook",
     "PowerphaseError",
     "Result",
     "Scenarios",
@@ -94,6 +99,7 @@ __all__ = [
     "load_signals",
     "models",
     "open",
+    "outlook",
     "physical",
     "read_results",
     "score",

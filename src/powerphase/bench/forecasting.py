@@ -159,7 +159,7 @@ def _predicted(
     for window in range(len(task.test)):
         if window not in skip:
             context = task.test.context(window).to(device)
-            for channels, scenarios in _blocks(model, context, window, watch):
+            for channels, scenarios in blocks_of(model, context, watch, window):
                 cost["predict_s"] = watch.seconds
                 cost["peak_memory_gib"] = _peak(model, device)
                 yield window, channels, scenarios
@@ -175,10 +175,13 @@ def _peak(model: Forecaster, device: torch.device) -> float | None:
     return None if here is None or there is None else max(here, there)
 
 
-def _blocks(
-    model: Forecaster, context: Context, window: int, watch: Stopwatch
+def blocks_of(
+    model: Forecaster, context: Context, watch: Stopwatch, window: int = 0
 ) -> Iterator[tuple[slice, Scenarios]]:
-    """The model's answer for one window, whatever its form, as blocks of channels."""
+    """The model's answer for one window, whatever its form, as blocks of channels.
+
+    The watch runs while the model does; an error is told with the window's number.
+    """
     begun = 0
     try:
         with watch.running(), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Commands about models: train, forecast, score, and bench, which does all three for a table."""
+"""Commands about models: train, forecast, tomorrow, score; and bench, which makes a table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +10,7 @@ from rich.progress import MofNCompleteColumn
 from powerphase.cli.options import (
     Data,
     Device,
+    Format,
     Physical,
     Seed,
     Windows,
@@ -131,6 +132,29 @@ def score(
     _show_balance(evaluation.balance, evaluation.row.variant)
     if out is not None:
         console.print(f"written to {evaluation.save(out)}", soft_wrap=True)
+
+
+def tomorrow(
+    model: Annotated[str, typer.Argument(help="A model's name, or the folder of a training.")],
+    data: Data,
+    buses: Annotated[int, typer.Option(min=1, help="How many to show; csv has all.")] = 20,
+    low: Annotated[float, typer.Option(help="The lowest voltage of the band [p.u.].")] = 0.95,
+    high: Annotated[float, typer.Option(help="The highest.")] = 1.05,
+    seed: Seed = 42,
+    device: Device = "auto",
+    format: Format = "table",
+) -> None:
+    """Show which buses may leave their band on the day after the record, how likely, and when.
+
+    Example: `powerphase tomorrow factorforge --data data/ieee57`
+    """
+    from powerphase.bench.models import model_for
+    from powerphase.bench.tomorrow import outlook
+    from powerphase.outlook_display import show_outlook
+
+    task = task_of(data, "1")  # what is tested does not matter here
+    found = outlook(model_for(model, task, seed, device), task, band_pu=(low, high), device=device)
+    show_outlook(found, buses, format)
 
 
 def bench(

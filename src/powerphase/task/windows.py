@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int
 
+from powerphase.axes import STEP_S
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.case import BASE_KV, BR_STATUS, F_BUS, T_BUS, Grid
-from powerphase.scenarios import Layout, Record, Training, Windows
+from powerphase.scenarios import Context, Layout, Record, Training, Windows
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
@@ -71,6 +72,17 @@ class Task:
         validation = self._windows(origins, self.splits.train_stop)  # no test step can be read
         record = self._record(self.splits.first, self.splits.fit_stop)
         return Training(record, validation, self._data)
+
+    @property
+    def tomorrow(self) -> Context:
+        """What a forecaster sees before the day that follows the record, whose states nobody knows.
+
+        The whole record counts, also where it is longer than the paper's.
+        """
+        n_steps, known = len(self.store.time), self.protocol.context
+        past = self._record(n_steps - known, n_steps)
+        after = np.arange(known + self.protocol.horizon) * np.timedelta64(STEP_S, "s")
+        return Context(past.read()[None], (past.time[0] + after)[None], self.layout)
 
     @property
     def _data(self) -> dict[str, Any]:
