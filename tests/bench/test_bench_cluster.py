@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from powerphase.records.result import read_results, write_result
 from powerphase.task.windows import Task
 from tests.bench.test_bench import bench, told, toys
 from tests.bench.toy_models import Fateful
+from tests.ray_folders import ray_folder
 from tests.records.rows import row
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -32,10 +32,8 @@ def cluster() -> Iterator[None]:
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    # Ray's sockets live in this folder, and their paths must be short.
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        head = {"num_cpus": 2, "object_store_memory": 200 * 2**20}
-        head |= {"include_dashboard": False, "temp_dir": folder}
+    with ray_folder():
+        head = {"num_cpus": 2, "object_store_memory": 200 * 2**20, "include_dashboard": False}
         running = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
         yield

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from powerphase.dataset.generation import generate
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals, files_of
+from tests.ray_folders import ray_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
@@ -20,9 +20,8 @@ def cluster() -> Iterator[str]:
     """The address of a running cluster with two nodes of one processor each."""
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     node = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
-    # Ray's sockets live in this folder, and their paths must be short.
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        head = {**node, "include_dashboard": False, "temp_dir": folder}
+    with ray_folder():
+        head = {**node, "include_dashboard": False}
         cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(**node)
         yield cluster.address
