@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from powerphase.records.failure import Failure
 
 UNKNOWN = "–"
+GUESSED = "~: by rows of other grids, in proportion to their channels, or of any kind of device"
 REDRAWN_S = 0.5
 
 
@@ -97,10 +98,10 @@ class BenchDisplay:
     def _time_left(self, bench: "Bench", ended: int) -> str:
         """By the cost of rows, which change only when a cell ends."""
         if self._left[0] != ended:
-            from powerphase.bench.estimates import estimate
+            from powerphase.bench.estimates import seconds_of
 
-            left = bench.unfinished
-            each = [estimate(bench.plan, c, bench.options.seconds).seconds for c in left]
+            how = (bench.engine.on_gpu, bench.options.seconds)
+            each = [seconds_of(bench.plan, cell, *how).value for cell in bench.unfinished]
             known = [one for one in each if one is not None]
             about = "" if len(known) == len(each) else "more than "
             whole = sum(known) / bench.engine.workers
@@ -108,39 +109,41 @@ class BenchDisplay:
         return self._left[1]
 
 
-def show_plan(plan: "Plan", seconds: float | None) -> None:
+def show_plan(plan: "Plan", on_gpu: bool | None, seconds: float | None) -> None:
     """All cells, what is to be done about each, and what that will take."""
-    from powerphase.bench.estimates import estimate
+    from powerphase.bench.estimates import memory_of, seconds_of
 
+    times = {cell: seconds_of(plan, cell, on_gpu, seconds) for cell in plan.cells}
+    memory = {cell: memory_of(plan, cell, on_gpu, seconds) for cell in plan.cells}
     table = Table("grid", "cell", "state", "hours", "GiB")
     for column in table.columns[3:]:
         column.justify = "right"
-    whole, unknown, scaled = 0.0, 0, False
     for cell in plan.cells:
-        state, found = plan.state(cell), estimate(plan, cell, seconds)
-        table.add_row(cell.grid, f"{cell.name}-{cell.seed}", state, *_shown(found))
-        if state != "done":
-            whole += found.seconds or 0.0
-            unknown += found.seconds is None
-        scaled |= found.is_scaled
+        shown = (_shown(times[cell], ".3f", unit=3600.0), _shown(memory[cell], ".1f"))
+        table.add_row(cell.grid, f"{cell.name}-{cell.seed}", plan.state(cell), *shown)
     console.print(table)
     missing = sorted({str(cell.data.path) for cell in plan.left() if not cell.data.is_there})
     if missing:
         console.print(f"data sets to make: {', '.join(missing)}", soft_wrap=True)
-    known = f"about {_time(whole)} one after another"
-    more = f"the cost of {unknown} is not known" if unknown else ""
-    cost = [known] * (unknown < len(plan.left())) + [more] * bool(unknown)
-    total = f"{len(plan.cells)} cells, {len(plan.done)} done, {len(plan.left())} to do"
-    console.print(": ".join([total, *[", and ".join(cost)] * bool(cost)]), soft_wrap=True)
-    if scaled:
-        console.print("~: by other grids, in proportion to their channels", soft_wrap=True)
+    console.print(_total(plan, [times[cell].value for cell in plan.left()], on_gpu), soft_wrap=True)
+    if any(one.is_guess for one in (*times.values(), *memory.values())):
+        console.print(GUESSED, soft_wrap=True)
 
 
-def _shown(found: "Estimate") -> tuple[str, str]:
-    mark = "~" if found.is_scaled else ""
-    hours = UNKNOWN if found.seconds is None else f"{mark}{found.seconds / 3600:.3f}"
-    memory = UNKNOWN if found.memory_gib is None else f"{mark}{found.memory_gib:.1f}"
-    return hours, memory
+def _total(plan: "Plan", left: Sequence[float | None], on_gpu: bool | None) -> str:
+    """How many cells there are, and how long those that are left will take."""
+    known = [one for one in left if one is not None]
+    unknown = len(left) - len(known)
+    where = {True: " on a GPU", False: " on a processor", None: ""}[on_gpu]
+    cost = [f"about {_time(sum(known, 0.0))} one after another{where}"] * bool(known)
+    cost += [f"the cost of {unknown} is not known"] * bool(unknown)
+    cells = f"{len(plan.cells)} cells, {len(plan.done)} done, {len(left)} to do"
+    return f"{cells}: {', and '.join(cost)}" if cost else cells
+
+
+def _shown(found: "Estimate", digits: str, unit: float = 1.0) -> str:
+    mark = "~" if found.is_guess else ""
+    return UNKNOWN if found.value is None else f"{mark}{found.value / unit:{digits}}"
 
 
 def show_failures(failures: Sequence["Failure"]) -> None:

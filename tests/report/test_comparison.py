@@ -210,10 +210,20 @@ def test_a_model_that_the_paper_lacks_is_refused() -> None:
 
 
 def test_nothing_to_compare_is_refused_and_other_editions_are_named() -> None:
-    with pytest.raises(ResultError, match=r"^no row of ets in edition 'opsd-r' .*; score one$"):
+    with pytest.raises(
+        ResultError, match=r"^no row of ets on the paper's .*pegase9241\); score one$"
+    ):
         compare([ours()], "ets")
-    with pytest.raises(ResultError, match=r"'opsd' .* an edition that has rows: opsd-r$"):
+    with pytest.raises(ResultError, match=r"^no row of powerforge .* 'opsd'; choose of opsd-r$"):
         compare([ours()], "powerforge", "opsd")
+    with pytest.raises(
+        ResultError, match=r"^no row of the paper's models on the paper's .*; score"
+    ):
+        overview([ours(model="last-week"), ours(grid="ieee14"), ours(task="mine")])
+    with pytest.raises(
+        ResultError, match=r"'opsd-r' is of what the paper prints; score powerforge"
+    ):
+        compare([ours(variant="mine")], "powerforge")
 
 
 @pytest.mark.parametrize("other", [{"fingerprint": "f" * 64}, {"task_version": 2}])

@@ -99,7 +99,7 @@ def test_voltages_are_the_kept_scenarios_their_median_and_what_happened(tree: Pa
         fan = weighted_quantiles(scenarios[..., None], weights[:, None])
         median = fan[LEVELS.index(0.5), :, 0]
         np.testing.assert_array_equal(shown[4], median)
-    assert drawn.notes[0] == "bus 22 of polish2383"
+    assert drawn.notes[0] == "bus 22 of polish2383, edition opsd-r"
     assert [axes.get_title() for axes in grid[0]] == [
         "Fri 1 Jul 2016", "Thu 21 Jul 2016", "Thu 11 Aug 2016"
     ]  # fmt: skip
@@ -118,7 +118,8 @@ def test_a_record_of_a_failure_is_no_row_of_a_figure(tree: Path) -> None:
 
 
 def test_the_bus_that_is_half_outside_the_band_is_shown_by_default(tree: Path) -> None:
-    assert figure_of("voltages", options(tree)).notes[0] == "bus 44 of polish2383"
+    notes = figure_of("voltages", options(tree)).notes
+    assert notes[0] == "bus 44 of polish2383, edition opsd-r"
 
 
 def test_bus_safety_counts_the_buses_above_each_value(tree: Path) -> None:
@@ -141,8 +142,9 @@ def test_safety_fidelity_shows_means_over_seeds_and_the_paper_s_numbers(tree: Pa
     for axes, entries in zip(panels(drawn.figure), expected, strict=True):
         points = {tuple(line[0]) for line in lines(axes) if len(line) == 1}
         assert points == {(one.mean["crps"], one.mean["cvar_0.1"]) for one in entries}
-    assert "timeprism" in drawn.notes[0]
-    assert "powerforge" not in drawn.notes[0]
+    assert drawn.notes[0] == "polish2383, edition opsd-r"
+    assert "timeprism" in drawn.notes[1]
+    assert "powerforge" not in drawn.notes[1]
 
 
 def test_safety_fidelity_shows_a_small_budget_as_its_model_and_says_so(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_safety_fidelity_shows_a_small_budget_of_a_model_that_the_paper_lacks(
 def test_a_score_that_the_paper_lacks_leaves_one_panel_and_a_note(tree: Path) -> None:
     drawn = figure_of("safety-fidelity", options(tree, score="brier", models=MODELS))
     assert len(panels(drawn.figure)) == 1
-    assert drawn.notes == ("the paper prints no Brier of these models on polish2383",)
+    assert drawn.notes[1:] == ("the paper prints no Brier of these models on polish2383",)
 
 
 @pytest.mark.parametrize("grid", ["activsg500", "polish2383", "pegase9241"])
@@ -241,7 +243,10 @@ def test_another_seed_is_shown_if_it_is_asked_for_and_said_where_it_is_lacking(t
     drawn = figure_of("reliability", options(tree, models=MODELS, seed=22))
     (axes,) = panels(drawn.figure)
     np.testing.assert_array_equal(lines(axes)[1], sidecar(3)["reliability"][:20, 1:])
-    assert drawn.notes == ("home-made is shown with seed 42, as it has no row with seed 22",)
+    assert drawn.notes == (
+        "polish2383, edition opsd-r",
+        "home-made is shown with seed 42, as it has no row with seed 22",
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,8 +254,12 @@ def test_another_seed_is_shown_if_it_is_asked_for_and_said_where_it_is_lacking(t
     [
         ("voltage", {}, "no figure 'voltage'; did you mean voltages?"),
         ("voltages", {"models": ["powerforge", "timeprim"]}, "no model 'timeprim'.*timeprism"),
-        ("voltages", {"grid": "polish2384"}, "no row of edition opsd-r on grid.*polish2383"),
-        ("voltages", {"edition": "opsd"}, "no row of edition 'opsd'.*editions found: opsd-r"),
+        ("voltages", {"grid": "polish2384"}, "no row on grid 'polish2384'.*polish2383"),
+        (
+            "voltages",
+            {"edition": "opsd"},
+            "no row on polish2383 has edition 'opsd'; choose of opsd-r",
+        ),
         ("safety-fidelity", {"score": "brir"}, "no score of voltages 'brir'; did you mean brier"),
         ("voltages", {"bus": 7}, "no scenarios of bus 7.*choose of 11, 22, 33, 44, 55"),
         ("archetypes", {"bus": 7, "grid": "x"}, "--bus, --grid: figure archetypes has nothing"),

@@ -240,15 +240,17 @@ def test_one_grid_leaves_out_the_others(tmp_path: Path) -> None:
 
 def test_what_has_no_rows_is_refused_by_name(tmp_path: Path) -> None:
     rows = find_results([tree(tmp_path)])
-    with pytest.raises(UnknownName, match="'opsd-r'; did you mean synthetic"):
-        safety(rows)
-    with pytest.raises(UnknownName, match=r"grid with rows in edition synthetic 'ieee14'"):
-        safety(rows, "synthetic", "ieee14")
+    with pytest.raises(ResultError, match="paper's task has edition 'opsd-r'; choose of synthetic"):
+        safety(rows, "opsd-r")
+    with pytest.raises(
+        UnknownName, match=r"row of the paper's task on grid 'ieee14'; .*activsg500"
+    ):
+        safety(rows, grid="ieee14")
 
 
 def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
     found = safety(find_results([tree(tmp_path)]), "synthetic", "activsg500")
-    arguments = ["safety", str(tmp_path), "--grid", "activsg500", "--edition", "synthetic"]
+    arguments = ["safety", str(tmp_path), "--grid", "activsg500"]
     markdown = CliRunner().invoke(cli.app, [*arguments, "--format", "markdown"])
     assert markdown.stdout == "\n".join(table.as_markdown() for table in sheets(found))
     table = CliRunner().invoke(cli.app, [*arguments, "--format", "csv"]).stdout

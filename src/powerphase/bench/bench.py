@@ -16,7 +16,7 @@ import torch
 
 from powerphase.bench.budget import Settled
 from powerphase.bench.children import Memory, Outcome
-from powerphase.bench.estimates import estimate
+from powerphase.bench.estimates import memory_of
 from powerphase.bench.plan import Cell, Plan, name_of, reduced
 from powerphase.bench.siblings import settled
 from powerphase.cost import commit, hardware
@@ -176,8 +176,7 @@ class Bench:
         beside = [work for work in self._at_work() if work.cell.group == cell.group]
         if any(work.is_measuring for work in beside):
             return False
-        on_gpu = self.engine.on_gpu
-        memory = estimate(self.plan, cell, self.options.seconds, on_gpu).memory_gib
+        memory = memory_of(self.plan, cell, self.engine.on_gpu, self.options.seconds).value
         if not self._fits(cell, worker, memory or 0.0):
             return False
         budget = self._budget(cell)

@@ -1,7 +1,11 @@
-"""What cells will take, by the cost in rows that are there; a guess, and marked as one."""
+"""What cells will take, by the cost in rows that are there.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Rows made on the kind of device that will be used tell first, on the cell's grid or else on others:
+what a GPU does in seconds may take a processor minutes. Of the other kind, they tell only the time.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
@@ -11,69 +15,85 @@ from powerphase.errors import PowerphaseError
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.records.result import Result
 
+Sized = Sequence[tuple[Result, float]]
+"""Rows, and how many times as large as a row's grid the cell's is."""
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and memory of a cell, as far as they are known."""
+    """A number, as far as rows tell it."""
 
-    seconds: float | None = None
-    memory_gib: float | None = None
-    is_scaled: bool = False
-    """Whether it rests on other grids alone."""
+    value: float | None = None
+    is_guess: bool = False
+    """Whether it rests on other grids alone, or on rows not known to be of the kind of device."""
 
 
-def estimate(
-    plan: Plan, cell: Cell, seconds: float | None = None, on_gpu: bool | None = None
-) -> Estimate:
-    """By rows of the same model on the grid, or else on others, in proportion to their channels.
+def seconds_of(plan: Plan, cell: Cell, on_gpu: bool | None, limit: float | None = None) -> Estimate:
+    """How long the cell will take.
 
     Args:
         plan: has the rows.
         cell: of which one wants to know.
-        seconds: what a training may take at most.
-        on_gpu: whether a GPU's memory is asked for, or the machine's; if not told, either.
+        on_gpu: whether it will be made on a GPU; None where that is not known.
+        limit: the seconds that a training may take at most.
     """
-    names = {name_of(one) for one in possible(cell, seconds is not None)}
+    same, other = _by_kind(plan, cell, on_gpu, limit is not None)
+    places = [*_near_and_far(same, cell), *_near_and_far(other, cell)]
+    cut = limit if cell.entrant.is_trained else None  # a fit without epochs is never cut
+    return _told(places, lambda row, ratio: _seconds(row, ratio, cut))
+
+
+def memory_of(plan: Plan, cell: Cell, on_gpu: bool | None, limit: float | None = None) -> Estimate:
+    """The GiB that the cell will take, of a GPU or of the machine; the arguments are the same."""
+    same, _ = _by_kind(plan, cell, on_gpu, limit is not None)
+    return _told(_near_and_far(same, cell), _memory_gib)
+
+
+def _by_kind(
+    plan: Plan, cell: Cell, on_gpu: bool | None, is_budgeted: bool
+) -> tuple[list[Result], list[Result]]:
+    """The rows of the cell's model: those made on the kind of device, and those that may not be."""
+    names = {name_of(one) for one in possible(cell, is_budgeted)}
     alike = [row for row in plan.rows if row.name in names and row.task == plan.task]
-    here = [row for row in alike if row.grid == cell.grid]
-    found = _mean(here, [1.0] * len(here), seconds, on_gpu) if here else Estimate()
-    if found.memory_gib is not None:
-        return found
-    scaled = _scaled(alike, cell.data.n_channels, seconds, on_gpu)
-    # Rows of the grid that were made on the other kind of device still tell how long it takes.
-    return replace(found, memory_gib=scaled.memory_gib) if here else scaled
+    same = [row for row in alike if _is_made_on(row, on_gpu)]
+    return same, [row for row in alike if not _is_made_on(row, on_gpu)]
 
 
-def _scaled(
-    alike: Sequence[Result], n_channels: int, limit: float | None, on_gpu: bool | None
-) -> Estimate:
-    sizes = {row.grid: channels_of(row.grid) for row in alike}
-    known = [(row, n_channels / size) for row in alike if (size := sizes[row.grid])]
-    if not known:
-        return Estimate()
-    rows, ratios = zip(*known, strict=True)
-    return replace(_mean(rows, ratios, limit, on_gpu), is_scaled=True)
+def _is_made_on(row: Result, on_gpu: bool | None) -> bool:
+    """Whether it is known that the two kinds of device are the same."""
+    return on_gpu is not None and is_gpu(str(row.cost["hardware"])) == on_gpu
 
 
-def _mean(
-    rows: Sequence[Result], ratios: Sequence[float], limit: float | None, on_gpu: bool | None
-) -> Estimate:
-    each = [_seconds(row, ratio, limit) for row, ratio in zip(rows, ratios, strict=True)]
-    memory = [
-        float(found) * ratio
-        for row, ratio in zip(rows, ratios, strict=True)
-        if (found := row.cost["peak_memory_gib"]) is not None
-        and on_gpu in (None, is_gpu(str(row.cost["hardware"])))
-    ]
-    return Estimate(fmean(each), fmean(memory) if memory else None)
+def _near_and_far(rows: Iterable[Result], cell: Cell) -> tuple[Sized, Sized]:
+    """Those on the cell's grid; and those on others, as far as the size of these is known."""
+    near, far = [], []
+    for row in rows:
+        if row.grid == cell.grid:
+            near.append((row, 1.0))
+        elif n_channels := channels_of(row.grid):
+            far.append((row, cell.data.n_channels / n_channels))
+    return near, far
+
+
+def _told(places: Sequence[Sized], cost: Callable[[Result, float], float | None]) -> Estimate:
+    """The mean cost in the first of the places where a row tells it."""
+    for rows in places:
+        each = [found for row, ratio in rows if (found := cost(row, ratio)) is not None]
+        if each:
+            return Estimate(fmean(each), is_guess=rows is not places[0])
+    return Estimate()
 
 
 def _seconds(row: Result, ratio: float, limit: float | None) -> float:
-    parts = {name: float(row.cost[name] or 0.0) * ratio for name in ("train_s", "score_s")}
-    parts["predict_s"] = float(row.cost["predict_s"] or 0.0) * ratio
-    if limit is not None:
-        parts["train_s"] = min(parts["train_s"], limit)
-    return sum(parts.values())
+    train, predict, score = (
+        float(row.cost[name] or 0.0) * ratio for name in ("train_s", "predict_s", "score_s")
+    )
+    return (train if limit is None else min(train, limit)) + predict + score
+
+
+def _memory_gib(row: Result, ratio: float) -> float | None:
+    found = row.cost["peak_memory_gib"]
+    return None if found is None else float(found) * ratio
 
 
 @cache

@@ -15,6 +15,7 @@ from powerphase.bench.local import Local
 from powerphase.bench.plan import Plan, make_plan
 from powerphase.errors import PowerphaseError, TaskError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.models.device import DEVICES, choose_device
 from powerphase.records.failure import Failure
 from powerphase.task.protocol import Protocol as TaskProtocol
 from powerphase.task.protocol import WindowCount
@@ -63,10 +64,19 @@ class Table:
         """What is asked of all networks."""
         return {"epochs": self.epochs, "batch_size": self.batch_size}
 
+    @property
+    def on_gpu(self) -> bool | None:
+        """Whether cells will be made on GPUs; None where only the cluster knows if it has some."""
+        if self.device != "auto":
+            return self.device == "cuda"
+        return None if self.engine == "ray" else choose_device("auto").type == "cuda"
+
     def plan(self) -> Plan:
         """Its cells, and which of them are done; refuses what cannot be made."""
-        if self.engine not in ENGINES:
-            raise UnknownName.among("engine", self.engine, ENGINES)
+        names = (("engine", self.engine, ENGINES), ("device", self.device, DEVICES))
+        for kind, name, known in names:
+            if name not in known:
+                raise UnknownName.among(kind, name, known)
         for name, given in (("--seconds", self.seconds), ("--limit", self.limit)):
             if given is not None and given <= 0:
                 raise TaskError(f"{name} {given:g} leaves no time; give more than 0")

@@ -221,7 +221,7 @@ def bench(
         engine=engine,
     )
     if dry_run:
-        show_plan(table.plan(), seconds)
+        show_plan(table.plan(), table.on_gpu, seconds)
         return
     with BenchDisplay() as watcher:
         failures = table.run(watcher)

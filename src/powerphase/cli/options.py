@@ -18,7 +18,10 @@ Physical = Annotated[
 ]
 Results = Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")]
 Format = Annotated[str, typer.Option(help="table, markdown or csv.")]
-Edition = Annotated[str, typer.Option(help="The edition of the data of our rows.")]
+Edition = Annotated[
+    str | None,
+    typer.Option(help="Of the rows' data; by default their only one, or opsd-r of several."),
+]
 
 
 def task_of(data: str, windows: str) -> "Task":

@@ -104,7 +104,7 @@ def table(
 def compare(
     model: Annotated[str, typer.Argument(help="A model of the paper, or all of them.")],
     results: Results = None,
-    edition: Edition = "opsd-r",
+    edition: Edition = None,
     format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
 ) -> None:
     """Lay a model beside the paper's numbers for it, grid by grid, and its ablation where scored.
@@ -127,7 +127,7 @@ def compare(
 def safety(
     results: Results = None,
     grid: Annotated[str | None, typer.Option(help="Look at one grid, bus by bus.")] = None,
-    edition: Edition = "opsd-r",
+    edition: Edition = None,
     format: Format = "table",
 ) -> None:
     """Do fidelity and safety order forecasters alike? And which buses are hard, and for whom?
@@ -151,7 +151,7 @@ def figure(
     signals: Annotated[
         str | None, typer.Option(help="synthetic, opsd, or a file, for archetypes.")
     ] = None,
-    edition: Edition = "opsd-r",
+    edition: Edition = None,
     results: Annotated[Path, typer.Option(help="A tree of results.")] = Path("results"),
     out: Annotated[Path, typer.Option(help="The folder for the files.")] = Path("figures"),
     format: Annotated[str, typer.Option(help="With commas between them.")] = "pdf,svg,png",

@@ -21,6 +21,7 @@ from powerphase.report.entries import (
     BUDGET_WORDS,
     PAPER_DECIMALS,
     Entry,
+    edition_of,
     explained,
     orders_forecasts,
     paper_ablations,
@@ -38,6 +39,7 @@ ONE_UNIT = 10.0**-PAPER_DECIMALS
 HALF_A_UNIT = ONE_UNIT / 2
 """How far a mean or deviation of the paper may lie from what it prints."""
 
+ON_PAPER = f"on the paper's task and grids ({', '.join(PAPER_GRIDS)})"
 HEADER = ("grid", "score", "seeds", "ours", "paper", "ratio", "std apart")
 ABLATION_SCORES = ("crps", "distortion", "safety_mbrier", "necv", "cvar_0.1")
 ABLATION_HEADER = ("variant", "CRPS", "change", *(SCORES[n].title for n in ABLATION_SCORES[1:]))
@@ -120,21 +122,23 @@ class Comparison:
     ablations: tuple[Ablation, ...]
 
 
-def compare(results: Iterable[Result], model: str, edition: str = "opsd-r") -> Comparison:
-    """The model's rows on the paper's task and grids, beside what the paper prints."""
-    known = {entry.name for grid in PAPER_GRIDS for entry in paper_entries(grid)}
+def compare(results: Iterable[Result], model: str, edition: str | None = None) -> Comparison:
+    """The model's rows on the paper's task and grids, beside what the paper prints.
+
+    Without an edition, it is chosen by `entries.edition_of`.
+    """
+    known = _paper_models()
     if model not in known:
         raise UnknownName.among("model of the paper", model, known)
-    place = (Protocol().name, model)
-    rows = [r for r in results if (r.task, r.model) == place and r.grid in PAPER_GRIDS]
-    chosen = [r for r in rows if r.edition == edition]
+    rows = [row for row in _on_paper(results) if row.model == model]
+    edition = edition_of(rows, edition, f"of {model} {ON_PAPER}")
+    chosen = [row for row in rows if row.edition == edition]
     ours, ablations = _entries(chosen), _ablations(chosen, model)
     pairs = [pair for grid in PAPER_GRIDS for pair in _pairs(grid, model, ours)]
     if not ablations and all(pair.mean is None for pair in pairs):
-        others = sorted({r.edition for r in rows} - {edition})
         raise ResultError(
-            f"no row of {model} in edition {edition!r} on the paper's task and grids; score one"
-            + (f", or choose an edition that has rows: {', '.join(others)}" if others else "")
+            f"no row of {model} in edition {edition!r} is of what the paper prints; score {model} "
+            "itself, or one of its ablations"
         )
     return Comparison(model, edition, tuple(pairs), tuple(ablations))
 
@@ -157,10 +161,12 @@ def sheets(comparison: Comparison) -> list[Sheet]:
     return [main, *(_ablation_sheet(comparison, found) for found in comparison.ablations)]
 
 
-def overview(results: Iterable[Result], edition: str = "opsd-r") -> Sheet:
+def overview(results: Iterable[Result], edition: str | None = None) -> Sheet:
     """All models of the paper on all its grids, ours beside the paper's, also what is missing."""
-    place = (Protocol().name, edition)
-    ours = _entries([r for r in results if (r.task, r.edition) == place and r.grid in PAPER_GRIDS])
+    known = _paper_models()
+    rows = [row for row in _on_paper(results) if row.model in known]
+    edition = edition_of(rows, edition, f"of the paper's models {ON_PAPER}")
+    ours = _entries([row for row in rows if row.edition == edition])
     titles = [SCORES[name].title for name in RANKED]
     less = explained(one.name for one in ours.values() if one.rank is not None)
     return Sheet(
@@ -196,6 +202,15 @@ def _overview_line(grid: str, paper: Entry, own: Entry | None) -> tuple[Cell, ..
 def as_markdown(comparison: Comparison) -> str:
     """The tables as Markdown."""
     return "\n".join(sheet.as_markdown() for sheet in sheets(comparison))
+
+
+def _paper_models() -> set[str]:
+    return {entry.name for grid in PAPER_GRIDS for entry in paper_entries(grid)}
+
+
+def _on_paper(results: Iterable[Result]) -> list[Result]:
+    """The rows that have the paper's task, on its grids."""
+    return [row for row in results if row.task == Protocol().name and row.grid in PAPER_GRIDS]
 
 
 def _entries(rows: Sequence[Result]) -> dict[tuple[str, str], Entry]:

@@ -39,6 +39,9 @@ BUDGET_WORDS: Mapping[str, str] = MappingProxyType(
 )
 """Variants of these words alone are the model itself, trained with less; what each of them says."""
 
+OWN_EDITION = "opsd-r"
+"""The edition that is looked at where rows have several and none is asked for."""
+
 COSTS = ("train_s", "predict_s", "score_s", "steps", "peak_memory_gib")
 
 PAPER_DECIMALS = 4
@@ -73,6 +76,28 @@ class Entry:
     def label(self) -> str:
         """The name, and what sets the entry apart from the models that compete."""
         return self.name + {"model": "", "paper": " (paper)"}.get(self.kind, " (reference)")
+
+
+def edition_of(rows: Iterable[Result], asked: str | None, which: str) -> str:
+    """The edition to look at: the one asked for, else the only one of the rows, else our own.
+
+    Args:
+        rows: among which it must be.
+        asked: its name, if one was given.
+        which: what the rows are, after the word `row`.
+    """
+    there = sorted({row.edition for row in rows})
+    if not there:
+        raise ResultError(f"no row {which}; score one")
+    default = there[0] if len(there) == 1 else OWN_EDITION
+    wanted = default if asked is None else asked
+    if wanted in there:
+        return wanted
+    if asked is None:
+        raise ResultError(
+            f"rows {which} have more than one edition; choose by --edition: {', '.join(there)}"
+        )
+    raise ResultError(f"no row {which} has edition {asked!r}; choose of {', '.join(there)}")
 
 
 @cache

@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result, find_results, read_sidecar
-from powerphase.report.entries import KINDS, representative
+from powerphase.report.entries import KINDS, edition_of, representative
 from powerphase.report.figure_style import LOOKS
 
 
@@ -20,6 +20,11 @@ class Exhibit:
 
     row: Result
     file: Path
+
+    @property
+    def place(self) -> str:
+        """The grid, and the edition of its data."""
+        return f"{self.row.grid}, edition {self.row.edition}"
 
     @cached_property
     def _arrays(self) -> dict[str, Shaped[np.ndarray, "..."]]:
@@ -47,23 +52,15 @@ class Selection:
         return {name: one for name, one in self.exhibits.items() if one is not None}
 
 
-def exhibits_on(results: Iterable[Path], grid: str, edition: str) -> list[Exhibit]:
+def exhibits_on(results: Iterable[Path], grid: str, edition: str | None = None) -> list[Exhibit]:
     """All rows of the grid and edition in the files and folders, scored on the same windows."""
     rows = find_results(results)
-    exhibits = [
-        Exhibit(row, file)
-        for file, row in rows.items()
-        if (row.edition, row.grid) == (edition, grid)
-    ]
-    if not exhibits:
-        known = sorted({row.grid for row in rows.values() if row.edition == edition})
-        if known and grid not in known:
-            raise UnknownName.among("row of edition " + edition + " on grid", grid, known)
-        editions = ", ".join(sorted({row.edition for row in rows.values()})) or "none"
-        raise ResultError(
-            f"no row of edition {edition!r} on {grid}, editions found: {editions}; name a tree of "
-            "results with --results or another --edition"
-        )
+    grids = {row.grid for row in rows.values()}
+    if grids and grid not in grids:
+        raise UnknownName.among("row on grid", grid, grids)
+    of_grid = [Exhibit(row, file) for file, row in rows.items() if row.grid == grid]
+    edition = edition_of((one.row for one in of_grid), edition, f"on {grid}")
+    exhibits = [one for one in of_grid if one.row.edition == edition]
     first = exhibits[0]
     for one in exhibits:
         if _data(one.row) != _data(first.row):

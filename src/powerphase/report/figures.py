@@ -49,7 +49,7 @@ class Options:
     """What may be chosen about a figure; none where it is left to the figure."""
 
     results: Sequence[Path] = (Path("results"),)
-    edition: str = "opsd-r"
+    edition: str | None = None
     grid: str | None = None
     models: Sequence[str] | None = None
     seed: int | None = None
@@ -136,7 +136,9 @@ def _voltages(options: Options) -> Drawn:
         raise FigureError(f"{'; '.join(selection.notes)}; choose --models that have rows")
     figure, bus = voltages(selection.exhibits, options.bus)
     grid = exhibits[0].row.grid
-    return Drawn(figure, f"voltages-{grid}", (f"bus {bus} of {grid}", *selection.notes))
+    return Drawn(
+        figure, f"voltages-{grid}", (f"bus {bus} of {exhibits[0].place}", *selection.notes)
+    )
 
 
 def _bus_safety(options: Options) -> Drawn:
@@ -159,7 +161,7 @@ def _of_found(
     if not selection.found:
         raise FigureError(f"{'; '.join(selection.notes)}; choose --models that have rows")
     stem = f"{name}-{exhibits[0].row.grid}"
-    return Drawn(draw(selection.found), stem, selection.notes)
+    return Drawn(draw(selection.found), stem, (exhibits[0].place, *selection.notes))
 
 
 def _safety_fidelity(options: Options) -> Drawn:
@@ -188,7 +190,7 @@ def _safety_fidelity(options: Options) -> Drawn:
     if not ours:
         raise FigureError(f"{'; '.join(notes)}; choose --models that have rows")
     shown = replace(board, entries=tuple(ours), paper=tuple(paper))
-    return Drawn(safety_fidelity(shown, score), f"safety-fidelity-{grid}", tuple(notes))
+    return Drawn(safety_fidelity(shown, score), f"safety-fidelity-{grid}", (board.title, *notes))
 
 
 def _standing(board: Board, models: Sequence[str] | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ from powerphase.report.buses import (
     survival,
     worst,
 )
-from powerphase.report.entries import Entry
+from powerphase.report.entries import Entry, edition_of
 from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.tradeoff import PROPER_SAFETY, SAFETY, Tradeoff, tradeoff
@@ -68,23 +68,24 @@ class GridSafety:
 
 
 def safety(
-    rows: Mapping[Path, Result], edition: str = "opsd-r", grid: str | None = None
+    rows: Mapping[Path, Result], edition: str | None = None, grid: str | None = None
 ) -> list[GridSafety]:
     """Every grid of the edition under the paper's task; one alone comes with its buses.
 
     Args:
         rows: by the file that each was read from, as `records.result.find_results` gives them.
-        edition: of the data.
+        edition: of the data; if none is given, `entries.edition_of` chooses it.
         grid: the one to look at bus by bus.
     """
-    chosen = {p: r for p, r in rows.items() if (r.task, r.edition) == (Protocol().name, edition)}
-    grids = {row.grid for row in chosen.values()}
-    if not grids:
-        known = {row.edition for row in rows.values()}
-        raise UnknownName.among("edition with rows of the paper's task", edition, known)
-    if grid is not None and grid not in grids:
-        raise UnknownName.among(f"grid with rows in edition {edition}", grid, grids)
-    boards = [b for b in leaderboard(chosen.values()) if grid in (None, b.grid)]
+    own = {path: row for path, row in rows.items() if row.task == Protocol().name}
+    grids = {row.grid for row in own.values()}
+    if grids and grid is not None and grid not in grids:
+        raise UnknownName.among("row of the paper's task on grid", grid, grids)
+    own = {path: row for path, row in own.items() if grid in (None, row.grid)}
+    where = f" on {grid}" if grid else ""
+    edition = edition_of(own.values(), edition, f"of the paper's task{where}")
+    chosen = {path: row for path, row in own.items() if row.edition == edition}
+    boards = leaderboard(chosen.values())
     if len({board.grid for board in boards}) < len(boards):
         raise ResultError(f"edition {edition}: rows of more than one data set of a grid; give one")
     return [_of_board(board, chosen if grid else {}) for board in boards]
@@ -122,7 +123,7 @@ def _agreement(found: Sequence[GridSafety]) -> Sheet:
     proper = " and ".join(SCORES[name].title for name in PROPER_SAFETY)
     usual = ", ".join(SCORES[name].title for name in SAFETY)
     return Sheet(
-        title="Fidelity beside safety",
+        title=f"Fidelity beside safety, edition {found[0].board.edition}",
         header=AGREEMENT,
         groups=(tuple(_agreement_line(grid) for grid in found),),
         above="How far the order by fidelity (mean rank over CRPS, Distortion and MSE) agrees with "
