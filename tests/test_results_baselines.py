@@ -87,7 +87,8 @@ GRIDS = {
 SEEDS = {
     "activsg500": {22, 42, 3142},
     "pegase1354": {22, 42},
-    **dict.fromkeys(("polish2383", "pegase9241"), {42}),
+    "polish2383": {42},
+    "pegase9241": {42},
 }
 FEWER = {
     ("activsg500", "tactis-2"): {22, 42},
@@ -142,7 +143,9 @@ def test_timemcl_beside_the_paper() -> None:
     most, theirs = max(r.scores["cvar_0.1"] for r in near), min(beside("timemcl", "cvar_0.1")[1])
     assert f"(CVaR of {most:.4f} at most, against {theirs:.3f} at least)" in WORDS
     (far,) = (r for r in found if r not in near)
-    assert f"leaves it with a CVaR of {far.scores['cvar_0.1']:.3f}, where the others have 0" in WORDS
+    assert (
+        f"leaves it with a CVaR of {far.scores['cvar_0.1']:.3f}, where the others have 0" in WORDS
+    )
     assert all(r.scores["cvar_0.1"] == 0 for r in near if r.grid == "activsg500")
     held = [100 * r.scores["coverage_80"] for r in near]
     assert f"holds {min(held):.0f} to {max(held):.0f} % of what happens" in WORDS
