@@ -72,6 +72,19 @@ def test_noise_that_is_predicted_in_tiles_is_that_of_the_plain_network(
         )
 
 
+def test_half_precision_touches_neither_the_loss_nor_its_gradients() -> None:
+    denoiser = denoiser_of(8).float()
+    noisy, noise, known = (one.float() for one in given_rows(8)[:3])
+    conditioner = denoiser.conditioner(known).detach().requires_grad_()
+    added, pieces = denoiser.steps()[:ROWS].detach(), pieces_of(denoiser, 8, 3)
+    found = []
+    for half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = mean_error(denoiser, Noisy(noisy, noise), conditioner, added, pieces)
+        found.append([loss, *torch.autograd.grad(loss, [conditioner, *denoiser.filters()])])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 def test_the_noise_network_looks_fourteen_channels_to_either_side() -> None:
     denoiser = Denoiser(TimeGradConfig(), 60)
     assert denoiser.halo == 14
