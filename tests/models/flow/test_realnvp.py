@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from powerphase.models.flow.coupling import _moved_block
 from powerphase.models.flow.normalisation import Affine, FlowNorm, Moments
 from powerphase.models.flow.realnvp import RealNVP
 from powerphase.models.recurrent.inputs import Given
@@ -159,6 +160,14 @@ def test_channels_that_do_not_move_stay_finite(train: bool) -> None:
     assert drawn.isfinite().all()
     if train:
         assert (drawn[..., 1] - 1).abs().max() < 0.1
+
+
+def test_log_scales_in_half_precision_are_summed_with_all_digits() -> None:
+    values, (log_scale, shift) = torch.randn(30, 40, 3), torch.rand(2, 30, 40, 3).bfloat16()
+    found = _moved_block(values, (log_scale, shift), keep=True)
+    torch.testing.assert_close(found.log_determinant, log_scale.float().sum() / 1200)
+    assert found.values is not None
+    assert found.values.dtype == torch.float32
 
 
 def test_maps_one_after_the_other_are_one_map_with_its_moments() -> None:

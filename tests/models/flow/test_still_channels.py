@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from powerphase.models.flow.memory import flow_numbers
 from powerphase.models.flow.normalisation import Moments
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.tempflow.model import TempFlow
@@ -86,3 +87,12 @@ def test_noise_is_a_matter_of_training_alone(kind: Any) -> None:
         trains = [network.train()(*windows_of()).loss for _ in range(2)]
         assert (trains[0] != trains[1]) == bool(noise)
     assert torch.equal(*found)
+
+
+@each_flow
+@pytest.mark.parametrize("fast", [False, True])
+def test_noise_takes_one_tensor_more_of_rows_and_channels(kind: Any, fast: bool) -> None:
+    still, blurred = (
+        flow_numbers(kind.config_type(noise=noise), 10, 8, None, fast) for noise in (0.0, 1e-3)
+    )
+    assert blurred == (still[0], still[1] + 10 * 8)

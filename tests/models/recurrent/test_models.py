@@ -199,6 +199,14 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(
     assert {part.device.type for part in parts.values()} == {"meta"}
 
 
+@pytest.mark.parametrize("kind", [one for one in MODELS if one.takes_backend])
+def test_the_backend_that_is_asked_for_is_the_network_s(kind: Any) -> None:
+    train = training_of(waves())
+    for backend in ("torch", "auto"):
+        model = kind(tiny(kind.config_type, training={"batch_size": 8}), backend=backend)
+        assert model.outline(train).backend == backend
+
+
 @each_model
 def test_variants_are_named(kind: Any) -> None:
     variants = kind.config_type.VARIANTS

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from powerphase.errors import TrainingError
 from powerphase.models import training
+from powerphase.models.sampling import window_generators
 from powerphase.models.tactis import copula as copula_module
 from powerphase.models.tactis.copula import Copula
 from powerphase.models.tactis.model import TACTiS
 from powerphase.models.tactis.network import TactisNetwork
+from powerphase.models.tactis.tokens import scale_of
 from powerphase.models.training import Progress
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves, windows_of
 from tests.models.tactis.toys import tiny
@@ -22,6 +24,7 @@ from tests.models.toys import same_weights
 
 STAGES: dict[str, Any] = {"epochs": 3, "margin_epochs": 1, "copula": True}
 T, H, K = 5, 2, 2
+CPU = torch.device("cpu")
 
 
 def copula_of(bins: int = 20) -> Copula:
@@ -55,13 +58,11 @@ def test_a_level_depends_on_those_before_it_alone() -> None:
     copula, (past, series, u) = copula_of(), inputs()
     order = torch.tensor([[2, 0, 3, 1]])
     u.requires_grad_()
-    known = copula.encoder(past, series, T + H)
     before = []
     for count in (1, 2, 3):
         shorter = order[:, : count + 1]
         found = copula(past, series, u, shorter)
         before.append(torch.autograd.grad(found.sum(), u)[0][0, :, T:].flatten() != 0)
-    assert known.shape == (1, K, T + H, 8)
     for count, moved in zip((1, 2, 3), before, strict=True):
         assert moved.nonzero()[:, 0].tolist() == sorted(order[0, :count].tolist())
 
@@ -99,6 +100,24 @@ def network_with_copula(block: int | None = None, **changes: Any) -> TactisNetwo
     network = TactisNetwork(config, 8, CONTEXT, HORIZON, block).double().eval()
     network.enter(1)
     return network
+
+
+def test_paths_are_at_the_levels_that_the_copula_draws_after_those_of_the_context() -> None:
+    network, (context, _) = network_with_copula(), windows_of(1)
+    with torch.no_grad():
+        network.copula.bins[-1].weight.mul_(20)
+    drawn: Any = network.scenarios(context, seed=3)
+    scale, (generator,) = scale_of(context.past, 1e-4), window_generators(3, context.time, CPU)
+    past = scale.normalised(context.past)
+    margin = network.margins(network.encoder(past, torch.arange(8)[None], CONTEXT + HORIZON))
+    levels = []
+    for path in drawn.values.unbind(1):
+        found = margin.distribution(torch.cat([past, scale.normalised(path)], dim=2)).detach()
+        levels.append(found[0, :, CONTEXT:].flatten())
+    order = torch.randperm(8 * HORIZON, generator=generator)
+    noise = torch.rand(8 * HORIZON, 7, generator=generator, dtype=torch.float64)
+    expected = network.copula.draw(past, found[..., :CONTEXT], order, noise)
+    torch.testing.assert_close(torch.stack(levels, 1), 1e-6 + (1 - 2e-6) * expected)
 
 
 def test_the_copula_is_learned_with_the_margins_frozen_and_judged_with_them() -> None:

@@ -75,6 +75,13 @@ def test_a_loaded_model_forecasts_the_same_whatever_was_asked_before(
     assert not torch.equal(first.values, second.values)
 
 
+def test_weights_of_both_stages_are_counted_and_kept(tmp_path: Path) -> None:
+    model: Any = fitted(CASES[1], run=tmp_path / "run")
+    count = sum(one.numel() for one in model.network.parameters())
+    kept = TACTiS.learned_in(RunFolder.open(tmp_path / "run"))
+    assert model.n_parameters == sum(one.numel() for one in kept.values()) == count
+
+
 def test_windows_that_are_asked_for_together_do_not_meet() -> None:
     model, (context, _) = fitted(), windows_of(dtype=torch.float32)
     together: Any = model.predict(context)
@@ -116,6 +123,15 @@ def test_smaller_blocks_and_batches_take_less_memory() -> None:
         sizes.append(TACTiS(tiny(training={"batch_size": batch})).memory_gib(train, block))
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == 4
+
+
+def test_a_window_takes_three_times_the_memory_with_a_copula() -> None:
+    train, shares = training_of(waves()), []
+    for changes in CASES:
+        models = [TACTiS(tiny(training={"batch_size": size}, **changes)) for size in (200, 100)]
+        more, less = (model.memory_gib(train) for model in models)
+        shares.append(more - less)
+    assert shares[1] == pytest.approx(3.2 * shares[0], rel=0.02)
 
 
 def test_an_open_batch_size_is_the_largest_that_fits_and_no_variant(

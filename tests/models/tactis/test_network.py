@@ -55,6 +55,18 @@ def test_the_mean_over_bags_is_the_mean_of_all_their_losses_and_not_that_of_all_
     assert abs(whole - losses.mean()) > 1e-6
 
 
+def test_windows_are_judged_by_several_bags_and_learned_from_by_one() -> None:
+    network, given = network_of(bag=3, validation_bags=3), windows_of()
+    for count in (3, 1):
+        torch.manual_seed(0)
+        loss, parts = network.train(count == 1)(*given)
+        torch.manual_seed(0)
+        bags = [network.losses(*network.inputs(*given)) for _ in range(count)]
+        torch.testing.assert_close(loss, torch.stack([one.loss for one in bags]).mean())
+        for name, value in parts.items():
+            torch.testing.assert_close(value, torch.stack([o.parts[name] for o in bags]).mean())
+
+
 @pytest.mark.parametrize("block", [1, 7, 100])
 def test_blocks_change_neither_loss_nor_gradient(block: int) -> None:
     found = []

@@ -1,5 +1,7 @@
 """The noise network against the plain one, values and gradients, in tiles and without."""
 
+from math import cos, sin, sqrt
+
 import pytest
 import torch
 from torch import Tensor
@@ -70,6 +72,19 @@ def test_noise_that_is_predicted_in_tiles_is_that_of_the_plain_network(
         )
 
 
+def test_half_precision_touches_neither_the_loss_nor_its_gradients() -> None:
+    denoiser = denoiser_of(8).float()
+    noisy, noise, known = (one.float() for one in given_rows(8)[:3])
+    conditioner = denoiser.conditioner(known).detach().requires_grad_()
+    added, pieces = denoiser.steps()[:ROWS].detach(), pieces_of(denoiser, 8, 3)
+    found = []
+    for half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = mean_error(denoiser, Noisy(noisy, noise), conditioner, added, pieces)
+        found.append([loss, *torch.autograd.grad(loss, [conditioner, *denoiser.filters()])])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 def test_the_noise_network_looks_fourteen_channels_to_either_side() -> None:
     denoiser = Denoiser(TimeGradConfig(), 60)
     assert denoiser.halo == 14
@@ -115,6 +130,29 @@ def test_a_network_begins_by_predicting_the_same_noise_everywhere() -> None:
         pieces, step = pieces_of(denoiser, 8, None), denoiser.steps()[:1]
         found = predicted(denoiser, noisy, denoiser.conditioner(known), step, pieces)
     torch.testing.assert_close(found, denoiser.leave.bias.detach().expand_as(found))
+
+
+def test_a_diffusion_step_is_told_by_sines_and_then_cosines_of_rising_frequency() -> None:
+    """The k-th of sixteen turns by 10^(4k/16) with every step, as in the reference."""
+    waves = Denoiser(TimeGradConfig(), 8).waves
+    for step in range(100):
+        turned = [step * 10 ** (4 * k / 16) for k in range(16)]
+        expected = [*map(sin, turned), *map(cos, turned)]
+        assert waves[step].tolist() == pytest.approx(expected, abs=1e-9)
+    assert waves.shape == (100, 32)
+
+
+def test_weights_begin_as_the_reference_s_do() -> None:
+    """Those of what enters, is told, leaves a block and is collected by He's way."""
+    torch.manual_seed(0)
+    width = 300
+    denoiser = Denoiser(TimeGradConfig(width=width, blocks=1), 8)
+    (block,) = denoiser.blocks
+    layers = (denoiser.enter, block.told, block.leave, denoiser.collect)
+    for layer, inputs in zip(layers, (1, 1, width, 3 * width), strict=True):
+        assert float(layer.weight.detach().std()) == pytest.approx(sqrt(2 / inputs), rel=0.15)
+    bound = 1 / sqrt(3 * width)
+    assert 0.99 * bound < block.mix.weight.abs().max() <= bound
 
 
 def test_a_gpu_s_pieces_are_larger() -> None:

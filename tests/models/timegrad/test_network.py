@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.recurrent.inputs import Window
+from powerphase.models.recurrent.memory import Size
 from powerphase.models.sampling import PathNoise, window_generators
 from powerphase.models.stepping import is_recorded
 from powerphase.models.timegrad.config import TimeGradConfig
@@ -184,6 +185,14 @@ def test_fewer_rows_take_less_memory() -> None:
     train = training_of(np.ones((200, 80)))
     sizes = [TimeGrad(tiny(TimeGradConfig, rows=one)).memory_gib(train) for one in (None, 8)]
     assert sizes[1] < sizes[0]
+
+
+def test_validation_takes_the_memory_of_all_rows() -> None:
+    size = Size(80, 200, 5, CONTEXT, HORIZON, batch=4, counted=4, parameters=0)
+    whole, some = (TimeGrad(tiny(TimeGradConfig, rows=rows), device="cpu") for rows in (None, 8))
+    taken = whole.step_numbers(size, None)
+    assert some.step_numbers(size, None) < taken
+    assert some.validation_numbers(size, None) == whole.validation_numbers(size, None) == taken
 
 
 def test_odd_configurations_are_refused() -> None:

@@ -1,12 +1,19 @@
 """The diffusion: identities of its numbers, and a Gaussian that it must find again."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from powerphase.models.timegrad.config import TimeGradConfig
+from powerphase.models.timegrad.network import TimeGradNetwork
 from powerphase.models.timegrad.schedule import Schedule
 
+PAGE = (Path(__file__).parents[3] / "docs" / "timegrad.md").read_text()
 STEPS = 100
 
 
@@ -56,10 +63,14 @@ def test_what_is_learned_has_no_part_of_the_schedule() -> None:
 class Planted:
     """A Gaussian, and the best that can be said of the noise in its values after some steps."""
 
-    def __init__(self, of: Schedule) -> None:
+    def __init__(
+        self,
+        of: Schedule,
+        mean: Sequence[float] = (0.0, 2.0, -1.0),
+        spread: Sequence[float] = (1.0, 0.5, 0.2),
+    ) -> None:
         self.of = of
-        self.mean = torch.tensor([0.0, 2.0, -1.0], dtype=torch.float64)
-        self.spread = torch.tensor([1.0, 0.5, 0.2], dtype=torch.float64)
+        self.mean, self.spread = (torch.tensor(one).double() for one in (mean, spread))
 
     def predict(self, values: Tensor, step: int) -> Tensor:
         signal, noise = self.of.signal[step], self.of.noise[step]
@@ -67,7 +78,8 @@ class Planted:
 
     def found(self) -> tuple[Tensor, Tensor]:
         """Mean and spread of what a chain makes of it, which is Gaussian too."""
-        none, mean, variance = torch.zeros(3).double(), torch.zeros(3).double(), torch.ones(3)
+        none = mean = torch.zeros_like(self.mean)
+        variance = torch.ones_like(self.mean)
         for step in reversed(range(len(self.of.returns))):
             back = self.of.returns[step]
             slope = self.predict(none + 1, step) - self.predict(none, step)
@@ -95,3 +107,12 @@ def test_more_steps_come_closer_to_it() -> None:
     mean, spread = planted.found()
     torch.testing.assert_close(mean, planted.mean, rtol=0, atol=0.01)
     torch.testing.assert_close(spread, planted.spread, rtol=0.01, atol=0)
+
+
+def test_the_page_says_how_much_of_a_spread_the_default_s_chain_leaves() -> None:
+    cells = re.findall(r"^\| (?:spread of z|what is drawn, of it) \| (.*) \|$", PAGE, re.MULTILINE)
+    spreads, shown = (line.split(" | ") for line in cells)
+    of = TimeGradNetwork(TimeGradConfig(), 8, 672, 96).schedule
+    planted = Planted(of, [1.0] * len(spreads), [float(one) for one in spreads])
+    shares = 100 * planted.found()[1] / planted.spread
+    assert shown == [f"{share:.0f} %" for share in shares.tolist()]

@@ -1,15 +1,11 @@
 """DeepAR as a forecaster."""
 
-from torch import nn
-
-from powerphase.axes import KINDS
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.network import DeepARNetwork, has_kernels
 from powerphase.models.device import choose_device
 from powerphase.models.kernels.backend import uses_triton
 from powerphase.models.recurrent.memory import Size, block_numbers, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
-from powerphase.models.run import Place
 
 
 class DeepAR(RecurrentModel):
@@ -20,11 +16,6 @@ class DeepAR(RecurrentModel):
     network_type = DeepARNetwork
 
     takes_backend = True
-
-    def make_network(self, place: Place) -> nn.Module:
-        """The network for this grid and these windows."""
-        size = (KINDS * place.n_buses, place.context, place.horizon)
-        return DeepARNetwork(self.config, *size, self.channel_block, self.backend)
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
         """Those of the front end, of the Gaussian, and of each factor; kernels keep none."""

@@ -2,14 +2,10 @@
 
 from typing import ClassVar
 
-from torch import nn
-
-from powerphase.axes import KINDS
 from powerphase.models.device import choose_device
 from powerphase.models.flow.network import FlowNetwork
 from powerphase.models.kernels.backend import uses_triton
 from powerphase.models.recurrent.model import RecurrentModel
-from powerphase.models.run import Place
 
 
 class FlowModel(RecurrentModel):
@@ -17,11 +13,6 @@ class FlowModel(RecurrentModel):
 
     takes_backend = True
     network_type: ClassVar[type[FlowNetwork]]
-
-    def make_network(self, place: Place) -> nn.Module:
-        """The network for this grid and these windows."""
-        size = (KINDS * place.n_buses, place.context, place.horizon)
-        return self.network_type(self.config, *size, self.channel_block, self.backend)
 
     @property
     def is_fast(self) -> bool:

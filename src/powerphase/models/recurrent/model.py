@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from math import ceil
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -23,7 +23,8 @@ class RecurrentModel(Trained):
     def make_network(self, place: Place) -> nn.Module:
         """The network for this grid and these windows."""
         size = (KINDS * place.n_buses, place.context, place.horizon)
-        return self.network_type(self.config, *size, self.channel_block)
+        chosen: dict[str, Any] = {"backend": self.backend} if self.takes_backend else {}
+        return self.network_type(self.config, *size, self.channel_block, **chosen)
 
     @abstractmethod
     def step_numbers(self, size: Size, channel_block: int | None) -> float:

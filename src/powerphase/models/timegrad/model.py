@@ -2,13 +2,9 @@
 
 from typing import NamedTuple
 
-from torch import nn
-
-from powerphase.axes import KINDS
 from powerphase.models.device import choose_device
 from powerphase.models.recurrent.memory import Size, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
-from powerphase.models.run import Place
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.network import TimeGradNetwork
 from powerphase.models.timegrad.slopes import PROGRAMS, groups
@@ -42,11 +38,6 @@ class TimeGrad(RecurrentModel):
     network_type = TimeGradNetwork
 
     takes_backend = True
-
-    def make_network(self, place: Place) -> nn.Module:
-        """The network for this grid and these windows."""
-        size = (KINDS * place.n_buses, place.context, place.horizon)
-        return TimeGradNetwork(self.config, *size, self.channel_block, self.backend)
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
         """Those of the front end, some tensors of all rows, and one piece of the noise network."""

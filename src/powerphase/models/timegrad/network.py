@@ -21,7 +21,7 @@ from powerphase.models.timegrad.tiles import MOST_WIDTH, piece_kind
 from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
-FEW_PIECES = {"cpu": 8, "cuda": 8, "kernels": 64}
+FEW_PIECES = {"cuda": 8, "kernels": 64}
 """Up to so many are worth recording: each is some four hundred commands, or fifty by kernels."""
 
 
@@ -89,8 +89,7 @@ class TimeGradNetwork(RecurrentNetwork):
         self, output: Float[Tensor, "B steps K"], window: Window
     ) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R C"]]:
         """What is known before each row and z of it: of all rows, or in training of some."""
-        past = window.past[:, self.encoder.reach :]
-        values = window._replace(past=past).scaled(slice(None)).flatten(0, 1)
+        values = self.judged_steps(window, slice(None)).flatten(0, 1)
         known, count = output.flatten(0, 1), self.config.rows
         if not self.training or count is None or count >= len(values):
             return known, values
