@@ -30,7 +30,7 @@ class BenchDisplay:
 
     def __init__(self) -> None:
         self._live: Live | None = None
-        self._left: tuple[int, str] = (-1, "")
+        self._costs: tuple[int, dict[Cell, float | None]] = (-1, {})
         self._drawn = 0.0
 
     def __enter__(self) -> "BenchDisplay":
@@ -96,17 +96,25 @@ class BenchDisplay:
         return table
 
     def _time_left(self, bench: "Bench", ended: int) -> str:
-        """By the cost of rows, which change only when a cell ends."""
-        if self._left[0] != ended:
+        """By the cost of rows, which change only when a cell ends, less what is already spent."""
+        if self._costs[0] != ended:
             from powerphase.bench.estimates import seconds_of
 
             how = (bench.engine.on_gpu, bench.options.seconds)
-            each = [seconds_of(bench.plan, cell, *how).value for cell in bench.unfinished]
-            known = [one for one in each if one is not None]
-            about = "" if len(known) == len(each) else "more than "
-            whole = sum(known) / bench.engine.workers
-            self._left = (ended, f", {about}{_time(whole)} to go" if known else "")
-        return self._left[1]
+            found = {c: seconds_of(bench.plan, c, *how).value for c in bench.unfinished}
+            self._costs = (ended, found)
+        costs, making = self._costs[1], [w for w in bench.running.values() if not w.is_measuring]
+        spent = {work.cell: monotonic() - work.begun for work in making}
+        known = [
+            max(0.0, cost - spent.get(cell, 0.0))
+            for cell, cost in costs.items()
+            if cost is not None
+        ]
+        if not known:
+            return ""
+        # However many workers there are, the longest cell has one.
+        whole = max(sum(known) / bench.engine.workers, *known)
+        return f", {'' if len(known) == len(costs) else 'more than '}{_time(whole)} to go"
 
 
 def show_plan(plan: "Plan", on_gpu: bool | None, seconds: float | None) -> None:

@@ -17,8 +17,12 @@ def replace_file(file: Path, content: bytes) -> None:
     """Put the content there whole, so that even a power cut leaves the old file or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
-    partial.write_bytes(content)
-    flush(partial)
+    try:
+        partial.write_bytes(content)
+        flush(partial)
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk it would take the room of what comes next
+        raise
     partial.replace(file)
 
 

@@ -94,6 +94,18 @@ def test_each_way_to_fail_is_recorded_in_a_sentence(
     assert "cores" in found.hardware
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(-signal.SIGKILL, "give it more memory, or mend it"), (-signal.SIGSEGV, "mend the model")],
+)
+def test_only_what_the_system_kills_is_to_have_more_memory(code: int, advice: str) -> None:
+    child = Child({})
+    try:
+        assert child._death(code).sentence.endswith(f"; {advice}")
+    finally:
+        child.stop()
+
+
 def test_a_failure_tells_what_was_said_last(failures: Mapping[str, Failure]) -> None:
     lines = failures["Raises"].last_lines
     assert "about to fail" in lines

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from powerphase import bench_display
 from powerphase.bench import local
 from powerphase.bench.bench import Bench, Options
 from powerphase.bench.children import Memory, Outcome
@@ -203,3 +204,18 @@ def test_what_cannot_be_measured_fails_for_all_seeds(data: Path, tmp_path: Path)
     bench._end(bench.running.pop(0), Outcome(1.0, kind="TrainingError", sentence="too slow"))
     assert [failure.seed for failure in bench.failures] == [1, 2]
     assert not bench.queue
+
+
+def test_the_time_left_is_that_of_the_longest_cell_and_runs_down(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three workers do not make two cells in a third of their time."""
+    bench, _ = bench_of(data, tmp_path, ["ets"])
+    cost = {**row().cost, "train_s": 90.0, "predict_s": 0.0, "score_s": 0.0}
+    bench.plan.rows.append(row(grid="ieee14", model="ets", seed=9, cost=cost))
+    display = BenchDisplay()
+    assert display._time_left(bench, 0) == ", 90 s to go"
+    bench._begin_all()
+    later = bench.running[0].begun + 60.0
+    monkeypatch.setattr(bench_display, "monotonic", lambda: later)
+    assert display._time_left(bench, 0) == ", 30 s to go"

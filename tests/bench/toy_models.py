@@ -35,6 +35,16 @@ class Steady:
         return Scenarios.equal(values.to(torch.float32))
 
 
+class Louder(Steady):
+    """Another one under the same name."""
+
+    name = "steady"
+
+    def __init__(self, seed: int = 42) -> None:
+        super().__init__(seed)
+        self.config = {"width": 0.02}
+
+
 class Plain(Steady):
     """The same without a seed."""
 

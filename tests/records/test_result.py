@@ -341,6 +341,18 @@ def test_arrays_that_cannot_be_read_are_refused(
         read_sidecar(path)
 
 
+@pytest.mark.parametrize("damaged", ["{", changed("scores/crps", 9.0)])
+def test_a_damaged_row_says_that_it_must_go_before_another_is_written(
+    tmp_path: Path, damaged: str
+) -> None:
+    file = write_result(row(), ARRAYS, tmp_path)
+    file.write_text(damaged)
+    with pytest.raises(ResultError, match="remove it and score the forecast again"):
+        write_result(row(), ARRAYS, tmp_path)
+    file.unlink()
+    assert read_result(write_result(row(), ARRAYS, tmp_path)) == row()
+
+
 def test_a_row_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
     path = write_result(row(), {}, tmp_path)
     belongs = (

@@ -127,8 +127,11 @@ class Child:
             return self._failure("limit", text + "more, or a smaller budget with --seconds")
         if code < 0:
             name = signal.Signals(-code).name
-            often = ", as the system does when memory runs out" if name == "SIGKILL" else ""
-            text = f"its process was killed by {name}{often}; give it more memory, or mend it"
+            text = f"its process was killed by {name}"
+            if name == "SIGKILL":
+                text += ", as the system does when memory runs out; give it more memory, or mend it"
+            else:
+                text += "; mend the model"
             return self._failure("signal", text)
         text = f"its process ended with status {code} without a word; mend the model"
         return self._failure("exit", text)

@@ -21,6 +21,9 @@ from powerphase.task.protocol import Protocol
 
 State = Literal["done", "to do", "failed before"]
 
+TOLD = 3
+"""So many fields of a config are named where a row has another one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Cell:
@@ -116,6 +119,7 @@ def make_plan(
         for entrant in entrants
         for seed in entrant.seeds(seeds)
     ]
+    _check_names(cells)
     cells = list({(cell.grid, cell.name, cell.seed): cell for cell in cells}.values())
     rows = read_results([out]) if any(out.glob("**/*.json")) else []
     by_path = {str(row.path): row for row in rows}
@@ -132,7 +136,8 @@ def make_plan(
                 break
             problems.append(
                 f"{out / path}: holds a row with another {' and '.join(wrong)} than this bench "
-                "would make; remove it, or choose another --out"
+                f"would make{_told(by_path[path], description, is_budgeted)}; remove it, or choose "
+                "another --out"
             )
     if problems:
         raise ResultError("\n".join(problems))
@@ -190,18 +195,53 @@ def _cell(data: DataSet, entrant: Entrant, seed: int) -> Cell:
     return Cell(data, entrant, seed, description)
 
 
+def _check_names(cells: Iterable[Cell]) -> None:
+    """Refuse two models of one name: the rows of one would be taken for those of the other."""
+    first: dict[tuple[str, str], Entrant] = {}
+    for cell in cells:
+        one, other = first.setdefault(cell.group, cell.entrant), cell.entrant
+        if (one.kind, one.config) != (other.kind, other.config):
+            raise ForecastError(
+                f"{one.given} and {other.given} are both called {cell.name}, by which rows are "
+                "found; give one of them a name or a variant of its own"
+            )
+
+
 def _departures(
     row: Result, cell: Cell, protocol: Protocol, description: Description, is_budgeted: bool
 ) -> list[str]:
     """In what the row is not the one that the cell would have."""
     config = description.config
-    # A batch size that the config leaves open is what fitted into memory.
-    is_open = (config.get("training") or {}).get("batch_size", 0) is None
-    ignored = ["batch_size"] * is_open + ["epochs"] * is_budgeted
     checks = {
         # They also fix the windows.
         "fingerprint": row.fingerprint == cell.data.fingerprint,
         "task version": row.task_version == protocol.version,
-        "config": same_config(row.config, config, ignored),
+        "config": same_config(row.config, config, _ignored(config, is_budgeted)),
     }
     return [name for name, holds in checks.items() if not holds]
+
+
+def _ignored(config: Mapping[str, Any], is_budgeted: bool) -> list[str]:
+    """The fields of a training in which a row may differ from what was asked for."""
+    # A batch size that the config leaves open is what fitted into memory.
+    is_open = (config.get("training") or {}).get("batch_size", 0) is None
+    return ["batch_size"] * is_open + ["epochs"] * is_budgeted
+
+
+def _told(row: Result, description: Description, is_budgeted: bool) -> str:
+    """The fields in which the row's config is another one; nothing where there are none."""
+    ignored = _ignored(description.config, is_budgeted)
+    there, here = (_flat(_without(one, ignored)) for one in (row.config, description.config))
+    differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    fields = [f"{name} {there.get(name)!r}, not {here.get(name)!r}" for name in differing[:TOLD]]
+    fields += [f"and {len(differing) - TOLD} more"] * (len(differing) > TOLD)
+    return f" ({'; '.join(fields)})" if fields else ""
+
+
+def _flat(config: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """All fields of a config, those of its parts as `part.field`."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        is_part = isinstance(value, Mapping)
+        found |= _flat(value, f"{place}{name}.") if is_part else {f"{place}{name}": value}
+    return found

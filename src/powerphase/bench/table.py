@@ -78,8 +78,10 @@ class Table:
             if name not in known:
                 raise UnknownName.among(kind, name, known)
         for name, given in (("--seconds", self.seconds), ("--limit", self.limit)):
-            if given is not None and given <= 0:
+            if given is not None and not given > 0:  # which NaN is not either
                 raise TaskError(f"{name} {given:g} leaves no time; give more than 0")
+        if not self.seeds:
+            raise TaskError("--seeds names none; give whole numbers such as 22,42,3142")
         entrants = [entrant(model, self.training) for model in self.models or ALL_MODELS]
         return make_plan(
             data_sets(self.grids or PAPER_GRIDS, self.data, self.signals, self.edition),

@@ -97,7 +97,7 @@ class Result:
                 f"{where}: written in schema {short(found)}, this version reads schema {SCHEMA}; "
                 "install the powerphase that wrote it"
             )
-        check(values, where)
+        check(values, where, "remove it and score the forecast again")
         return cls(**values)
 
 
@@ -225,7 +225,8 @@ def _parse(text: str, where: str) -> dict[str, Any]:
         values = parse_json(text)
     except ValueError as error:
         raise ResultError(
-            f"{where}: not the JSON of a result ({error}); restore it or score the forecast again"
+            f"{where}: not the JSON of a result ({error}); restore it, or remove it and score the "
+            "forecast again"
         ) from error
     if not isinstance(values, dict):
         raise ResultError(f"{where}: holds {short(values)}, not a result; name a result's file")

@@ -26,14 +26,14 @@ AT_MOST = (("brier", "safety_mbrier"), ("excursion_bias", "excursion_error"))
 """Pairs of scores, the first of which cannot be larger in size: (p - Y)² ≤ |p - Y| is one."""
 
 
-def check(row: dict[str, Any], where: str) -> None:
+def check(row: dict[str, Any], where: str, advice: str = "score the forecast again") -> None:
     """Refuse a row that lacks something, has too much, or contradicts itself."""
     problems = list(_departures("the row", row, _ROW))
     scored = {key: row[key] for key in _SCORED if key in row}
     if not any(_departures("", scored, _SCORED)):
         problems += _contradictions(**scored)
     if problems:
-        raise ResultError(f"{where}: {'; '.join(problems)}; score the forecast again")
+        raise ResultError(f"{where}: {'; '.join(problems)}; {advice}")
 
 
 def _departures(place: str, found: Any, needed: Any) -> Iterator[str]:

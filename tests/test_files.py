@@ -1,0 +1,24 @@
+"""Files are there whole or not at all."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from powerphase import files
+
+
+def test_what_a_full_disk_refuses_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a file would take the room of the record that tells of the failure."""
+
+    def refuse(file: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.replace_file(tmp_path / "row.json", b"old")
+    monkeypatch.setattr(files, "flush", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        files.replace_file(tmp_path / "row.json", b"new")
+    assert [file.name for file in tmp_path.iterdir()] == ["row.json"]
+    assert (tmp_path / "row.json").read_bytes() == b"old"
