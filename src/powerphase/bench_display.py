@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -68,7 +69,9 @@ class BenchDisplay:
         if outcome.answer is None:
             problems.print(f"FAILED: {cell} after {took}: {outcome.sentence}")
         else:
-            problems.print(f"done: {cell} in {took}")
+            # The row may be of another name than was asked for, as one with fewer epochs is.
+            row = Path(outcome.answer["row"]).stem
+            problems.print(f"done: {row} on {cell.grid} in {took}")
 
     def tick(self, bench: "Bench") -> None:
         """Draw the table anew."""

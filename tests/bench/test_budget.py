@@ -153,6 +153,7 @@ def test_a_cut_training_has_a_short_row_that_is_the_same_too(data: Path, tmp_pat
     assert done.exit_code == 0, done.output
     (row,) = read_results([tmp_path / "results"])
     assert (row.name, row.cost["steps"]) == ("toy-net+short", 6)
+    assert "done: toy-net+short-5 on ieee14" in done.stderr
     assert told(row) == told(made_by_hand(data, tmp_path / "by-hand", 5, 2))
 
 

@@ -16,7 +16,7 @@ from powerphase.cost import (
     peak_memory_gib,
     reset_peak_memory,
 )
-from powerphase.errors import TrainingError
+from powerphase.errors import ForecastError, TrainingError
 from powerphase.models.base import Prediction
 from powerphase.models.checkpoint import load_into
 from powerphase.models.configuration import configured
@@ -121,6 +121,7 @@ class Trained(Kept):
 
     def predict(self, context: Context) -> Prediction:
         """The scenarios of these windows."""
+        _check_past(context)
         if self.network is not None:
             self.network.to(context.past.device).eval()
         with torch.cuda.device_of(context.past):  # kernels run on the current device
@@ -220,6 +221,20 @@ class Trained(Kept):
             "torch": torch.__version__,
             "commit": commit(),
         }
+
+
+def _check_past(context: Context) -> None:
+    """Refuse a context with a value that is no number, from which a network would make more."""
+    low, high = context.past.aminmax()  # one pass and no copy; NaN comes through
+    if low.isfinite() and high.isfinite():
+        return
+    window, step, channel = (~context.past.isfinite()).nonzero()[0].tolist()
+    raise ForecastError(
+        f"{context.layout.name_of(channel)} is {context.past[window, step, channel].item()} at "
+        f"{context.time[window, step]} in the context; a network needs finite numbers",
+        window=window,
+        channel=channel,
+    )
 
 
 def with_training(config: Any, changes: Mapping[str, Any]) -> Any:

@@ -207,8 +207,9 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
         f"Skill is 1 − score / that of {REFERENCE}; to oracle, the share of the way from there to "
         f"the oracle. The difference is to {beside}; p is that of "
         f"{procedure(groups[0][0].windows)}, after Holm over the lines of a grid and score; seeds "
-        "apart is the difference in pooled deviations of single seeds. A difference is noise if p "
-        f"exceeds {LEVEL} or if it is less than {FAR:g} deviations of a seed."
+        "apart is the difference in deviations of a single seed, pooled over the two, or of the "
+        f"one that has several seeds. A difference is noise if p exceeds {LEVEL} or if it is less "
+        f"than {FAR:g} deviations of a seed."
     )
     most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
     yield _power(groups[0][0], most)

@@ -1,5 +1,6 @@
 """What holds for every forecaster that is shown lagged values: training, keeping, forecasting."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.errors import ConfigError, TrainingError
+from powerphase.errors import ConfigError, ForecastError, TrainingError
 from powerphase.models.base import Forecaster
 from powerphase.models.deepar.model import DeepAR
 from powerphase.models.registry import model_class
@@ -156,6 +157,15 @@ def test_missing_values_stop_a_training(kind: Any) -> None:
     values[:, 5] = np.nan
     with pytest.raises(TrainingError, match=r"step 1: .*loss became nan.*; nothing is kept; lower"):
         kind(tiny(kind.config_type), device="cpu").fit(training_of(values))
+
+
+@each_model
+def test_a_missing_value_in_a_context_is_named(kind: Any) -> None:
+    model, (context, _) = fitted(kind), windows_of(dtype=torch.float32)
+    context.past[1, -2, 6] = torch.nan
+    name = re.escape(context.layout.name_of(6))
+    with pytest.raises(ForecastError, match=rf"window 1, channel 6: {name} is nan at .* context"):
+        model.predict(context)
 
 
 @each_model
