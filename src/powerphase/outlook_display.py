@@ -1,6 +1,7 @@
 """What the command shows of the day after a record: the buses that may leave their band."""
 
 import csv
+from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,9 @@ READING = (
 )
 
 
-def show_outlook(outlook: "Outlook", n_buses: int, format: str) -> None:
-    """The likeliest buses as a table, or all of them as CSV."""
-    show_sheets(format, lambda: [sheet(outlook, n_buses)], lambda: as_csv(outlook))
+def show_outlook(ask: "Callable[[], Outlook]", n_buses: int, format: str) -> None:
+    """The likeliest buses as a table, or all of them as CSV; nothing is asked for in vain."""
+    show_sheets(format, lambda: [sheet(ask(), n_buses)], lambda: as_csv(ask()))
 
 
 def sheet(outlook: "Outlook", n_buses: int) -> Sheet:

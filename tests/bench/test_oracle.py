@@ -11,7 +11,7 @@ from powerphase.bench.forecasting import forecast
 from powerphase.bench.oracle import Oracle, OracleConfig
 from powerphase.dataset.generation import generate
 from powerphase.dataset.store import Store
-from powerphase.errors import StoreError
+from powerphase.errors import ForecastError, StoreError
 from powerphase.grid.admittance import admittance, consumption_mva
 from powerphase.models.naive import LastSevenDays, LastWeek
 from powerphase.scenarios import Scenarios
@@ -71,3 +71,10 @@ def test_a_record_cut_from_longer_signals_is_refused(tmp_path: Path) -> None:
     store = generate("ieee14", tmp_path / "s", signals=exact_signals(40), end="2015-02-05")
     with pytest.raises(StoreError, match="a part of its signals"):
         Oracle(store)
+
+
+def test_what_comes_after_the_record_is_not_its_to_say(task: Task) -> None:
+    oracle = Oracle(task.store)
+    oracle.fit(task.training)
+    with pytest.raises(ForecastError, match="the record ends at .* ask a model"):
+        oracle.predict(task.tomorrow)

@@ -17,7 +17,7 @@ from jaxtyping import Float32
 from powerphase.dataset.recipe import Recipe
 from powerphase.dataset.solving import StepSolver
 from powerphase.dataset.store import Store
-from powerphase.errors import PowerFlowError, StoreError
+from powerphase.errors import ForecastError, PowerFlowError, StoreError
 from powerphase.scenarios import Context, Scenarios, Training
 from powerphase.synthesis.signals import Signals
 
@@ -60,6 +60,11 @@ class Oracle:
         values = np.empty(shape, dtype=np.float32)
         for window, time in zip(values, context.future_time, strict=True):
             first = int(np.searchsorted(self._time, time[0]))
+            if first + horizon > len(self._time):
+                raise ForecastError(
+                    f"the record ends at {self._time[-1]}, and the oracle needs its signals up to "
+                    f"{time[-1]}; ask a model"
+                )
             self._fill(window, slice(first, first + horizon))
         values /= context.layout.scale
         return Scenarios.equal(torch.from_numpy(values).to(context.past.device))

@@ -153,8 +153,8 @@ def tomorrow(
     from powerphase.outlook_display import show_outlook
 
     task = task_of(data, "1")  # what is tested does not matter here
-    found = outlook(model_for(model, task, seed, device), task, band_pu=(low, high), device=device)
-    show_outlook(found, buses, format)
+    asked, band_pu = model_for(model, task, seed, device), (low, high)
+    show_outlook(lambda: outlook(asked, task, band_pu=band_pu, device=device), buses, format)
 
 
 def bench(
