@@ -76,5 +76,5 @@ def test_a_record_cut_from_longer_signals_is_refused(tmp_path: Path) -> None:
 def test_what_comes_after_the_record_is_not_its_to_say(task: Task) -> None:
     oracle = Oracle(task.store)
     oracle.fit(task.training)
-    with pytest.raises(ForecastError, match="the record ends at .* ask a model"):
+    with pytest.raises(ForecastError, match=r"the record ends at .* ask a model"):
         oracle.predict(task.tomorrow)
