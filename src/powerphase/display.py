@@ -98,7 +98,7 @@ def _check_line(check: "Check") -> "tuple[Cell, ...]":
     what = check.why
     if check.differences:
         first, *rest = check.differences
-        what = f"{first.name} is {first.old!r} in the row and {first.new!r} again"
+        what = f"{first.name} is {first.old!r}, and {first.new!r} when scored again"
         what += f", and {len(rest)} more" if rest else ""
     differs = check.outcome == "differs"
     return (str(check.row.path), False), (check.outcome, differs), (what, False)

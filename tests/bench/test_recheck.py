@@ -2,23 +2,32 @@
 
 import csv
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import Result as Shown
 from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.axes import VARIABLES
-from powerphase.bench.evaluation import score
+from powerphase.bench.evaluation import Evaluation, score
 from powerphase.bench.forecasting import forecast
-from powerphase.bench.recheck import Check, differences, numbers, recheck
+from powerphase.bench.recheck import (
+    CANCELLING,
+    Check,
+    array_differences,
+    differences,
+    numbers,
+    recheck,
+)
 from powerphase.dataset.store import Store
 from powerphase.models.naive import LastSevenDays, LastWeek
-from powerphase.records.result import Result, write_result
+from powerphase.records.result import RISK, Result, write_result
 from powerphase.task.windows import Task
 
 
@@ -32,13 +41,27 @@ def place(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(sixty_days: Store, place: Path) -> tuple[Result, Result]:
-    seven = score(place / "a" / "b" / "seven", Task(sixty_days)).row
-    return seven, score(place / "week", Task(sixty_days, windows=3)).row
+def scored(sixty_days: Store, place: Path) -> tuple[Evaluation, Evaluation]:
+    seven = score(place / "a" / "b" / "seven", Task(sixty_days), device="cpu")
+    return seven, score(place / "week", Task(sixty_days, windows=3), device="cpu")
 
 
-def checked(row: Result, place: Path, store: Store) -> Check:
-    (check,) = recheck([row], place, Path(store.path).parent, device="cpu")
+@pytest.fixture(scope="module")
+def rows(scored: tuple[Evaluation, Evaluation]) -> tuple[Result, Result]:
+    return scored[0].row, scored[1].row
+
+
+@pytest.fixture(scope="module")
+def files(
+    scored: tuple[Evaluation, Evaluation], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """The rows as they were written, with their sidecars."""
+    root = tmp_path_factory.mktemp("results")
+    return scored[0].save(root), scored[1].save(root)
+
+
+def checked(row: Result, file: Path, place: Path, store: Store) -> Check:
+    (check,) = recheck({file: row}, place, Path(store.path).parent, device="cpu")
     return check
 
 
@@ -56,18 +79,19 @@ def with_crps(row: Result, factor: float) -> Result:
 
 
 def test_honest_rows_match_whatever_their_windows(
-    rows: tuple[Result, Result], place: Path, sixty_days: Store
+    rows: tuple[Result, Result], files: tuple[Path, Path], place: Path, sixty_days: Store
 ) -> None:
-    found = list(recheck(rows, place, sixty_days.path, device="cpu"))
+    pairs = dict(zip(files, rows, strict=True))
+    found = list(recheck(pairs, place, sixty_days.path, device="cpu"))
     assert [(check.outcome, check.why, check.differences) for check in found] == [
         ("matches", "", ())
     ] * 2
 
 
 def test_a_changed_score_is_named_with_both_numbers(
-    rows: tuple[Result, Result], place: Path, sixty_days: Store
+    rows: tuple[Result, Result], files: tuple[Path, Path], place: Path, sixty_days: Store
 ) -> None:
-    found = checked(with_crps(rows[0], 0.999), place, sixty_days)
+    found = checked(with_crps(rows[0], 0.999), files[0], place, sixty_days)
     assert found.outcome == "differs"
     first = found.differences[0]
     assert first.name == "crps"
@@ -127,7 +151,7 @@ def test_a_number_that_is_not_there_again_differs(rows: tuple[Result, Result]) -
 def test_what_has_no_forecast_of_its_own_is_unchecked(
     change: dict[str, Any], why: str, rows: tuple[Result, Result], place: Path, sixty_days: Store
 ) -> None:
-    found = checked(replace(rows[0], **change), place, sixty_days)
+    found = checked(replace(rows[0], **change), Path("row.json"), place, sixty_days)
     assert found.outcome == "unchecked"
     assert why in found.why
 
@@ -135,7 +159,7 @@ def test_what_has_no_forecast_of_its_own_is_unchecked(
 def test_without_its_data_a_row_is_unchecked(
     rows: tuple[Result, Result], place: Path, tmp_path: Path
 ) -> None:
-    (found,) = recheck(rows[:1], place, tmp_path)
+    (found,) = recheck({Path("row.json"): rows[0]}, place, tmp_path)
     assert (found.outcome, found.why) == ("unchecked", f"no data set {rows[0].fingerprint[:12]}")
 
 
@@ -144,18 +168,121 @@ def test_two_forecasts_of_one_name_are_not_chosen_between(
 ) -> None:
     for name in ("one", "two"):
         shutil.copytree(place / "week", tmp_path / name)
-    assert "several forecast files: " in checked(rows[1], tmp_path, sixty_days).why
+    assert (
+        "several forecast files: " in checked(rows[1], Path("row.json"), tmp_path, sixty_days).why
+    )
 
 
 def test_a_damaged_forecast_is_unchecked_and_the_rest_goes_on(
-    rows: tuple[Result, Result], place: Path, sixty_days: Store, tmp_path: Path
+    rows: tuple[Result, Result],
+    files: tuple[Path, Path],
+    place: Path,
+    sixty_days: Store,
+    tmp_path: Path,
 ) -> None:
     broken = Path(shutil.copytree(place, tmp_path / "f"))
     for chunk in (file for file in (broken / "week" / "values" / "c").rglob("*") if file.is_file()):
         chunk.write_bytes(b"")
-    found = list(recheck([rows[1], rows[0]], broken, sixty_days.path, device="cpu"))
+    pairs = {files[1]: rows[1], files[0]: rows[0]}
+    found = list(recheck(pairs, broken, sixty_days.path, device="cpu"))
     assert [check.outcome for check in found] == ["unchecked", "matches"]
     assert "the file is damaged" in found[0].why
+
+
+def moved(sidecar: Mapping[str, np.ndarray], name: str, by: Any) -> dict[str, np.ndarray]:
+    """The sidecar with one array moved by so much."""
+    return {**sidecar, name: (sidecar[name] + by).astype(sidecar[name].dtype)}
+
+
+def test_a_changed_array_is_named_with_its_first_differing_number(
+    scored: tuple[Evaluation, Evaluation], place: Path, sixty_days: Store, tmp_path: Path
+) -> None:
+    row, name = scored[0].row, "by_bus/safety_mbrier"
+    by = np.where(np.arange(len(scored[0].sidecar[name])) >= 2, 0.3, 0.0)
+    file = write_result(row, moved(scored[0].sidecar, name, by), tmp_path)
+    found = checked(row, file, place, sixty_days)
+    assert found.outcome == "differs"
+    (only,) = found.differences
+    assert (only.name, only.new) == (f"{name}[2]", scored[0].sidecar[name][2])
+    assert only.old == pytest.approx(only.new + 0.3)
+
+
+def test_every_array_is_compared(scored: tuple[Evaluation, Evaluation]) -> None:
+    new = scored[0].sidecar
+    assert list(array_differences(new, new)) == []
+    for name, array in new.items():
+        changed = np.full_like(array, 99)
+        changed[(-1,) * array.ndim] = 98
+        (found,) = array_differences({**new, name: changed}, new)
+        assert found.name == f"{name}{[0] * array.ndim}"
+
+
+def test_arrays_have_as_many_digits_as_their_type(scored: tuple[Evaluation, Evaluation]) -> None:
+    new = scored[0].sidecar
+    one_more = np.nextafter(new["shown/error"], np.float16(np.inf))
+    crps = new["by_bus/crps"].astype(float)
+    for name, within, beyond in (
+        (RISK, 1, 2),
+        ("shown/error", one_more.astype(float) - new["shown/error"], 0.01),
+        ("by_bus/crps", 0.9e-5 * crps, 1.1e-5 * crps),
+    ):
+        assert list(array_differences(moved(new, name, within), new)) == [], name
+        assert len(list(array_differences(moved(new, name, beyond), new))) == 1, name
+    for exact in ("risk/happened", "shown/bus_id", "shown/window"):
+        assert len(list(array_differences(moved(new, exact, 1), new))) == 1, exact
+
+
+@pytest.mark.parametrize(("left", "whole"), CANCELLING.items())
+def test_an_array_is_as_exact_as_the_excursions_that_cancel_in_it(left: str, whole: str) -> None:
+    name = f"by_step/{left}"
+    new = {f"by_step/{whole}": np.full((2, 4), 1e-3), name: np.full((2, 4), 1e-7)}
+    assert list(array_differences(moved(new, name, 0.9e-8), new)) == []
+    assert list(array_differences(moved(new, name, 2e-8), new)) != []
+
+
+def test_the_brier_score_of_a_certain_violation_is_as_exact_as_a_sum_of_weights() -> None:
+    for name in ("by_bus/safety_mbrier", "by_bus/brier"):
+        new = {name: np.zeros(3)}
+        assert list(array_differences(moved(new, name, 0.9e-5), new)) == []
+        assert list(array_differences(moved(new, name, 1.1e-5), new)) != []
+
+
+def test_an_array_of_another_form_differs_and_one_that_was_never_kept_does_not(
+    scored: tuple[Evaluation, Evaluation],
+) -> None:
+    new, name = scored[0].sidecar, "by_bus/brier"
+    for other in (new[name][:-1], new[name][:, None], new[name].astype(str)):
+        (found,) = array_differences({**new, name: other}, new)
+        assert (found.name, found.new) == (name, f"float32 {new[name].shape}")
+        assert found.old == f"{other.dtype} {other.shape}"
+    older = {name: array for name, array in new.items() if not name.startswith("risk/")}
+    assert list(array_differences(older, new)) == []
+
+
+def test_how_long_a_power_flow_took_is_not_compared() -> None:
+    old, new = (
+        {"physical/seconds": np.array(s), "physical/steps": np.array(s)} for s in (1.0, 2.0)
+    )
+    assert [found.name for found in array_differences(old, new)] == ["physical/steps"]
+
+
+@pytest.mark.parametrize("content", [None, b"no arrays"])
+def test_without_its_sidecar_a_right_row_is_unchecked_and_a_wrong_one_wrong(
+    content: bytes | None,
+    rows: tuple[Result, Result],
+    place: Path,
+    sixty_days: Store,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "row.json"
+    if content is not None:
+        file.with_suffix(".npz").write_bytes(content)
+    right = checked(rows[0], file, place, sixty_days)
+    assert right.outcome == "unchecked"
+    assert "its scores match" in right.why
+    assert f"{file.with_suffix('.npz')}: no readable arrays" in right.why
+    wrong = checked(with_crps(rows[0], 0.999), file, place, sixty_days)
+    assert (wrong.outcome, wrong.differences[0].name) == ("differs", "crps")
 
 
 def here(*arguments: object) -> Shown:
@@ -180,6 +307,16 @@ def test_the_command_fails_if_a_row_is_wrong_and_says_which(
     shown = here("leaderboard", tmp_path / "other", *options)
     assert "crps is " in shown.stdout
     assert "more" in shown.stdout
+
+
+def test_the_command_fails_if_an_array_beside_a_row_is_wrong(
+    scored: tuple[Evaluation, Evaluation], place: Path, sixty_days: Store, tmp_path: Path
+) -> None:
+    write_result(scored[0].row, moved(scored[0].sidecar, "by_bus/safety_mbrier", 0.3), tmp_path)
+    options = ("--recompute", "--forecasts", place, "--data", sixty_days.path)
+    shown = here("leaderboard", tmp_path, *options)
+    assert shown.exit_code == 1
+    assert "by_bus/safety_mbrier[0] is " in shown.stdout
 
 
 def test_where_nothing_was_checked_the_command_says_so_and_confirms_nothing(

@@ -1,25 +1,31 @@
 """Rows scored again: from forecast files and data sets that are there, to what still holds.
 
-A row is a claim. Whoever has its forecast file and its data set can compute every number again;
-what cannot be computed again is said to be unchecked, and never taken for right.
+A row is a claim, and so are the arrays beside it. Whoever has its forecast file and its data set
+can compute every number again; what cannot be computed again is said to be unchecked, and never
+taken for right.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isclose
 from pathlib import Path
 from typing import Any, Literal
 
-from powerphase.bench.evaluation import score
+import numpy as np
+from jaxtyping import Shaped
+
+from powerphase.bench.evaluation import Evaluation, score
 from powerphase.dataset.manifest import MANIFEST
 from powerphase.dataset.store import read_manifest
-from powerphase.errors import PowerphaseError
+from powerphase.errors import PowerphaseError, ResultError
 from powerphase.records.forecast_header import RECORD, ForecastHeader, read_record
-from powerphase.records.result import Result
+from powerphase.records.result import RISK, Result, read_sidecar
 from powerphase.records.result_rules import ROUNDING
 from powerphase.task.windows import Task
+
+Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 Outcome = Literal["matches", "differs", "unchecked"]
 
@@ -35,15 +41,22 @@ NAME = ("task", "grid", "edition", "model", "variant", "seed")
 CONTENT = ("task_version", "fingerprint", "config", "windows")
 """What both must say alike, or they are not of one another."""
 
+CANCELLING = {"excursion_bias": "excursion_error", "twcrps": "necv"}
+"""Scores that are what is left of excursions, and the score that is as large as these are."""
+
+NEVER_ALIKE = ("physical/seconds",)
+"""Arrays that tell what something cost, which a forecast made again does not repeat."""
+
 
 @dataclass(frozen=True)
 class Difference:
-    """A number of a row that is not found again."""
+    """A number of a row that is not found again, or the first such number of an array beside it."""
 
     name: str
-    """Such as `crps`, `by_type.V.crps`, `by_window.crps[3]` or `truth.necv`."""
-    old: float | None
-    new: float | None
+    """Such as `crps`, `by_type.V.crps`, `by_window.crps[3]`, `truth.necv` or `by_bus/brier[7]`."""
+    old: float | str | None
+    new: float | str | None
+    """Of an array of another type or shape, these."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +71,12 @@ class Check:
 
 
 def recheck(
-    rows: Iterable[Result], forecasts: str | Path, data: str | Path, device: str = "auto"
+    rows: Mapping[Path, Result], forecasts: str | Path, data: str | Path, device: str = "auto"
 ) -> Iterator[Check]:
     """Score the forecast of every row again, where it and its data set are there.
 
     Args:
-        rows: what to check.
+        rows: what to check, by the file beside which its sidecar lies.
         forecasts: a folder under which forecasts lie, anywhere.
         data: a folder under which data sets lie, anywhere, or one itself.
         device: where to score: cpu, cuda, or auto for a GPU where there is one.
@@ -75,7 +88,7 @@ def recheck(
     def task(path: Path, context: int, horizon: int, windows: int, every: bool) -> Task:
         return Task(path, context=context, horizon=horizon, windows="all" if every else windows)
 
-    for row in rows:
+    for file, row in rows.items():
         found = files.get(_name(row), [])
         problem = _obstacle(row, found, stores)
         if problem:
@@ -85,12 +98,11 @@ def recheck(
         every = row.task.endswith("-all")
         try:
             given = task(store, header.context, header.horizon, len(header.windows), every)
-            again = score(path, given, device=device).row
+            again = score(path, given, device=device)
         except PowerphaseError as error:
             yield Check(row, "unchecked", str(error))
             continue
-        differing = tuple(differences(row, again))
-        yield Check(row, "differs" if differing else "matches", differences=differing)
+        yield _compared(file, row, again)
 
 
 def confirmed(checks: Sequence[Check]) -> bool:
@@ -114,6 +126,22 @@ def differences(row: Result, again: Result) -> Iterator[Difference]:
             yield Difference(name, old[name], new.get(name))
 
 
+def array_differences(old: Arrays, new: Arrays) -> Iterator[Difference]:
+    """The first number in which each array differs, of those that both sidecars have."""
+    for name in (name for name in new if name in old and name not in NEVER_ALIKE):
+        forms = [f"{one.dtype} {one.shape}" for one in (old[name], new[name])]
+        if forms[0] != forms[1]:
+            yield Difference(name, *forms)
+            continue
+        # In float16 not even the tolerances would be exact.
+        was, is_now = old[name].astype(float), new[name].astype(float)
+        differs = ~np.isclose(was, is_now, **_tolerances(name, new), equal_nan=True)
+        if differs.any():
+            place = np.argwhere(differs)[0].tolist()
+            at = tuple(place)
+            yield Difference(f"{name}{place or ''}", float(was[at]), float(is_now[at]))
+
+
 def numbers(row: Result) -> dict[str, float | None]:
     """Everything in a row that scoring computes, by name."""
     found: dict[str, float | None] = dict(row.scores)
@@ -122,6 +150,40 @@ def numbers(row: Result) -> dict[str, float | None]:
     for name, values in row.by_window.items():
         found |= {f"by_window.{name}[{k}]": value for k, value in enumerate(values or ())}
     return found
+
+
+def _compared(file: Path, row: Result, again: Evaluation) -> Check:
+    """What became of a row and of the arrays beside it, now that both were made again."""
+    found = list(differences(row, again.row))
+    try:
+        found += array_differences(read_sidecar(file), again.sidecar)
+    except ResultError as error:
+        # A row that is wrong is so without its arrays too; one that is right is half of a claim.
+        if not found:
+            return Check(row, "unchecked", f"its scores match, but not all can be checked: {error}")
+    return Check(row, "differs" if found else "matches", differences=tuple(found))
+
+
+def _tolerances(name: str, arrays: Arrays) -> dict[str, Any]:
+    """How far numbers of an array may lie from those found again, as NumPy's `isclose` has it."""
+    array = arrays[name]
+    if name == RISK:
+        return {"rtol": 0, "atol": 1}  # what lies halfway between two levels goes to either
+    if array.dtype.kind != "f":
+        return {"rtol": 0, "atol": 0}
+    precision = np.finfo(array.dtype)  # float16 has fewer digits than are asked for
+    relative = max(10.0**-DIGITS, float(precision.eps))
+    least = max(ROUNDING, float(precision.eps) * float(precision.tiny))
+    return {"rtol": relative, "atol": np.fmax(least, relative * _cancelling(name, arrays))}
+
+
+def _cancelling(name: str, arrays: Arrays) -> Shaped[np.ndarray, "..."] | float:
+    """The size of what cancels in the numbers of an array, which are only as exact as that is."""
+    place, _, score = name.partition("/")
+    if score in CANCELLING:
+        return np.abs(arrays[f"{place}/{CANCELLING[score]}"])
+    # A certain violation leaves the rounding of weights that sum to 1.
+    return 1.0 if score.endswith("brier") else 0.0
 
 
 def _match(old: float | None, new: float | None, least: float) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from powerphase.axes import KINDS, V
 from powerphase.metrics.safety import violates
 from powerphase.metrics.streaming import Scorecard
-from powerphase.records.result import RISK_LEVELS, shown_windows
+from powerphase.records.result import RISK, RISK_LEVELS, shown_windows
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.scenarios import Scenarios
 from powerphase.task.windows import Task
@@ -78,7 +78,7 @@ class Display:
         values = np.stack([values for values, _ in forecasts])
         shape = (len(self.buses), KINDS)
         return {
-            "risk/by_bus_step": self._risk,
+            RISK: self._risk,
             "risk/happened": self._happened,
             "shown/bus_id": self.bus_id,
             "shown/window": self.windows,

@@ -52,18 +52,18 @@ def leaderboard(
     Example: `powerphase leaderboard results --format markdown`
     """
     from powerphase.records.failure import read_failures
-    from powerphase.records.result import read_results
+    from powerphase.records.result import find_results
     from powerphase.report import leaderboard as table
     from powerphase.report import standings
 
-    rows, failures = read_results(places(results)), read_failures(places(results))
+    found, failures = find_results(places(results)), read_failures(places(results))
     if recompute:
         if statistics:
             raise typer.BadParameter("--recompute and --statistics are two questions; ask one")
-        _recompute(rows, forecasts, data, format)
+        _recompute(found, forecasts, data, format)
         return
     _refuse_without("--recompute", forecasts=forecasts, data=data)
-    boards = table.leaderboard(rows, paper, failures)
+    boards = table.leaderboard(list(found.values()), paper, failures)
     noted = [failure for board in boards for failure in board.failures]
     for failure in failures:
         if failure not in noted:  # on a grid without any row
@@ -209,7 +209,7 @@ def report(
 
 
 def _recompute(
-    rows: "list[Result]", forecasts: Path | None, data: Path | None, format: str
+    rows: "dict[Path, Result]", forecasts: Path | None, data: Path | None, format: str
 ) -> None:
     """Score what is there again, and say of every row what became of it."""
     from powerphase.bench.recheck import confirmed, nothing_checked, recheck
@@ -224,8 +224,8 @@ def _recompute(
     show_checks(checks, format)
     if nothing_checked(checks):
         problems.print(
-            f"NOTHING WAS CHECKED: none of {len(checks)} rows has a forecast under {forecasts} and "
-            f"its data set under {data} that can be scored; each row tells why"
+            f"NOTHING WAS CHECKED: none of {len(checks)} rows could be, with the forecasts under "
+            f"{forecasts} and the data sets under {data}; each row tells why"
         )
     if not confirmed(checks):
         raise typer.Exit(1)

@@ -28,8 +28,11 @@ SCHEMA = 1
 
 SHOWN_WINDOWS = 3
 
+RISK = "risk/by_bus_step"
+"""The array of violation probabilities by shown window, bus and step; older sidecars lack it."""
+
 RISK_LEVELS = 240
-"""Probabilities are kept in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
+"""They are kept in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
 
 
 @dataclass(frozen=True)

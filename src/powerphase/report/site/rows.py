@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from powerphase.axes import V
+from powerphase.records.result import RISK
 from powerphase.report.site.packing import packed
 from powerphase.report.weighted import first_bus
 
@@ -22,9 +23,6 @@ NEEDED = (
     *(f"shown/{name}" for name in SHOWN),
 )
 """What every sidecar has that was written with a row's scores."""
-
-RISK = "risk/by_bus_step"
-"""Violation probability in 1/240, by shown window, bus and step; older sidecars lack it."""
 
 
 def row_file(sidecar: Arrays, ids: Int[np.ndarray, " N"], truth_key: str) -> dict[str, Any]:
