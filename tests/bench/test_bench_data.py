@@ -13,7 +13,8 @@ from powerphase.bench.table import Table
 from powerphase.bench_display import BenchDisplay
 from powerphase.dataset import generation
 from powerphase.dataset.store import open_store
-from powerphase.errors import StoreError
+from powerphase.errors import CaseError, StoreError
+from powerphase.grid.catalog import case_folder
 from powerphase.synthesis.signals import Signals
 from tests.bench.test_workers import Paper
 from tests.dataset.exact import exact_signals
@@ -79,6 +80,19 @@ def test_an_unfinished_data_set_is_finished(
 def test_signals_of_another_edition_than_is_asked_for_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="of edition measured, and --signals opsd make one of ex"):
         data_sets(["ieee14"], tmp_path, "opsd", "measured")
+
+
+def test_two_grids_of_one_name_are_refused_and_one_given_twice_is_one(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "net.m" for folder in ("a", "b")]
+    for file, case in zip(files, ("case14", "case30"), strict=True):
+        file.parent.mkdir()
+        file.write_bytes((case_folder() / f"{case}.m").read_bytes())
+    one, other = map(str, files)
+    with pytest.raises(CaseError, match=f"^{one} and {other} are both called net, by which"):
+        data_sets([one, "ieee14", other], tmp_path)
+    same = f"{tmp_path}/b/../a/net.m"
+    found = data_sets([one, "ieee14", same, "ieee14"], tmp_path)
+    assert [data.given for data in found] == [one, "ieee14"]
 
 
 def test_without_its_data_set_a_grid_s_cells_fail_and_others_do_not(

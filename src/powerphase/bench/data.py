@@ -7,7 +7,7 @@ from pathlib import Path
 
 from powerphase.dataset.recipe import DEFAULT_SETPOINT_PU, EDITION_SEED, make_recipe
 from powerphase.dataset.store import read_manifest
-from powerphase.errors import StoreError
+from powerphase.errors import CaseError, StoreError
 from powerphase.grid.catalog import load_grid
 from powerphase.synthesis.signals import Signals
 from powerphase.synthesis.sources import NAMED, load_signals
@@ -33,7 +33,7 @@ class DataSet:
     @property
     def grid(self) -> str:
         """The grid's name in rows."""
-        return Path(self.given).stem if self.given.endswith(".m") else self.given
+        return _name(self.given)
 
     def make(self, on_progress: Progress | None = None) -> None:
         """Make it, or finish what was begun, unless it is there."""
@@ -52,7 +52,7 @@ def data_sets(
 
     Without `signals` and `edition` they are of whatever edition is there, or else synthetic.
     """
-    found = [_existing(grid, folder) for grid in dict.fromkeys(grids)]
+    found = [_existing(grid, folder) for grid in _distinct(grids)]
     there = {one.edition for one in found if isinstance(one, DataSet)}
     wanted = edition or (None if signals is None else _signals(signals, None).edition)
     if wanted is None:
@@ -68,9 +68,26 @@ def data_sets(
     ]
 
 
+def _distinct(grids: Sequence[str]) -> list[str]:
+    """Each grid once; refuses two of one name, since the rows of one would pass for the other's."""
+    first: dict[str, str] = {}
+    for grid in grids:
+        one = first.setdefault(_name(grid), grid)
+        if Path(one).resolve() != Path(grid).resolve():
+            raise CaseError(
+                f"{one} and {grid} are both called {_name(grid)}, by which data sets and rows are "
+                "found; rename one of them"
+            )
+    return list(first.values())
+
+
+def _name(grid: str) -> str:
+    return Path(grid).stem if grid.endswith(".m") else grid
+
+
 def _existing(grid: str, folder: Path) -> DataSet | str:
     """The data set, if it is there and finished; or its name, if the grid is known."""
-    place = folder / (Path(grid).stem if grid.endswith(".m") else grid)
+    place = folder / _name(grid)
     manifest = None if not place.is_dir() else read_manifest(place)
     if manifest is None or not manifest.complete:
         load_grid(grid)
@@ -84,7 +101,7 @@ def _existing(grid: str, folder: Path) -> DataSet | str:
 def _missing(grid: str, folder: Path, signals: str | None, edition: str) -> DataSet:
     """The data set that is to be made."""
     source = signals or (edition if edition in NAMED else None)
-    place = folder / (Path(grid).stem if grid.endswith(".m") else grid)
+    place = folder / _name(grid)
     if source is None:
         raise StoreError(
             f"{place}: no finished data set here, and edition {edition} does not say from which "
