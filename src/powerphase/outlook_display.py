@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from powerphase.bench.plan import name_of
 from powerphase.display import show_sheets
 from powerphase.report.sheet import MISSING, Cell, Sheet
 
@@ -42,7 +43,7 @@ def sheet(outlook: "Outlook", n_buses: int) -> Sheet:
     if len(changing) > n_buses:
         below.append(f"The likeliest {n_buses} are shown; csv has all.")
     return Sheet(
-        title=f"{outlook.layout.grid} on {_minute(outlook.time[0]):.10}, by {_name(outlook)}",
+        title=f"{outlook.layout.grid} on {_minute(outlook.time[0]):.10}, by {name_of(outlook.description)}",
         header=HEADER,
         groups=(tuple(_line(outlook, bus) for bus in changing[:n_buses]),),
         above=_summary(outlook, len(changing), len(outside)),
@@ -58,11 +59,6 @@ def _summary(outlook: "Outlook", n_changing: int, n_outside: int) -> str:
         return f"None of {n_buses} leaves {band} in any scenario."
     always = f" {n_outside:,} are outside all day." if n_outside else ""
     return f"{n_changing:,} of {n_buses} may leave {band}{always}"
-
-
-def _name(outlook: "Outlook") -> str:
-    given = outlook.description
-    return given.model if given.variant is None else f"{given.model}+{given.variant}"
 
 
 def _minute(time: np.datetime64) -> str:
