@@ -42,8 +42,9 @@ def sheet(outlook: "Outlook", n_buses: int) -> Sheet:
         below.append(f"Outside all day in every scenario: bus {', '.join(outside)}.")
     if len(changing) > n_buses:
         below.append(f"The likeliest {n_buses} are shown; csv has all.")
+    day, name = f"{_minute(outlook.time[0]):.10}", name_of(outlook.description)
     return Sheet(
-        title=f"{outlook.layout.grid} on {_minute(outlook.time[0]):.10}, by {name_of(outlook.description)}",
+        title=f"{outlook.layout.grid} on {day}, by {name}",
         header=HEADER,
         groups=(tuple(_line(outlook, bus) for bus in changing[:n_buses]),),
         above=_summary(outlook, len(changing), len(outside)),

@@ -44,7 +44,7 @@ class Outlook:
     """Where the central 80 % begin in each step."""
     high: Float32[np.ndarray, "H N"]
 
-    @property
+    @cached_property
     def hours(self) -> Float32[np.ndarray, " N"]:
         """For how many hours each bus is expected outside the band."""
         return (self.below + self.above).sum(0) * np.float32(STEP_S / 3600)
@@ -54,12 +54,12 @@ class Outlook:
         """When each bus is most likely outside; of several steps, the first."""
         return (self.below + self.above).argmax(0)
 
-    @property
+    @cached_property
     def always(self) -> Bool[np.ndarray, " N"]:
         """Which buses are outside in every step of every scenario, up to rounded weights."""
         return ((self.below + self.above) > 1 - WEIGHT_TOLERANCE).all(0)
 
-    @property
+    @cached_property
     def order(self) -> Int[np.ndarray, " N"]:
         """All buses: the likeliest to leave first; of two alike, the one that is outside longer."""
         return np.lexsort((-self.hours, -self.ever))
