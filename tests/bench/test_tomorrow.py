@@ -105,6 +105,8 @@ def test_equal_scenarios_count_alike(task: Task) -> None:
 def test_what_cannot_be_said_is_refused(task: Task) -> None:
     with pytest.raises(TaskError, match=r"from 1\.1 to 0\.9 p\.u\. holds nothing"):
         outlook(Planted(), task, band_pu=(1.1, 0.9))
+    with pytest.raises(ForecastError, match=r"Planted.* is no forecaster; give an object"):
+        outlook(Planted, task)  # type: ignore[arg-type]
     with pytest.raises(ForecastError, match="no voltages of 12 of 14 buses"):
         outlook(Planted(n_channels=8), task, device="cpu")
 

@@ -67,8 +67,7 @@ def forecast(
         on_progress: called with the number of windows written, and of all.
     """
     place = choose_device(device)
-    if isinstance(model, type) or not isinstance(model, Forecaster):
-        raise ForecastError(f"{model!r} is no forecaster; give an object with fit and predict")
+    check_forecaster(model)
     if "://" in str(out):
         raise ForecastError(
             f"{out}: forecasts are written to a local directory; copy it afterwards"
@@ -86,6 +85,12 @@ def forecast(
         lambda skip: _predicted(model, task, place, cost, skip),
     )
     return live if out is None else write_forecast(live, out, on_progress)
+
+
+def check_forecaster(model: object) -> None:
+    """Refuse what cannot be fitted and asked, such as a class instead of an object of it."""
+    if isinstance(model, type) or not isinstance(model, Forecaster):
+        raise ForecastError(f"{model!r} is no forecaster; give an object with fit and predict")
 
 
 def _cost_of_fit(model: Forecaster, seconds: float, device: torch.device) -> dict[str, Any]:

@@ -216,12 +216,12 @@ def _departures(
         # They also fix the windows.
         "fingerprint": row.fingerprint == cell.data.fingerprint,
         "task version": row.task_version == protocol.version,
-        "config": same_config(row.config, config, _ignored(config, is_budgeted)),
+        "config": same_config(row.config, config, free_fields(config, is_budgeted)),
     }
     return [name for name, holds in checks.items() if not holds]
 
 
-def _ignored(config: Mapping[str, Any], is_budgeted: bool) -> list[str]:
+def free_fields(config: Mapping[str, Any], is_budgeted: bool) -> list[str]:
     """The fields of a training in which a row may differ from what was asked for."""
     # A batch size that the config leaves open is what fitted into memory.
     is_open = (config.get("training") or {}).get("batch_size", 0) is None
@@ -230,7 +230,7 @@ def _ignored(config: Mapping[str, Any], is_budgeted: bool) -> list[str]:
 
 def _told(row: Result, description: Description, is_budgeted: bool) -> str:
     """The fields in which the row's config is another one; nothing where there are none."""
-    ignored = _ignored(description.config, is_budgeted)
+    ignored = free_fields(description.config, is_budgeted)
     there, here = (_flat(_without(one, ignored)) for one in (row.config, description.config))
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     fields = [f"{name} {there.get(name)!r}, not {here.get(name)!r}" for name in differing[:TOLD]]

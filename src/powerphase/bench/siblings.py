@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from powerphase.bench.budget import Settled
-from powerphase.bench.plan import Cell, Plan, same_config
+from powerphase.bench.plan import Cell, Plan, free_fields, same_config
 from powerphase.errors import CheckpointError
 from powerphase.models.run import RunFolder, is_run
 
@@ -21,8 +21,7 @@ def settled(plan: Plan, cell: Cell, is_budgeted: bool) -> Settled | None:
     The longest of them counts where there are several.
     """
     wanted = cell.description.config
-    is_open = wanted["training"]["batch_size"] is None
-    ignored = ["batch_size"] * is_open + ["epochs"] * is_budgeted
+    ignored = free_fields(wanted, is_budgeted)
     found = [
         (seed == cell.seed, config["training"]["epochs"], config["training"]["batch_size"])
         for seed, config in _siblings(plan, cell)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Int, Shaped
 from torch import Tensor
 
 from powerphase.axes import KINDS, STEP_S, WEIGHT_TOLERANCE, V
-from powerphase.bench.forecasting import blocks_of
+from powerphase.bench.forecasting import blocks_of, check_forecaster
 from powerphase.cost import Stopwatch
 from powerphase.errors import ForecastError, TaskError
 from powerphase.metrics.fan import Fan
@@ -86,6 +86,7 @@ def outlook(
             f"a band from {lowest} to {highest} p.u. holds nothing; the lower one first"
         )
     place = choose_device(device)
+    check_forecaster(model)
     model.fit(task.training)
     context, n_buses = task.tomorrow, task.layout.n_buses
     sizes = {"ever": (n_buses,)} | dict.fromkeys(STEP_BY_STEP, (context.horizon, n_buses))

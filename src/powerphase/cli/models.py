@@ -26,10 +26,13 @@ from powerphase.display import (
     show_run,
     training_progress,
 )
+from powerphase.records.scores import NORMAL_BAND_PU
 
 if TYPE_CHECKING:
     from powerphase.bench.evaluation import Evaluation
     from powerphase.task.windows import Task
+
+LOWEST, HIGHEST = NORMAL_BAND_PU
 
 
 def train(
@@ -138,8 +141,8 @@ def tomorrow(
     model: Annotated[str, typer.Argument(help="A model's name, or the folder of a training.")],
     data: Data,
     buses: Annotated[int, typer.Option(min=1, help="How many to show; csv has all.")] = 20,
-    low: Annotated[float, typer.Option(help="The lowest voltage of the band [p.u.].")] = 0.95,
-    high: Annotated[float, typer.Option(help="The highest.")] = 1.05,
+    low: Annotated[float, typer.Option(help="The band's lowest voltage [p.u.].")] = LOWEST,
+    high: Annotated[float, typer.Option(help="The highest.")] = HIGHEST,
     seed: Seed = 42,
     device: Device = "auto",
     format: Format = "table",
