@@ -5,6 +5,7 @@ from statistics import fmean
 
 import pytest
 
+from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.report.leaderboard import leaderboard
 from tests.page_of_results import PAGE, WORDS, rows, rows_of, score
 
@@ -71,31 +72,22 @@ def test_ets_beside_powerforge() -> None:
     assert scores_of("season-24")[0] / ours == pytest.approx(10, abs=0.5)
 
 
-BATCHES = {"activsg500": 32, "pegase1354": 32, "polish2383": 16, "pegase9241": 8}
-FOUR, THREE, TWO = (list(BATCHES), list(BATCHES)[:3], list(BATCHES)[:2])
+BATCHES = dict.fromkeys(PAPER_GRIDS, 32) | {"polish2383": 16, "pegase9241": 8}
 GRIDS = {
-    "deepar": THREE,
-    "timemcl": FOUR,
-    "timeprism": FOUR,
-    "tempflow": THREE,
-    "transformer-tempflow": FOUR,
-    "timegrad": THREE,
-    "tactis-2": THREE,
+    "deepar": PAPER_GRIDS[:5],
+    "timemcl": PAPER_GRIDS,
+    "timeprism": PAPER_GRIDS,
+    "tempflow": PAPER_GRIDS[:5],
+    "transformer-tempflow": PAPER_GRIDS,
+    "timegrad": PAPER_GRIDS[:3],
+    "tactis-2": PAPER_GRIDS[:5],
 }
 """Where each of the networks has a row."""
 
-SEEDS = {
-    "activsg500": {22, 42, 3142},
-    "pegase1354": {22, 42},
-    "polish2383": {42},
-    "pegase9241": {42},
-}
-FEWER = {
-    ("activsg500", "tactis-2"): {22, 42},
-    ("pegase1354", "tempflow"): {42},
-    ("pegase1354", "transformer-tempflow"): {42},
-}
-"""Where a network has not all seeds that others have there."""
+THREE = {22, 42, 3142}
+"""Seeds, of the networks on the first three grids."""
+ONE = {("polish2383", "timegrad"), ("polish2383", "tactis-2")}
+"""But for these."""
 
 
 def beside(model: str, name: str) -> tuple[list[float], list[float]]:
@@ -119,7 +111,8 @@ def test_steps_batches_and_seeds_are_as_told() -> None:
         assert {r.grid for r in found} == set(grids)
         for grid in grids:
             seeds = {r.seed for r in found if r.grid == grid}
-            assert seeds == FEWER.get((grid, model), SEEDS[grid])
+            several = grid in PAPER_GRIDS[:3] and (grid, model) not in ONE
+            assert seeds == (THREE if several else {42})
         for row in found:
             size = 200 if model == "tactis-2" else BATCHES[row.grid]
             assert row.config["training"]["batch_size"] == size
@@ -127,8 +120,12 @@ def test_steps_batches_and_seeds_are_as_told() -> None:
             assert row.cost["train_s"] + row.cost["predict_s"] < 300
             assert row.cost["hardware"] == "NVIDIA H200"
             assert row.config.get("rows") == (4096 if model == "timegrad" else None)
-    for grid in FOUR:
-        assert {r.seed for r in rows_of(grid, "ets")} == ({22, 42, 3142} if grid in TWO else {42})
+    for grid in PAPER_GRIDS:
+        assert {r.seed for r in rows_of(grid, "ets")} == THREE
+    (largest,) = (b for b in leaderboard(rows()) if b.grid == "pegase9241")
+    assert {e.name for e in largest.paper} - {"powerforge", "ets"} == {
+        model for model, grids in GRIDS.items() if "pegase9241" in grids
+    }
 
 
 def test_timemcl_beside_the_paper() -> None:
@@ -137,7 +134,8 @@ def test_timemcl_beside_the_paper() -> None:
     assert f"CRPS of {ours} against {theirs}" in WORDS
     apart = [a / b - 1 for a, b in zip(*crps, strict=True)]
     assert f"but for Polish 2383, where its CRPS is {100 * apart[2]:.0f} % higher" in WORDS
-    assert all(abs(share) < 0.2 for share in (*apart[:2], apart[3]))
+    assert f"and PEGASE 2869, where it is {-100 * apart[3]:.0f} % lower" in WORDS
+    assert all(abs(share) < 0.2 for share in (*apart[:2], *apart[4:]))
     found = [r for r in rows() if r.model == "timemcl"]
     near = [r for r in found if (r.grid, r.seed) != ("activsg500", 3142)]
     most, theirs = max(r.scores["cvar_0.1"] for r in near), min(beside("timemcl", "cvar_0.1")[1])
@@ -152,12 +150,23 @@ def test_timemcl_beside_the_paper() -> None:
     assert f"With that seed it is {100 * far.scores['coverage_80']:.0f} %" in WORDS
 
 
+def test_on_pegase_2869_all_of_the_paper_s_are_higher() -> None:
+    (board,) = (b for b in leaderboard(rows()) if b.grid == "pegase2869")
+    ours = {e.name.split("+")[0]: e.mean["crps"] for e in board.entries}
+    ratio = {e.name: e.mean["crps"] / ours[e.name] for e in board.paper if e.name in ours}
+    assert set(ratio) == {"powerforge", "ets", *GRIDS} - {"timegrad"}
+    words = f"{min(ratio.values()):.1f} to {max(ratio.values()):.1f} times as high"
+    assert f"{words}, PowerForge ({ratio['powerforge']:.1f} times) and ETS" in WORDS
+    assert f"and ETS ({ratio['ets']:.1f}) among them" in WORDS
+
+
 def test_tactis_and_the_flows_beside_the_paper() -> None:
     for model, given in (("tactis-2", "TACTiS-2"), ("tempflow", "TempFlow")):
         ours, theirs = map(listed, beside(model, "crps"))
         assert f"{given} has {ours} against {theirs}" in WORDS
     one, other = (beside(model, "crps")[0] for model in ("tempflow", "transformer-tempflow"))
-    assert max(abs(a / b - 1) for a, b in zip(one, other, strict=False)) < 0.03
+    apart = max(abs(a / b - 1) for a, b in zip(one, other, strict=False))
+    assert f"Transformer-TempFlow the same to {100 * apart:.0f} %" in WORDS
     ours, theirs = (found[-1] for found in beside("transformer-tempflow", "crps"))
     assert f"on PEGASE 9241, {ours:.4f} against {theirs:.4f}" in WORDS
     flows = [beside(model, "safety_mbrier") for model in ("tempflow", "transformer-tempflow")]
@@ -165,22 +174,48 @@ def test_tactis_and_the_flows_beside_the_paper() -> None:
     assert f"(Safety_mBrier of {min(theirs):.2f} to {max(theirs):.2f})" in WORDS
     most = max(value for found, _ in flows for value in found[:2])
     assert f"ours hardly do ({most:.3f} at most)" in WORDS
+    polish = max(found[k] for _, found in flows for k in (2, 4))
+    assert f"hardly leave it ({polish:.3f} at most)" in WORDS
     ahead = {
-        model: [a < b for a, b in zip(*beside(model, "crps"), strict=True)][:3]
+        model: [a < b for a, b in zip(*beside(model, "crps"), strict=True)][:5]
         for model in ("tempflow", "transformer-tempflow", "tactis-2")
     }
-    flows_ahead = [True, True, False]
-    assert list(ahead.values()) == [flows_ahead, flows_ahead, [True, False, False]]
-    assert "on the two small grids and behind on Polish 2383; TACTiS-2 is ahead on ACTIVSg" in WORDS
+    of_flows = [True, True, False, True, False]
+    assert list(ahead.values()) == [of_flows, of_flows, [True, False, False, True, False]]
 
 
 def test_timegrad_beside_the_paper() -> None:
-    ours, theirs = map(listed, beside("timegrad", "crps"))
-    assert f"With CRPS of {ours} it is ahead of the paper's ({theirs})" in WORDS
+    found = beside("timegrad", "crps")
+    ours, theirs = map(listed, found)
+    assert (
+        f"With CRPS of {ours} it is ahead of the paper's on two grids and level on PEGASE" in WORDS
+    )
+    assert f"level on PEGASE 1354 ({theirs})" in WORDS
+    ratio = [a / b for a, b in zip(*found, strict=True)]
+    assert ratio[0] < 1 > ratio[2]
+    assert ratio[1] == pytest.approx(1, abs=0.01)
     safety = beside("timegrad", "safety_mbrier")[0]
     assert f"Safety_mBrier is {listed(safety, 2)}, more than ten times TACTiS-2's" in WORDS
     others = beside("tactis-2", "safety_mbrier")[0]
     assert all(own > 10 * other for own, other in zip(safety, others, strict=False))
+    assert max(spreads(), key=spreads().__getitem__) == ("pegase1354", "timegrad")
+    three = sorted(
+        rows_of("pegase1354", "timegrad", "subsampled-short"), key=lambda r: r.scores["crps"]
+    )
+    assert f"with a CRPS of {listed([r.scores['crps'] for r in three])}; the last" in WORDS
+    *most, last = (f"{100 * r.scores['coverage_80']:.0f}" for r in three)
+    words = f"the last has {last} % of what happens in its central 80 %, the others"
+    assert f"{words} {' and '.join(sorted(most))} %" in WORDS
+
+
+def spreads() -> dict[tuple[str, str], float]:
+    """Of each network and grid, the highest CRPS of a seed over the lowest."""
+    return {
+        (grid, model): max(values) / min(values)
+        for model, grids in GRIDS.items()
+        for grid in grids
+        if (values := [r.scores["crps"] for r in rows() if (r.grid, r.model) == (grid, model)])
+    }
 
 
 def test_deepar_beside_the_paper() -> None:
@@ -201,23 +236,16 @@ def test_timeprism_pays_with_its_tails() -> None:
             (m for m in GRIDS if grid in GRIDS[m]),
             key=lambda model: beside(model, "distortion")[0][GRIDS[model].index(grid)],
         )
-        for grid in FOUR
+        for grid in PAPER_GRIDS
     }
-    assert list(lowest.values()).count("timeprism") == 3
+    assert set(lowest.values()) == {"timeprism"}
     safety, _ = beside("timeprism", "safety_mbrier")
     assert f"Safety_mBrier is {listed(safety, 2)}," in WORDS
     ours, theirs = beside("timeprism", "cvar_0.1")
     assert f"CVaR {min(ours):.2f} to {max(ours):.2f}." in WORDS
     assert f"higher still by CVaR, {min(theirs):.1f} to {max(theirs):.1f}." in WORDS
-    spread = {
-        (grid, model): max(values) / min(values)
-        for model, grids in GRIDS.items()
-        for grid in grids
-        if (values := [r.scores["crps"] for r in rows() if (r.grid, r.model) == (grid, model)])
-    }
-    assert max(spread, key=spread.__getitem__) == ("pegase1354", "timeprism")
-    two = sorted(r.scores["crps"] for r in rows_of("pegase1354", "timeprism", "short"))
-    assert f"with a CRPS of {listed(two)}" in WORDS
+    three = sorted(r.scores["crps"] for r in rows_of("pegase1354", "timeprism", "short"))
+    assert f"Its seeds differ too, on PEGASE 1354 with a CRPS of {listed(three)}." in WORDS
 
 
 def test_one_network_reaches_last_7_days_once_none_climatology_and_ets_is_ahead_of_all() -> None:
@@ -232,6 +260,6 @@ def test_one_network_reaches_last_7_days_once_none_climatology_and_ets_is_ahead_
 
 
 def test_the_best_network_of_each_grid_is_one_that_looks_at_the_whole_week() -> None:
-    for grid in FOUR:
+    for grid in PAPER_GRIDS:
         own = {m: beside(m, "crps")[0][GRIDS[m].index(grid)] for m in GRIDS if grid in GRIDS[m]}
         assert min(own, key=own.__getitem__) in ("timeprism", "tactis-2")
