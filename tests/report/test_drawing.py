@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerphase.grid.case import BASE_KV, BR_STATUS
+from powerphase.grid.case import BR_STATUS
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.report import drawing
 from powerphase.report.drawing import draw, drawing_of, store_layouts, stored_position
@@ -41,7 +41,6 @@ def test_a_drawing_has_the_case_files_buses_voltages_and_connections() -> None:
     grid, drawn = load_grid("ieee300"), drawing_of("ieee300")
     assert drawn is not None
     np.testing.assert_array_equal(drawn.bus_id, grid.bus_id)
-    np.testing.assert_array_equal(drawn.base_kv, grid.bus[:, BASE_KV])
     wanted = {frozenset(ends) for ends in grid.branch_rows[grid.branch_on].tolist()}
     assert sorted(map(sorted, wanted)) == drawn.branches.tolist()
 

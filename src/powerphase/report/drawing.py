@@ -14,10 +14,10 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int, UInt16
+from jaxtyping import Float32, Int, UInt16
 
 from powerphase.files import replace_file
-from powerphase.grid.case import BASE_KV, Grid
+from powerphase.grid.case import Grid
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.report.network_layout import LATTICE, on_lattice, unique_pairs
 
@@ -32,8 +32,6 @@ class Drawing:
     y: Float32[np.ndarray, " N"]
     branches: Int[np.ndarray, "pairs 2"]
     """Bus rows (0-based) of each connection in service, parallel branches as one."""
-    base_kv: Float64[np.ndarray, " N"]
-    """Nominal voltage of each bus [kV]."""
 
 
 def drawing_of(name: str) -> Drawing | None:
@@ -48,7 +46,7 @@ def draw(grid: Grid) -> Drawing:
     if position is None:
         position = on_lattice(grid.n_buses, pairs)
     x, y = (position.T / LATTICE).astype(np.float32)
-    return Drawing(grid.name, grid.bus_id, x, y, pairs, grid.bus[:, BASE_KV])
+    return Drawing(grid.name, grid.bus_id, x, y, pairs)
 
 
 def stored_position(

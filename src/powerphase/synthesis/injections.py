@@ -37,7 +37,6 @@ class Injections:
         self.seed = seed
         self.dispatch = dispatch
         self.roles: Roles = assign_roles(grid, seed)
-        self._n_buses = grid.n_buses
         self._shapes = np.maximum(shapes(signals), 0.0)
 
         p_nominal, q_nominal = grid.bus[:, PD], grid.bus[:, QD]

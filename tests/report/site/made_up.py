@@ -30,7 +30,7 @@ def drawing(grid: str) -> Drawing | None:
     x, y = (0.5 + 0.5 * f(angle) for f in (np.cos, np.sin))
     ends = np.stack([np.arange(N_BUSES), (np.arange(N_BUSES) + 1) % N_BUSES], axis=1)
     ids = np.arange(101, 101 + N_BUSES)
-    return Drawing(grid, ids, x.astype("f4"), y.astype("f4"), ends, np.full(N_BUSES, 220.0))
+    return Drawing(grid, ids, x.astype("f4"), y.astype("f4"), ends)
 
 
 def of_another_grid(grid: Grid) -> Drawing:

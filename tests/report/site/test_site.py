@@ -193,7 +193,7 @@ def test_more_buses_than_sixteen_bits_count_keep_their_branches(
 ) -> None:
     n, pairs = 70_000, np.array([[0, 69_999], [65_535, 65_536]])
     nowhere = np.zeros(n, "f4")
-    big = drawing.Drawing("big", np.arange(n), nowhere, nowhere, pairs, np.ones(n))
+    big = drawing.Drawing("big", np.arange(n), nowhere, nowhere, pairs)
     monkeypatch.setattr(drawing, "drawing_of", lambda grid: big)
     board = leaderboard([row(grid="big")], paper=False)[0]
     pages = boards.BoardPages(Folder(tmp_path / "site"), "big", board, None)
