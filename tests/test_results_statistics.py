@@ -47,8 +47,37 @@ def test_factorforge_leads_by_more_than_noise_where_the_page_says_so() -> None:
     assert verdicts(synthetic, "crps", "factorforge")["climatology"] == "noise"
 
 
+def test_it_leads_in_nine_windows_and_not_on_31_december() -> None:
+    lost = set()
+    for grid, board in boards().items():
+        windows = {e.name: e.by_window["crps"] for e in board.entries if e.rank is not None}
+        own = windows.pop("factorforge")
+        for name, other in windows.items():
+            days = zip(board.windows, own, other, strict=True)
+            lost |= {(grid, day[:10], name) for day, a, b in days if b <= a}
+    eve = {one for one in lost if one[1] == "2016-12-31"}
+    assert {grid for grid, _, name in eve if name == "climatology"} == set(PAPER_GRIDS)
+    assert lost - eve == {("polish3120", "2016-07-21", "climatology")}
+
+
+def test_what_climatology_and_powerforge_gain_is_noise_where_it_is_said() -> None:
+    for grid in PAPER_GRIDS:
+        far = verdicts(boards()[grid], "distortion", "climatology")
+        assert far["last-week"] == far["last-7-days"] == "worse"
+        assert (far["powerforge"] == "worse") == (grid in ("pegase1354", "pegase2869"))
+        assert verdicts(boards()[grid], "crps", "climatology")["last-7-days"] == "noise"
+        assert verdicts(boards()[grid], "mse", "climatology")["powerforge"] == "noise"
+
+
 def test_powerforge_and_climatology_cannot_be_told_apart_on_five_grids() -> None:
     beside = {grid: verdicts(boards()[grid], "crps", "climatology") for grid in PAPER_GRIDS}
+    assert {found["ets"] for found in beside.values()} == {"noise"}
+    for grid in PAPER_GRIDS:
+        assert verdicts(boards()[grid], "crps", "powerforge")["ets"] == "noise"
+    board = boards()["activsg500"]
+    tested = against(board.entries, board.windows, "crps", "climatology")
+    (p,) = (contrast.adjusted for contrast in tested if contrast.name == "powerforge")
+    assert f"on ACTIVSg 500 climatology is better, with a p of {p:.3f}." in WORDS
     assert {grid: found["powerforge"] for grid, found in beside.items()} == {
         "activsg500": "worse"
     } | dict.fromkeys(LEAVING, "noise")
