@@ -12,7 +12,7 @@ from powerphase.records.result import Result, read_result, read_results, read_si
 from powerphase.report.entries import Entry
 from powerphase.report.leaderboard import leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
-from tests.page_of_results import PAGE, PART, written
+from tests.page_of_results import PAGE, PART, WORDS, written
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = sorted(RESULTS.rglob("*.json"))
@@ -56,6 +56,17 @@ def test_no_row_beats_the_oracle_on_crps() -> None:
     for board in leaderboard(rows(), paper=False):
         scores = {entry.name: entry.mean["crps"] for entry in board.entries}
         assert min(scores, key=scores.__getitem__) == "oracle"
+
+
+def test_scenarios_and_the_fee_of_the_oracle_s_samples_are_as_said() -> None:
+    assert "for the 1 % of CRPS that its 100 samples" in WORDS
+    assert "give from 1 to 625 scenarios" in WORDS
+    found = [row for row in rows() if row.edition == "opsd-r"]
+    assert (min(r.scenarios for r in found), max(r.scenarios for r in found)) == (1, 625)
+    for row in found:
+        if row.model == "oracle":
+            assert row.scenarios == 100
+            assert row.scores["crps"] / row.scores["fair_crps"] == pytest.approx(1.01, abs=0.001)
 
 
 def test_every_file_under_results_belongs_to_a_row() -> None:

@@ -6,6 +6,7 @@ from statistics import fmean
 import pytest
 
 from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.report.contrasts import against
 from powerphase.report.leaderboard import leaderboard
 from tests.page_of_results import PAGE, WORDS, rows, rows_of, score
 
@@ -120,6 +121,10 @@ def test_steps_batches_and_seeds_are_as_told() -> None:
             assert row.cost["train_s"] + row.cost["predict_s"] < 300
             assert row.cost["hardware"] == "NVIDIA H200"
             assert row.config.get("rows") == (4096 if model == "timegrad" else None)
+            assert row.scenarios == {"timemcl": 16, "timeprism": 625}.get(model, 100)
+    for size, words in ((200, "saw {} to {} % of the windows"), (100, "(TimePrism: {} to {} %)")):
+        seen = [100 * 1500 * own / (6000 * size) for own in BATCHES.values()]
+        assert words.format(round(min(seen)), round(max(seen))) in WORDS
     for grid in PAPER_GRIDS:
         assert {r.seed for r in rows_of(grid, "ets")} == THREE
     (largest,) = (b for b in leaderboard(rows()) if b.grid == "pegase9241")
@@ -133,9 +138,10 @@ def test_timemcl_beside_the_paper() -> None:
     ours, theirs = map(listed, crps)
     assert f"CRPS of {ours} against {theirs}" in WORDS
     apart = [a / b - 1 for a, b in zip(*crps, strict=True)]
-    assert f"but for Polish 2383, where its CRPS is {100 * apart[2]:.0f} % higher" in WORDS
-    assert f"and PEGASE 2869, where it is {-100 * apart[3]:.0f} % lower" in WORDS
-    assert all(abs(share) < 0.2 for share in (*apart[:2], *apart[4:]))
+    words = f"on Polish 2383 it is {100 * apart[2]:.0f} % higher, on PEGASE 2869"
+    assert f"{words} {-100 * apart[3]:.0f} % lower" in WORDS
+    furthest = max(abs(share) for share in (*apart[:2], *apart[4:]))
+    assert f"CRPS is within {100 * furthest:.0f} % of the paper's on four grids" in WORDS
     found = [r for r in rows() if r.model == "timemcl"]
     near = [r for r in found if (r.grid, r.seed) != ("activsg500", 3142)]
     most, theirs = max(r.scores["cvar_0.1"] for r in near), min(beside("timemcl", "cvar_0.1")[1])
@@ -257,6 +263,21 @@ def test_one_network_reaches_last_7_days_once_none_climatology_and_ets_is_ahead_
             if ours < score(grid, "last-7-days", "crps"):
                 reached.append((model, grid))
     assert reached == [("timeprism", "pegase9241")]
+
+
+def test_what_is_said_of_networks_and_noise_is_so() -> None:
+    level = []
+    for board in leaderboard(rows()):
+        for other in ("climatology", "ets", "last-7-days"):
+            found = {
+                contrast.name.split("+")[0]: contrast.verdict
+                for contrast in against(board.entries, board.windows, "crps", other)
+            }
+            told = {model for model in GRIDS if found.get(model) == "noise"}
+            assert not told or other == "last-7-days"
+            level += sorted(told)
+    assert level.count("timeprism") == level.count("tactis-2") == 4
+    assert set(level) == {"timeprism", "tactis-2"}
 
 
 def test_the_best_network_of_each_grid_is_one_that_looks_at_the_whole_week() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from powerphase.axes import VARIABLES
+from powerphase.clock import holiday_share
 from powerphase.grid.catalog import CATALOG, PAPER_GRIDS
 from powerphase.models.powerforge.config import BATCH_SIZES, PowerForgeConfig
 from powerphase.records.result import read_sidecar
@@ -235,6 +236,12 @@ def test_what_is_said_of_the_windows_of_pegase_9241_is_so() -> None:
     worst, usual = repeated.by_window["distortion"], oracle.by_window["distortion"]
     assert max(worst) == worst[day]
     assert f"too, with {worst[day]:.3f}, and the oracle is not, with {usual[day]:.3f}" in WORDS
+    for grid in PAPER_GRIDS:
+        for model in ("last-week", "powerforge"):
+            means = np.mean([row.by_window["crps"] for row in rows_of(grid, model)], axis=0)
+            assert means.argmax() == day
+    shares = holiday_share(np.array(["2016-10-31T12", "2016-11-01T12"], dtype="datetime64[h]"))
+    assert all((shares > 0) & (shares < 1))
     crps = [row.by_window["crps"] for row in own]
     here, elsewhere = fmean(c[day] for c in crps), fmean(map(others_than(day), crps))
     (pair,) = (p for p in pairs() if (p.grid, p.score) == ("pegase9241", "crps"))

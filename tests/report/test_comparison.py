@@ -8,10 +8,12 @@ from math import hypot, inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from scipy import stats
 from typer.testing import CliRunner
 
 from powerphase import cli
@@ -20,10 +22,11 @@ from powerphase.errors import ResultError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.models.powerforge.config import ABLATIONS
 from powerphase.records.result import Result, write_result
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.comparison import (
     ABLATION_SCORES,
     Pair,
+    agreement,
     as_markdown,
     compare,
     overview,
@@ -202,6 +205,36 @@ def test_the_table_of_all_models_has_every_model_of_every_grid_and_what_is_missi
     shown = {(line[0], line[1]): line[2:] for line in lines}
     assert shown["pegase1354", "powerforge+short"][:3] == ["1", "0.1250", "0.0040"]
     assert shown["pegase1354", "deepar"][:3] == ["–", "–", "0.1214"]
+
+
+def agreeing(rows: list[Result]) -> dict[str, list[str]]:
+    """The lines of the table, by grid."""
+    (lines,) = agreement(rows).groups
+    return {name: cells for (name, *cells) in ([text for text, _ in line] for line in lines)}
+
+
+def test_the_agreement_of_orders_is_scipy_s_tau() -> None:
+    printed = paper_entries("pegase1354")
+    rows = [ours(draw=k, model=paper.name) for k, paper in enumerate(printed)]
+    taus, ranks = [], [np.zeros((2, len(rows)))]
+    for name in RANKED:
+        sides = [row.scores[name] for row in rows], [paper.mean[name] for paper in printed]
+        taus.append(stats.kendalltau(*sides).statistic)
+        ranks.append(np.array([stats.rankdata(side) for side in sides]))
+    taus.append(stats.kendalltau(*sum(ranks)).statistic)
+    assert agreeing(rows)["pegase1354"] == ["9", *(f"{tau:.2f}" for tau in taus)]
+
+
+def test_orders_are_compared_over_the_models_that_both_have() -> None:
+    best, *_, worst = paper_entries("polish3120")
+    for means, tau in (((0.1, 0.2), "1.00"), ((0.2, 0.1), "-1.00")):
+        rows = [
+            ours(dict.fromkeys(RANKED, mean), model=entry.name, grid="polish3120", variant="short")
+            for entry, mean in zip((best, worst), means, strict=True)
+        ]
+        found = agreeing([*rows, ours(model="last-week", grid="polish3120")])
+        assert found["polish3120"] == ["2", *5 * [tau]]
+        assert found["pegase1354"] == ["0", *5 * ["–"]]
 
 
 def test_a_model_that_the_paper_lacks_is_refused() -> None:

@@ -111,15 +111,15 @@ def compare(
 
     Example: `powerphase compare powerforge results --format markdown`
 
-    All models in one table: `powerphase compare all`
+    All models in one table, and how far the two orders agree: `powerphase compare all`
     """
     from powerphase.records.result import read_results
+    from powerphase.report.comparison import agreement, overview, sheets
     from powerphase.report.comparison import compare as comparison_of
-    from powerphase.report.comparison import overview, sheets
 
     rows = read_results(places(results))
     if model == "all":
-        show_sheets(format, lambda: [overview(rows, edition)])
+        show_sheets(format, lambda: [part(rows, edition) for part in (overview, agreement)])
     else:
         show_sheets(format, lambda: sheets(comparison_of(rows, model, edition)))
 

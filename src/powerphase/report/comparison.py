@@ -16,6 +16,7 @@ from powerphase.errors import ResultError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
+from powerphase.report.association import kendall
 from powerphase.report.contrasts import FAR
 from powerphase.report.entries import (
     BUDGET_WORDS,
@@ -30,6 +31,7 @@ from powerphase.report.entries import (
 )
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.report.tradeoff import mean_ranks
 from powerphase.task.protocol import Protocol
 
 Difference = Literal["better", "worse", "lower", "higher"]
@@ -163,10 +165,7 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 
 def overview(results: Iterable[Result], edition: str | None = None) -> Sheet:
     """All models of the paper on all its grids, ours beside the paper's, also what is missing."""
-    known = _paper_models()
-    rows = [row for row in _on_paper(results) if row.model in known]
-    edition = edition_of(rows, edition, f"of the paper's models {ON_PAPER}")
-    ours = _entries([row for row in rows if row.edition == edition])
+    edition, ours = _of_paper_models(results, edition)
     titles = [SCORES[name].title for name in RANKED]
     less = explained(one.name for one in ours.values() if one.rank is not None)
     return Sheet(
@@ -199,6 +198,30 @@ def _overview_line(grid: str, paper: Entry, own: Entry | None) -> tuple[Cell, ..
     return tuple((text, False) for text in (grid, name, seeds, *numbers))
 
 
+def agreement(results: Iterable[Result], edition: str | None = None) -> Sheet:
+    """How far our order of the paper's models is the paper's, grid by grid and score by score."""
+    edition, ours = _of_paper_models(results, edition)
+    return Sheet(
+        title=f"The order of the paper's models beside the paper's, edition {edition}",
+        header=("grid", "models", *(SCORES[name].title for name in RANKED), "Rank"),
+        groups=(tuple(_agreement_line(grid, ours) for grid in PAPER_GRIDS),),
+        above="Kendall's τ over the models that both have: 1 is the same order, 0 none, −1 the "
+        "opposite. Rank is taken among these models alone.",
+    )
+
+
+def _agreement_line(grid: str, ours: Mapping[tuple[str, str], Entry]) -> tuple[Cell, ...]:
+    found = [(_competing(ours, grid, paper.name), paper) for paper in paper_entries(grid)]
+    both = [(own, paper) for own, paper in found if own is not None]
+    sides = [own for own, _ in both], [paper for _, paper in both]
+    taus = [
+        kendall(*(mean_ranks(entries, names) for entries in sides))
+        for names in (*((name,) for name in RANKED), RANKED)
+    ]
+    texts = (grid, str(len(both)), *(number(tau, decimals=2) for tau in taus))
+    return tuple((text, False) for text in texts)
+
+
 def as_markdown(comparison: Comparison) -> str:
     """The tables as Markdown."""
     return "\n".join(sheet.as_markdown() for sheet in sheets(comparison))
@@ -206,6 +229,16 @@ def as_markdown(comparison: Comparison) -> str:
 
 def _paper_models() -> set[str]:
     return {entry.name for grid in PAPER_GRIDS for entry in paper_entries(grid)}
+
+
+def _of_paper_models(
+    results: Iterable[Result], edition: str | None
+) -> tuple[str, dict[tuple[str, str], Entry]]:
+    """The edition to look at, and what its rows say of the paper's models on its task and grids."""
+    known = _paper_models()
+    rows = [row for row in _on_paper(results) if row.model in known]
+    edition = edition_of(rows, edition, f"of the paper's models {ON_PAPER}")
+    return edition, _entries([row for row in rows if row.edition == edition])
 
 
 def _on_paper(results: Iterable[Result]) -> list[Result]:

@@ -130,7 +130,7 @@ def _agreement(found: Sequence[GridSafety]) -> Sheet:
         f"that by safety (over {usual}; proper: over {proper}).",
         below=(
             "τ is Kendall's and ρ Spearman's: 1 the same order, 0 none, −1 the opposite; – where "
-            "safety has no order, since nobody leaves the band. A trade-off would be below 0.",
+            "safety has no order, since nobody leaves the band.",
         ),
     )
 
@@ -224,8 +224,9 @@ def _shared(grid: GridSafety) -> Sheet:
         title=f"{grid.board.title}: hard buses in common",
         header=("model", *(str(k) for k in range(1, len(names) + 1))),
         groups=(tuple(lines),),
-        above=f"Right of the diagonal: how much of their {HARD} worst buses two models share. Left "
-        "of it: Spearman's ρ of Safety_mBrier over the buses where one of the two scores at all.",
+        above=f"Right of the diagonal: of their {HARD} worst buses, those that two models share, "
+        "as a part of the longer list. Left of it: Spearman's ρ of Safety_mBrier over the buses "
+        "where one of the two scores at all.",
         below=(
             f"Less than {NEGLIGIBLE:g} is rounding and counts as 0, and a bus that scores 0 is "
             "never hard. Buses that tie for the last place count in the order of the case file. "

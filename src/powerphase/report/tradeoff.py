@@ -1,6 +1,6 @@
 """Do fidelity and safety order forecasters differently? The ranks of a grid, and how they agree.
 
-The paper speaks of a trade-off between the two. Its safety scores reward forecasts that stay inside
+The paper says so, and calls it a trade-off. Its safety scores reward forecasts that stay inside
 the band, whatever happens; so the same question is asked again with the proper ones.
 """
 
