@@ -3,9 +3,11 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from tests.bench.conftest import TOYS
 
 FOLDER = Path("powerphase-day-ahead") / "exact" / "ieee14"
 GOOD = ("Steady", "Plain")
-BAD = ("Raises", "NotNumbers", "WrongShape", "Restless", "Exits", "IsKilled")
+BAD = ("Raises", "Unspeakable", "Asks", "NotNumbers", "WrongShape", "Restless", "Exits", "IsKilled")
 
 
 def bench(data: Path, place: Path, models: str, *options: object) -> Done:
@@ -61,7 +63,7 @@ def test_bad_models_take_nothing_with_them(mixed: tuple[Path, Done]) -> None:
     place, done = mixed
     assert done.exit_code == 1
     assert [row.name for row in read_results([place / "results"])] == ["plain", "steady"]
-    assert "failed: 6;" in done.stdout
+    assert f"failed: {len(BAD)};" in done.stdout
     assert "done: plain-0 on ieee14" in done.stderr
     assert not (place / "results" / ".bench.lock").exists()
 
@@ -76,6 +78,8 @@ def test_a_failure_goes_when_the_row_comes(mixed: tuple[Path, Done]) -> None:
     ("model", "kind", "sentence"),
     [
         ("Raises", "RuntimeError", "RuntimeError: no such luck"),
+        ("Unspeakable", "RuntimeError", "RuntimeError: two lines of caf\\udce9"),
+        ("Asks", "EOFError", "EOFError"),
         ("NotNumbers", "ForecastError", "window 0"),
         ("WrongShape", "ForecastError", "95"),
         ("Restless", "ForecastError", "tells another config once it is fitted"),
@@ -139,7 +143,8 @@ def test_a_leaderboard_tells_who_failed_and_why(mixed: tuple[Path, Done]) -> Non
         cli.app, ["leaderboard", str(mixed[0] / "results"), "--format", "markdown"]
     )
     assert shown.exit_code == 0, shown.output
-    assert "Without a row: exits-0 (its process ended with status 3" in shown.stdout
+    assert "Without a row: asks-0 (EOFError: EOF when reading a line (in toy_" in shown.stdout
+    assert "; exits-0 (its process ended with status 3" in shown.stdout
 
 
 def test_again_what_failed_is_tried_and_what_is_done_is_not(
@@ -176,6 +181,22 @@ def test_another_bench_is_told_that_one_is_at_work(
         done = bench(data, tmp_path, toys("Plain"))
     assert "another bench is writing here" in str(done.exception)
     assert not list((tmp_path / "results").rglob("*.json"))
+
+
+def test_a_tree_that_was_removed_meanwhile_needs_no_unlocking(tmp_path: Path) -> None:
+    with locked(tmp_path / "results"):
+        shutil.rmtree(tmp_path / "results")
+
+
+def test_a_file_in_the_current_folder_does_not_pass_for_python_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    child = Child({})
+    while (outcome := child.poll()) is None:
+        time.sleep(0.05)
+    assert outcome.sentence.startswith("KeyError")  # which the empty job is worth
 
 
 def test_a_full_disk_fails_the_cell_in_a_sentence(

@@ -95,6 +95,24 @@ def test_two_grids_of_one_name_are_refused_and_one_given_twice_is_one(tmp_path: 
     assert [data.given for data in found] == [one, "ieee14"]
 
 
+def test_a_case_that_was_edited_does_not_get_the_data_of_the_old_one(tmp_path: Path) -> None:
+    file, old = tmp_path / "net.m", (case_folder() / "case14.m").read_text()
+    file.write_text(old)
+    data_sets([str(file)], tmp_path)[0].make()
+    file.write_text(f"% no other numbers\n{old}")
+    assert data_sets([str(file)], tmp_path)[0].is_there
+    first = "\t1\t2\t0.01938\t0.05917\t0.0528\t0\t0\t0\t0\t0\t1\t-360\t360;\n"
+    for edited, told in (
+        (old.replace("21.7", "31.7"), r"differs in mpc\.bus \(row 2\); remove"),
+        (old.replace(first, 2 * first), r"differs in mpc\.branch \(21 rows, not 20\); remove"),
+        (old.replace("= 100;", "= 50;"), r"differs in mpc\.baseMVA; remove .* name the grid net"),
+    ):
+        file.write_text(edited)
+        with pytest.raises(StoreError, match=told):
+            data_sets([str(file)], tmp_path)
+    assert data_sets(["net"], tmp_path)[0].is_there
+
+
 def test_without_its_data_set_a_grid_s_cells_fail_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

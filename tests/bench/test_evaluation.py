@@ -190,6 +190,14 @@ def test_a_nan_in_a_later_block_is_told_with_its_channel(task: Task) -> None:
         score(forecast(Answers(spoilt), task), task)
 
 
+def test_a_forecast_beyond_all_measure_is_told_as_such(task: Task) -> None:
+    def astray(context: Context) -> Scenarios:
+        return Scenarios.equal(LastSevenDays().predict(context).values + 1e30)
+
+    with pytest.raises(ForecastError, match="so large that mse cannot be computed; normalised"):
+        score(forecast(Answers(astray), task), task)
+
+
 def test_a_model_may_forget_that_it_needs_no_gradients(task: Task) -> None:
     def trained(context: Context) -> Scenarios:
         factor = torch.ones((), requires_grad=True)

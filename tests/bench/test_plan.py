@@ -152,6 +152,9 @@ def test_a_short_row_is_done_where_trainings_may_be_cut_and_only_there(
         ({"models": [f"{TOYS}:Stead"]}, UnknownName, "did you mean Steady"),
         ({"models": [f"{TOYS}:NoForecaster"]}, ForecastError, "give it fit and predict"),
         ({"models": [f"{TOYS}:Needy"]}, ForecastError, "cannot be made .* a default"),
+        ({"models": [f"{TOYS}:Leaves"]}, ForecastError, r"cannot be made \(SystemExit: 0\)"),
+        ({"models": [f"{TOYS}:Impostor"]}, ForecastError, "called last-week, as a model of power"),
+        ({"models": [f"{TOYS}:Unwritten"]}, ForecastError, "lacks name, config_type, make_netw"),
         ({"models": [f"{TOYS}:Forgetful"]}, ForecastError, "keep it as self.seed"),
         ({"models": [f"{TOYS}:Steady", f"{TOYS}:Louder"]}, ForecastError, "both called steady"),
     ],
@@ -201,3 +204,6 @@ def test_a_user_s_class_may_lie_in_the_current_folder(
     (tmp_path / "my_fault.py").write_text("1 / 0\n")
     with pytest.raises(ForecastError, match=r"my_fault: cannot be imported \(ZeroDivisionError"):
         entrant("my_fault:Mine")
+    (tmp_path / "my_end.py").write_text("import sys\nsys.exit()\n")
+    with pytest.raises(ForecastError, match=r"my_end: cannot be imported \(SystemExit"):
+        entrant("my_end:Mine")

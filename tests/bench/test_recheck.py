@@ -27,8 +27,10 @@ from powerphase.bench.recheck import (
 )
 from powerphase.dataset.store import Store
 from powerphase.models.naive import LastSevenDays, LastWeek
-from powerphase.records.result import RISK, Result, write_result
+from powerphase.records.result import NOT_IN_OLDER, RISK, Result, write_result
 from powerphase.task.windows import Task
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +257,7 @@ def test_an_array_of_another_form_differs_and_one_that_was_never_kept_does_not(
         (found,) = array_differences({**new, name: other}, new)
         assert (found.name, found.new) == (name, f"float32 {new[name].shape}")
         assert found.old == f"{other.dtype} {other.shape}"
-    older = {name: array for name, array in new.items() if not name.startswith("risk/")}
-    assert list(array_differences(older, new)) == []
+    assert list(array_differences(without(new, "risk/"), new)) == []
 
 
 def test_how_long_a_power_flow_took_is_not_compared() -> None:
@@ -266,9 +267,22 @@ def test_how_long_a_power_flow_took_is_not_compared() -> None:
     assert [found.name for found in array_differences(old, new)] == ["physical/steps"]
 
 
-@pytest.mark.parametrize("content", [None, b"no arrays"])
+def without(sidecar: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarray]:
+    """The sidecar without the arrays whose names begin so."""
+    return {name: array for name, array in sidecar.items() if not name.startswith(parts)}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no readable arrays"),
+        (b"no arrays", "no readable arrays"),
+        (b"PK\x05\x06" + bytes(18), "lacks reliability and"),  # a sound archive of nothing
+    ],
+)
 def test_without_its_sidecar_a_right_row_is_unchecked_and_a_wrong_one_wrong(
     content: bytes | None,
+    says: str,
     rows: tuple[Result, Result],
     place: Path,
     sixty_days: Store,
@@ -280,9 +294,30 @@ def test_without_its_sidecar_a_right_row_is_unchecked_and_a_wrong_one_wrong(
     right = checked(rows[0], file, place, sixty_days)
     assert right.outcome == "unchecked"
     assert "its scores match" in right.why
-    assert f"{file.with_suffix('.npz')}: no readable arrays" in right.why
+    assert f"{file.with_suffix('.npz')}: {says}" in right.why
     wrong = checked(with_crps(rows[0], 0.999), file, place, sixty_days)
     assert (wrong.outcome, wrong.differences[0].name) == ("differs", "crps")
+
+
+def test_an_older_sidecar_matches_and_one_that_lost_an_array_is_unchecked(
+    scored: tuple[Evaluation, Evaluation], place: Path, sixty_days: Store, tmp_path: Path
+) -> None:
+    row, sidecar = scored[0].row, scored[0].sidecar
+    file = write_result(row, without(sidecar, "risk/"), tmp_path)
+    assert checked(row, file, place, sixty_days).outcome == "matches"
+    write_result(row, without(sidecar, "reliability"), tmp_path)
+    lost = checked(row, file, place, sixty_days)
+    assert lost.outcome == "unchecked"
+    assert "npz: lacks reliability; restore it" in lost.why
+
+
+def test_only_newer_arrays_are_missing_beside_committed_rows(
+    scored: tuple[Evaluation, Evaluation],
+) -> None:
+    sidecar = scored[0].sidecar
+    for committed in RESULTS.rglob("*.npz"):
+        lacking = set(sidecar) - set(np.load(committed).files)
+        assert lacking <= set(NOT_IN_OLDER), committed
 
 
 def here(*arguments: object) -> Shown:
@@ -290,11 +325,13 @@ def here(*arguments: object) -> Shown:
 
 
 def test_the_command_fails_if_a_row_is_wrong_and_says_which(
-    rows: tuple[Result, Result], place: Path, sixty_days: Store, tmp_path: Path
+    scored: tuple[Evaluation, Evaluation], place: Path, sixty_days: Store, tmp_path: Path
 ) -> None:
     options = ("--recompute", "--forecasts", place, "--data", sixty_days.path)
-    for row in (*rows, replace(rows[0], model="ets")):
-        write_result(row, {}, tmp_path / "honest")
+    rows = [evaluation.row for evaluation in scored]
+    for evaluation in scored:
+        evaluation.save(tmp_path / "honest")
+    write_result(replace(rows[0], model="ets"), {}, tmp_path / "honest")
     honest = here("leaderboard", tmp_path / "honest", *options)
     assert honest.exit_code == 0, honest.output
     assert "2 match to 5 digits, 0 differ, 1 could not be checked." in honest.stdout
@@ -320,16 +357,16 @@ def test_the_command_fails_if_an_array_beside_a_row_is_wrong(
 
 
 def test_where_nothing_was_checked_the_command_says_so_and_confirms_nothing(
-    rows: tuple[Result, Result], place: Path, sixty_days: Store, tmp_path: Path
+    scored: tuple[Evaluation, Evaluation], place: Path, sixty_days: Store, tmp_path: Path
 ) -> None:
-    write_result(replace(rows[0], model="ets"), {}, tmp_path / "results")
+    write_result(replace(scored[0].row, model="ets"), {}, tmp_path / "results")
     command = ("leaderboard", tmp_path / "results", "--recompute", "--data", sixty_days.path)
     for format in ("table", "csv"):
         shown = here(*command, "--forecasts", place, "--format", format)
         assert shown.exit_code == 1
         assert "NOTHING WAS CHECKED: none of 1 rows" in shown.stderr
         assert "no forecast file" in shown.stdout
-    write_result(rows[0], {}, tmp_path / "results")
+    scored[0].save(tmp_path / "results")
     some = here(*command, "--forecasts", place)
     assert (some.exit_code, some.stderr.count("NOTHING")) == (0, 0)
 

@@ -169,6 +169,20 @@ def test_a_row_that_cannot_be_read_fails_its_cell_and_the_rest_goes_on(
     assert [cell.seed for cell in bench.plan.done] == [2]
 
 
+def test_jobs_name_whole_paths(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may change the folder that its process is in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").symlink_to(data)
+    bench, engine = bench_of(Path("here"), Path("results"), ["factorforge"])
+    bench._begin_all()
+    places = [engine.asked[0][name] for name in ("data", "out", "run")]
+    assert all(Path(place).is_absolute() for place in places)
+    assert places[1:] == [
+        str(tmp_path / "results"),
+        str(tmp_path / "results" / "exact" / "ieee14" / "factorforge-1"),
+    ]
+
+
 def test_other_seeds_wait_until_one_is_measured(data: Path, tmp_path: Path) -> None:
     bench, engine = bench_of(data, tmp_path, ["powerforge"], seconds=60.0)
     bench._begin_all()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,6 +64,27 @@ class Raises(Plain):
     def fit(self, train: Training) -> None:
         print("about to fail")  # noqa: T201
         raise RuntimeError("no such luck")
+
+
+class Unspeakable(Plain):
+    """Fails with a text that is no line and that no file can hold."""
+
+    def fit(self, train: Training) -> None:
+        raise RuntimeError("two\nlines of " + os.fsdecode(b"caf\xe9"))
+
+
+class Asks(Plain):
+    def fit(self, train: Training) -> None:
+        input("how loud? ")
+
+
+class Leaves(Plain):
+    def __init__(self) -> None:
+        sys.exit(0)
+
+
+class Impostor(Plain):
+    name = "last-week"
 
 
 class Hangs(Plain):
@@ -159,6 +181,10 @@ class ToyNet(Trained):
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         return 0.0
+
+
+class Unwritten(Trained):
+    """One that still lacks all that it needs."""
 
 
 class SlowNet(ToyNet):

@@ -237,11 +237,12 @@ class Bench:
             "model": cell.entrant.given,
             "training": dict(self.options.training),
             "seed": cell.seed,
-            "data": str(cell.data.path),
+            # Whole paths, for a model may change the folder that it is in.
+            "data": str(cell.data.path.resolve()),
             "windows": self.options.windows,
             "device": self.options.device,
-            "out": str(self.plan.out),
-            "run": str(self.plan.run(cell, name)),
+            "out": str(self.plan.out.resolve()),
+            "run": str(self.plan.run(cell, name).resolve()),
             "seconds": self.options.seconds,
             **({} if budget is None else budget._asdict()),
         }
@@ -290,4 +291,4 @@ def locked(out: Path) -> Iterator[int]:
         try:
             yield handle.fileno()
         finally:
-            (out / LOCK).unlink()
+            (out / LOCK).unlink(missing_ok=True)  # somebody may have removed the whole tree

@@ -59,10 +59,11 @@ class Child:
         self._limit, self._begun, self._hardware = limit, perf_counter(), None
         self._said = TemporaryFile()  # noqa: SIM115 - closed when the child is
         self._unread = b""
-        # It finds what this process finds, installed or not.
+        # It finds what this process finds, installed or not, and with -P nothing else: a file
+        # random.py in the current folder would pass for Python's.
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "powerphase.bench.cell"],
+            [sys.executable, "-P", "-m", "powerphase.bench.cell"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

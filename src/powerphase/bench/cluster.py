@@ -146,9 +146,8 @@ class RayEngine:
         memory = 0.0 if self._needs["num_gpus"] else (memory_gib or 0.0) * 2**30
         memory = min(memory, self._largest)  # what no node has would be waited for in vain
         needs = {**self._needs, "memory": memory, "max_retries": 0}
-        places = {name: str(Path(job[name]).resolve()) for name in ("data", "run")}
         paths = [path or str(Path.cwd()) for path in sys.path]
-        arguments = ({**job, **places}, self._limit, paths)
+        arguments = (dict(job), self._limit, paths)
         return Remote(self._ray, self._ray.remote(**needs)(_do), arguments, self._out)
 
     def memory(self, worker: int) -> Memory | None:

@@ -93,7 +93,7 @@ class Entrant:
         """One that is made from nothing, or from what it takes of these options."""
         try:
             made = self.kind(**{name: one for name, one in options.items() if self.takes(name)})
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not self.is_own:
                 raise
             raise ForecastError(
@@ -102,7 +102,17 @@ class Entrant:
             ) from error
         if not isinstance(made, Forecaster):
             raise ForecastError(f"{self.given} is no forecaster; give it fit and predict")
+        self._refuse_taken(describe(made).model)
         return made
+
+    def _refuse_taken(self, name: str) -> None:
+        """Refuse a user's class under the name of a model here, whose rows would pass for its."""
+        taken = name in (*MODELS, ORACLE)
+        if self.is_own and taken and self.kind is not _known_class(name):
+            raise ForecastError(
+                f"{self.given} is called {name}, as a model of powerphase is; give it a name of "
+                "its own"
+            )
 
 
 def entrant(
@@ -126,23 +136,38 @@ def entrant(
     if ":" in name:
         kind: type[Any] = _own_class(name)
     else:
-        kind = _oracle() if name == ORACLE else model_class(name)
+        kind = _known_class(name)
     if issubclass(kind, Kept):
+        _check_whole(given, kind)
         variants = getattr(kind.config_type, "VARIANTS", {})
         read = kind.config_type() if file is None else read_config(kind.config_type, file)
         config = with_variants(read, words, variants)
         if issubclass(kind, Trained):
             config = with_training(config, training or {})
-        return Entrant(given, kind, config)
+        found = Entrant(given, kind, config)
+        found._refuse_taken(kind.name)
+        return found
     if words:
         raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
     return Entrant(given, kind)
 
 
-def _oracle() -> type[Any]:
+def _known_class(name: str) -> type[Any]:
+    if name != ORACLE:
+        return model_class(name)
     from powerphase.bench.oracle import Oracle
 
     return Oracle
+
+
+def _check_whole(given: str, kind: type[Kept]) -> None:
+    """Refuse a user's network that is not written to its end."""
+    lacking = [name for name in ("name", "config_type") if not hasattr(kind, name)]
+    lacking += sorted(kind.__abstractmethods__)
+    if lacking:
+        raise ForecastError(
+            f"{given} lacks {', '.join(lacking)}; docs/training.md shows a network with all of them"
+        )
 
 
 def _own_class(given: str) -> type[Any]:
@@ -163,7 +188,7 @@ def _own_class(given: str) -> type[Any]:
             f"no module {module!r} in {here} or installed; run the command in the folder that has "
             f"it, and write package.module:Class"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         kind = type(error).__name__
         raise ForecastError(f"{module}: cannot be imported ({kind}: {error}); mend it") from error
     found = getattr(home, name, None)

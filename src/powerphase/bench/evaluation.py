@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import zip_longest
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +79,23 @@ def score(
             display.add(window, channels, scenarios)
         del scenarios  # or a window and the next one would be in memory together
     card = scorer.result()
+    _check_finite(card)
     if on_progress:
         on_progress(len(task.test), len(task.test))
     cost = {**given.cost, "score_s": watch.seconds}
     balance = None if given.balance is None else dict(given.balance)
     arrays = sidecar_of(card, display) | _balance_arrays(balance or {})
     return Evaluation(_row(given, card, cost), arrays, balance)
+
+
+def _check_finite(card: Scorecard) -> None:
+    """Refuse a forecast that is beyond all measure, as that of a training that went astray."""
+    lost = [name for name, one in SCORES.items() if not (one.needs_samples or isfinite(card[name]))]
+    if lost:
+        raise ForecastError(
+            f"some values are so large that {', '.join(lost)} cannot be computed; normalised "
+            "values are about as large as 1, so look for what made the model go astray"
+        )
 
 
 def _balance_arrays(balance: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ from powerphase.dataset.manifest import MANIFEST
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.records.forecast_header import RECORD, ForecastHeader, read_record
-from powerphase.records.result import RISK, Result, read_sidecar
+from powerphase.records.result import NOT_IN_OLDER, RISK, Result, read_sidecar
 from powerphase.records.result_rules import ROUNDING
 from powerphase.task.windows import Task
 
@@ -156,12 +156,25 @@ def _compared(file: Path, row: Result, again: Evaluation) -> Check:
     """What became of a row and of the arrays beside it, now that both were made again."""
     found = list(differences(row, again.row))
     try:
-        found += array_differences(read_sidecar(file), again.sidecar)
+        there = read_sidecar(file)
+        found += array_differences(there, again.sidecar)
+        _check_whole(file, there, again.sidecar)
     except ResultError as error:
         # A row that is wrong is so without its arrays too; one that is right is half of a claim.
         if not found:
             return Check(row, "unchecked", f"its scores match, but not all can be checked: {error}")
     return Check(row, "differs" if found else "matches", differences=tuple(found))
+
+
+def _check_whole(file: Path, there: Arrays, again: Arrays) -> None:
+    """Refuse a sidecar without an array that all have had, or it would match by being empty."""
+    lacking = [name for name in again if name not in there and name not in NOT_IN_OLDER]
+    if lacking:
+        more = f" and {len(lacking) - 1} more arrays" if len(lacking) > 1 else ""
+        raise ResultError(
+            f"{file.with_suffix('.npz')}: lacks {lacking[0]}{more}; restore it or score the "
+            "forecast again"
+        )
 
 
 def _tolerances(name: str, arrays: Arrays) -> dict[str, Any]:

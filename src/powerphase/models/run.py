@@ -123,7 +123,10 @@ class RunFolder:
             try:
                 lock = hold_lock(self.path / ".lock")
             except BlockingIOError as error:
-                raise CheckpointError(f"{self.path}: another process is training here") from error
+                raise CheckpointError(
+                    f"{self.path}: another process is training here; wait for it, or choose "
+                    "another folder"
+                ) from error
         with lock:
             self._begin()
             yield

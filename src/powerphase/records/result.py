@@ -29,7 +29,10 @@ SCHEMA = 1
 SHOWN_WINDOWS = 3
 
 RISK = "risk/by_bus_step"
-"""The array of violation probabilities by shown window, bus and step; older sidecars lack it."""
+"""The array of violation probabilities by shown window, bus and step."""
+
+NOT_IN_OLDER = (RISK, "risk/happened")
+"""Arrays that sidecars did not have from the first; all others lie beside every row."""
 
 RISK_LEVELS = 240
 """They are kept in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
