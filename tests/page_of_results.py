@@ -17,7 +17,8 @@ from powerphase import cli
 from powerphase.records.result import Result, read_results
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results"
+RESULTS = ROOT / "results" / "powerphase-day-ahead"
+"""The rows of the paper's ten windows."""
 FILE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 PAGE = FILE.read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())

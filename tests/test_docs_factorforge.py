@@ -24,7 +24,8 @@ GRIDS = ("activsg500", "pegase1354", "polish2383", "pegase2869", "polish3120", "
 
 @cache
 def rows() -> list[Result]:
-    return [row for row in read_results([ROOT / "results"]) if row.edition == "opsd-r"]
+    place = ROOT / "results" / "powerphase-day-ahead"
+    return [row for row in read_results([place]) if row.edition == "opsd-r"]
 
 
 @cache

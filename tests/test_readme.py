@@ -39,7 +39,7 @@ def anchors(page: Path) -> set[str]:
 
 @cache
 def boards() -> dict[str, Board]:
-    found = leaderboard(read_results([ROOT / "results"]))
+    found = leaderboard(read_results([ROOT / "results" / "powerphase-day-ahead"]))
     return {board.grid: board for board in found if board.edition == "opsd-r"}
 
 

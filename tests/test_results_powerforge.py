@@ -167,7 +167,7 @@ def test_trainings_are_those_of_the_rows() -> None:
 def rounded_oracle(grid: str) -> float:
     """Safety_mBrier of saying 0 or 1, whichever is nearer to the oracle's probability."""
     (row,) = rows_of(grid, "oracle")
-    bins = read_sidecar(RESULTS / row.path)["reliability"]
+    bins = read_sidecar(RESULTS.parent / row.path)["reliability"]
     number, said, happened = bins[bins[:, 0] > 0].T
     return float(np.average(np.where(said > 0.5, 1 - happened, happened), weights=number))
 

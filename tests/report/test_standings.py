@@ -24,7 +24,7 @@ from powerphase.report.standings import (
     sheets,
     standings,
 )
-from tests.report.planted import planted
+from tests.report.planted import days, planted
 
 NOISE = np.random.default_rng(5).normal(size=10)
 
@@ -90,6 +90,15 @@ def test_a_table_says_who_is_worse_by_how_much_and_what_is_noise() -> None:
         "Missing skill: activsg500, Brier: last-7-days scores 0; activsg500, Brier: oracle" in text
     )
     assert "Skill is told of proper scores only." in text
+
+
+def test_a_p_that_rounds_to_nothing_is_told_as_less_than_a_thousandth() -> None:
+    """Of twelve windows that all agree it is 2 / 2¹², of ten 2 / 2¹⁰."""
+    for count, p in ((12, "< 0.001"), (10, "0.002")):
+        crps = {"a": 0.1, "b": 0.2}
+        rows = [planted(model, crps=own, windows=days(count)) for model, own in crps.items()]
+        (sheet,) = sheets(leaderboard(rows), ["crps"])
+        assert lines_of(sheet.as_markdown())["CRPS", "b"][8] == p
 
 
 def test_beside_another_the_note_and_the_best_stay_true() -> None:

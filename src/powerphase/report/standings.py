@@ -191,7 +191,7 @@ def _contrast_texts(contrast: Contrast | None, mean: float | None) -> Iterator[s
     # Where the other is as good as 0, a percentage says nothing.
     relative = abs(base) > 1e-9 * abs(contrast.difference)
     yield f"{contrast.difference / base:+.1%}" if relative else number(contrast.difference)
-    yield f"{contrast.adjusted:.3f}"
+    yield "< 0.001" if contrast.adjusted < 0.001 else f"{contrast.adjusted:.3f}"
     far = contrast.seeds is not None and abs(contrast.seeds) > MANY
     yield f"over {MANY:g}" if far else number(contrast.seeds, decimals=1)
     yield contrast.verdict
