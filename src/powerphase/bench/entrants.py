@@ -91,8 +91,9 @@ class Entrant:
 
     def _plain(self, options: dict[str, Any]) -> Forecaster:
         """One that is made from nothing, or from what it takes of these options."""
+        taken = {name: one for name, one in options.items() if self.takes(name)}
         try:
-            made = self.kind(**{name: one for name, one in options.items() if self.takes(name)})
+            made = self.kind(**taken)
         except Exception as error:
             if not self.is_own:
                 raise
@@ -102,6 +103,12 @@ class Entrant:
             ) from error
         if not isinstance(made, Forecaster):
             raise ForecastError(f"{self.given} is no forecaster; give it fit and predict")
+        told = describe(made).seed
+        if "seed" in taken and told != taken["seed"]:
+            raise ForecastError(
+                f"{self.given} takes the seed {taken['seed']} and tells {told}; keep it as "
+                "self.seed, by which its rows are named"
+            )
         return made
 
 
