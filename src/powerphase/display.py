@@ -59,7 +59,9 @@ def show_sheets(
     elif format == "markdown":
         echo("\n".join(sheet.as_markdown() for sheet in sheets()), nl=False)
     else:
-        for sheet in sheets():
+        for position, sheet in enumerate(sheets()):
+            if position:
+                console.print()
             console.print(sheet.as_table(console.width))
 
 
@@ -120,13 +122,13 @@ def show_forecast(file: "ForecastFile") -> None:
 def show_result(row: "Result") -> None:
     """All scores of a row, with the question that each answers."""
     from powerphase.records.scores import SCORES
+    from powerphase.report.sheet import number
 
     table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
     table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
     for name in sorted(row.scores, key=list(SCORES).index):  # a file has them by the alphabet
-        value = row.scores[name]
-        shown = "–" if value is None else f"{value:.6f}"
-        table.add_row(SCORES[name].title, f"{shown:<9}  {SCORES[name].question}")
+        shown = number(row.scores[name])
+        table.add_row(SCORES[name].title, f"{shown:<10}  {SCORES[name].question}")
     _add_cost(table, row.cost)
     console.print(table)
 

@@ -191,6 +191,12 @@ def test_a_missing_data_set_has_the_fingerprint_that_it_will_have(tmp_path: Path
     assert (cell.data.edition, cell.data.fingerprint) == ("synthetic", made.fingerprint)
 
 
+def test_a_model_that_forgets_its_seed_is_not_made(data: Path) -> None:
+    """Two seeds would have one row, and the second would be written over the first."""
+    with pytest.raises(ForecastError, match="takes the seed 7 and tells 0; keep it"):
+        entrant(f"{TOYS}:Forgetful").make(Task(data / "ieee14"), 7)
+
+
 def test_a_user_s_class_may_lie_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

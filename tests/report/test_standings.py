@@ -86,9 +86,9 @@ def test_a_table_says_who_is_worse_by_how_much_and_what_is_noise() -> None:
     assert lines["Distortion", "deepar"][5:7] == ["–", "–"]
     assert "10 windows allow no p below 0.002, which Holm over 3 comparisons makes 0.0059." in text
     assert "Of more than 25 comparisons together none could be told from noise." in text
-    assert (
-        "Missing skill: activsg500, Brier: last-7-days scores 0; activsg500, Brier: oracle" in text
-    )
+    # One reason is told once, of all the scores that it is a reason for.
+    assert "Missing skill: activsg500, Brier: last-7-days scores 0; activsg500, Brier, " in text
+    assert "Brier, twCRPS, energy score: oracle is not better than last-7-days." in text
     assert "Skill is told of proper scores only." in text
 
 
@@ -116,7 +116,7 @@ def test_grids_of_an_edition_share_a_table_and_editions_do_not() -> None:
     rows += [planted("ets", edition="opsd")]
     found = sheets(leaderboard(rows), ["crps"])
     assert [sheet.title for sheet in found] == [
-        "What differs, edition opsd",
+        "What differs, activsg500, edition opsd",
         "What differs, edition synthetic",
     ]
     assert [[line[0][0] for line in group] for group in found[1].groups] == [["a"] * 2, ["b"] * 2]
@@ -194,7 +194,13 @@ def test_no_word_is_broken_in_eighty_columns() -> None:
     text = StringIO()
     Console(file=text, width=80).print(table.as_table(80))
     words = set(text.getvalue().split())
-    assert {"activsg500", "Safety_mBrier", "(reference)", "difference"} <= words
+    assert {"activsg500,", "Safety_mBrier", "(reference)", "difference"} <= words
+
+
+def test_a_table_where_the_other_has_no_row_says_so() -> None:
+    text = shown(["crps"], "timegrad")
+    assert "No difference is told: that takes a row of timegrad and one to lay beside it." in text
+    assert "Holm over 0" not in text
 
 
 def test_every_line_has_every_cell_in_any_width() -> None:
@@ -218,6 +224,8 @@ def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
     assert here(tmp_path, *markdown).stdout == shown()
     one = here(tmp_path, *markdown, "--score", "crps", "--against", "deepar").stdout
     assert one == shown(["crps"], "deepar")
+    several = here(tmp_path, *markdown, "--score", "CRPS", "--score", "Energy score").stdout
+    assert several == shown(["crps", "energy"])  # by the titles that the tables show
     matrix = here(tmp_path, *markdown, "--pairs", "--score", "crps").stdout
     assert matrix == pairs_sheet(board(), "crps").as_markdown()
     assert here(tmp_path, "--statistics", "--format", "csv").stdout == as_csv([board()])

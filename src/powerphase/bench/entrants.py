@@ -91,8 +91,9 @@ class Entrant:
 
     def _plain(self, options: dict[str, Any]) -> Forecaster:
         """One that is made from nothing, or from what it takes of these options."""
+        taken = {name: one for name, one in options.items() if self.takes(name)}
         try:
-            made = self.kind(**{name: one for name, one in options.items() if self.takes(name)})
+            made = self.kind(**taken)
         except (Exception, SystemExit) as error:
             if not self.is_own:
                 raise
@@ -102,7 +103,13 @@ class Entrant:
             ) from error
         if not isinstance(made, Forecaster):
             raise ForecastError(f"{self.given} is no forecaster; give it fit and predict")
-        self._refuse_taken(describe(made).model)
+        description = describe(made)
+        self._refuse_taken(description.model)
+        if "seed" in taken and description.seed != taken["seed"]:
+            raise ForecastError(
+                f"{self.given} takes the seed {taken['seed']} and tells {description.seed}; keep it "
+                "as self.seed, by which its rows are named"
+            )
         return made
 
     def _refuse_taken(self, name: str) -> None:

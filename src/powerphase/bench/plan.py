@@ -186,13 +186,7 @@ def _without(config: Mapping[str, Any], ignored: Iterable[str]) -> dict[str, Any
 
 
 def _cell(data: DataSet, entrant: Entrant, seed: int) -> Cell:
-    description = entrant.description(data.grid, seed)
-    if description.seed != seed:
-        raise ForecastError(
-            f"{entrant.given} takes the seed {seed} and tells {description.seed}; keep it as "
-            "self.seed, by which its rows are named"
-        )
-    return Cell(data, entrant, seed, description)
+    return Cell(data, entrant, seed, entrant.description(data.grid, seed))
 
 
 def _check_names(cells: Iterable[Cell]) -> None:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 LOWEST, HIGHEST = NORMAL_BAND_PU
 
+Model = Annotated[
+    str, typer.Argument(help="A model's name, package.module:Class, or the folder of a training.")
+]
+
 
 def train(
     model: Annotated[str, typer.Argument(help="Its name, or NAME+VARIANT, as powerforge+short.")],
@@ -85,7 +89,7 @@ def train(
 
 
 def forecast(
-    model: Annotated[str, typer.Argument(help="A model's name, or the folder of a training.")],
+    model: Model,
     data: Data,
     out: Annotated[Path, typer.Option(help="The directory for the scenarios.")],
     windows: Windows = "10",
@@ -115,7 +119,12 @@ def forecast(
 
 
 def score(
-    forecast: Annotated[str, typer.Argument(help="A forecast, a training, or a model's name.")],
+    forecast: Annotated[
+        str,
+        typer.Argument(
+            help="The folder of a forecast or training, a model's name, or package.module:Class."
+        ),
+    ],
     data: Data,
     out: Annotated[Path | None, typer.Option(help="A tree of results to add the row to.")] = None,
     windows: Windows = "10",
@@ -138,7 +147,7 @@ def score(
 
 
 def tomorrow(
-    model: Annotated[str, typer.Argument(help="A model's name, or the folder of a training.")],
+    model: Model,
     data: Data,
     buses: Annotated[int, typer.Option(min=1, help="How many to show; csv has all.")] = 20,
     low: Annotated[float, typer.Option(help="The band's lowest voltage [p.u.].")] = LOWEST,

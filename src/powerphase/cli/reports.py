@@ -73,7 +73,7 @@ def leaderboard(
         show_sheets(format, lambda: map(table.sheet, boards), lambda: table.as_csv(boards))
         return
     standings.check_other(boards, against)
-    scores = tuple(score or standings.TESTED)
+    scores = tuple(map(standings.ordering_score, score or standings.TESTED))
     if pairs:
         every = (boards, scores)
         sheets, as_csv = standings.pairs_sheets, standings.pairs_as_csv

@@ -176,9 +176,10 @@ def _check_same(path: Path, result: Result) -> None:
         old = read_result(path)
         for name in ("fingerprint", "task_version", "config", "windows"):
             if getattr(old, name) != getattr(result, name):
+                meaning = ", that of other data" if name == "fingerprint" else ""
                 raise ResultError(
-                    f"{path}: holds a row with another {name}; remove it, choose another tree, or "
-                    "give the model a name or a variant of its own"
+                    f"{path}: holds a row with another {name}{meaning}; remove it, choose "
+                    "another tree, or give the model a name or a variant of its own"
                 )
 
 

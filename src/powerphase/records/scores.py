@@ -1,9 +1,11 @@
 """The scores of a result row: names, ranges, and the question that each one answers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import floor, inf, log10
 from types import MappingProxyType
+
+from powerphase.errors import UnknownName
 
 
 @dataclass(frozen=True)
@@ -92,3 +94,26 @@ RANKED = ("crps", "distortion", "safety_mbrier", "cvar_0.1")
 
 NORMAL_BAND_PU = (0.95, 1.05)
 """The voltage band whose leaving counts as a violation [p.u.]."""
+
+
+def score_named(text: str, known: Collection[str] = SCORES.keys(), kind: str = "score") -> str:
+    """The name of the score that is called so, or has this title; case does not matter.
+
+    Args:
+        text: what was asked for.
+        known: the names among which it must be.
+        kind: what these have in common, for the sentence of a wrong one.
+    """
+    for name in known:
+        if text.lower() in (name, SCORES[name].title.lower()):
+            return name
+    raise UnknownName.among(kind, text, known)
+
+
+def notation(value: float) -> str:
+    """The format in which a score has four significant digits: a row reads alike everywhere."""
+    if value == 0:
+        return ".0f"
+    if 1e-5 <= abs(value) < 1e5:
+        return f".{max(0, 3 - floor(log10(abs(value))))}f"
+    return ".3e"

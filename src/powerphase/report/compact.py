@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from powerphase.errors import UnknownName
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import SCORES, score_named
 from powerphase.report.entries import PAPER_DECIMALS, Entry, explained, grouped, orders_forecasts
 from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import Cell, Sheet, number
@@ -16,8 +15,7 @@ def compact(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
     Variants are left out, but for smaller budgets that compete. A grid with several data sets has
     several columns.
     """
-    if score not in SCORES:
-        raise UnknownName.among("score", score, SCORES)
+    score = score_named(score)
     editions = grouped(boards, lambda board: board.edition)
     return [_sheet(edition, own, score) for edition, own in editions.items()]
 

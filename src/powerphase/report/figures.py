@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from powerphase.errors import FigureError, UnknownName
 from powerphase.files import disk_errors, replace_file
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import SCORES, score_named
 from powerphase.report.entries import representative
 from powerphase.report.exhibits import (
     Exhibit,
@@ -167,11 +167,10 @@ def _of_found(
 def _safety_fidelity(options: Options) -> Drawn:
     from powerphase.report.plots import safety_fidelity
 
-    score, grid = options.score or "safety_mbrier", options.grid or GRID
     # Of the others, less is not better.
     suited = [name for name, one in SCORES.items() if one.voltage_only and one.low == 0]
-    if score not in suited:
-        raise UnknownName.among("score of voltages", score, suited)
+    score = score_named(options.score or "safety_mbrier", suited, "score of voltages")
+    grid = options.grid or GRID
     exhibits = exhibits_on(options.results, grid, options.edition)
     (board,) = leaderboard([one.row for one in exhibits])
     own = {one.name: one for one in board.entries}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group
 
 from powerphase.errors import ResultError
 from powerphase.grid.catalog import PAPER_GRIDS
@@ -122,7 +122,7 @@ def leaderboard(
     return sorted(boards, key=_place)
 
 
-def as_table(board: Board, width: int) -> Table:
+def as_table(board: Board, width: int) -> Group:
     """The board for a terminal of that width, with the columns that there is room for."""
     return sheet(board).as_table(width)
 

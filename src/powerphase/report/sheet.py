@@ -2,15 +2,19 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import floor, log10
 
 from rich import box
-from rich.console import JustifyMethod
+from rich.console import Group, JustifyMethod
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
+from powerphase.records.scores import notation
+
 FULLER = "Widen the terminal or choose another format for more columns."
 MISSING = "–"
+READABLE = 80
+"""How many columns the text around a table may take, however narrow the table is."""
 
 Cell = tuple[str, bool]
 """What a cell says, and whether it stands out."""
@@ -33,14 +37,12 @@ class Sheet:
     dispensable: tuple[str, ...] = ()
     """The columns that a narrow terminal goes without, in this order."""
 
-    def as_table(self, width: int) -> Table:
+    def as_table(self, width: int) -> Group:
         """The sheet for a terminal of that width."""
         shown = self._shown(width)
         widths = self._widths(shown, width)
         notes = [self.above, *self.below] + [FULLER] * (len(shown) < len(self.header))
-        table = Table(title=self.title, caption=" ".join(notes), box=box.SIMPLE_HEAD)
-        table.caption_justify = "left"
-        table.padding = (0, 1, 0, 0)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for k in shown:
             side: JustifyMethod = "left" if k < self.names else "right"
             table.add_column(self.header[k], justify=side, overflow="fold", width=widths.get(k))
@@ -48,7 +50,10 @@ class Sheet:
             for line in group:
                 table.add_row(*(Text(line[k][0], "bold" if line[k][1] else "") for k in shown))
             table.add_section()
-        return table
+        # Beside a narrow table, text as narrow could not be read.
+        room = max(READABLE, _room(widths.values())) if widths else width
+        title, caption = Text(self.title, "table.title"), Text(" ".join(notes), "table.caption")
+        return Group(title, table, Constrain(caption, min(room, width)))
 
     def as_markdown(self) -> str:
         """The sheet as Markdown: a heading, the table and what there is to know."""
@@ -73,7 +78,7 @@ class Sheet:
         """Widths that break no word, where there are such; left alone, the widest would break."""
         widths = {k: max(map(len, self._texts(k))) for k in shown}
         least = {
-            k: max(len(word) for text in self._texts(k) for word in text.split()) for k in shown
+            k: max(len(word) for text in self._texts(k) for word in _unbroken(text)) for k in shown
         }
         while _room(widths.values()) > width:
             loosest = max(shown, key=lambda k: widths[k] - least[k])
@@ -87,6 +92,11 @@ class Sheet:
         return [self.header[column], *(line[column][0] for line in lines)]
 
 
+def _unbroken(text: str) -> list[str]:
+    """What stays on one line: words, and a mean with the ± of its deviation."""
+    return text.replace(" ±", "\N{NO-BREAK SPACE}±").split(" ")
+
+
 def _room(widths: Collection[int]) -> int:
     """Columns of a terminal that a table of such columns takes."""
     return sum(widths) + 2 * len(widths) + 1
@@ -96,12 +106,7 @@ def number(mean: float | None, std: float | None = None, decimals: int | None = 
     """The mean with four significant digits or so many decimals, ± its deviation if known."""
     if mean is None:
         return MISSING
-    if decimals is not None:
-        style = f".{decimals}f"
-    elif mean == 0:
+    if decimals is None and mean == 0:
         return "0"
-    elif 1e-5 <= abs(mean) < 1e5:
-        style = f".{max(0, 3 - floor(log10(abs(mean))))}f"
-    else:
-        style = ".3e"
+    style = notation(mean) if decimals is None else f".{decimals}f"
     return f"{mean:{style}}" if std is None else f"{mean:{style}} ± {std:{style}}"

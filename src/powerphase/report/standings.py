@@ -7,7 +7,7 @@ from io import StringIO
 from typing import Any
 
 from powerphase.errors import UnknownName
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import SCORES, score_named
 from powerphase.report.contrasts import (
     FAR,
     LEVEL,
@@ -65,7 +65,7 @@ def standings(board: Board, score: str, other: str | None = None) -> tuple[Stand
         score: one that orders forecasts.
         other: the entry beside which all are laid; by default the best.
     """
-    _check_score(score)
+    score = ordering_score(score)
     competing = [e for e in board.entries if e.rank is not None and e.mean[score] is not None]
     place = dict(
         zip((e.name for e in competing), places([e.mean[score] for e in competing]), strict=True)
@@ -97,15 +97,15 @@ def sheets(
 
 def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) -> Sheet:
     groups = [(b, standings(b, score, other)) for b in boards for score in scores]
-    first = boards[0]
+    first, alone = boards[0], len(boards) == 1
     return Sheet(
-        title=f"What differs, edition {first.edition}",
+        title=f"What differs, {first.title if alone else f'edition {first.edition}'}",
         header=HEADER,
         groups=tuple(tuple(_line(b, line, lines[0]) for line in lines) for b, lines in groups),
         above=f"Task {first.task}, version {first.task_version}; {first.span}.",
         below=tuple(_notes(groups, other)),
         names=3,
-        dispensable=("seeds", "place", "seeds apart", "to oracle", "p"),
+        dispensable=(*("grid",) * alone, "seeds", "place", "seeds apart", "to oracle", "p"),
     )
 
 
@@ -116,7 +116,7 @@ def pairs_sheets(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> lis
 
 def pairs_sheet(board: Board, score: str) -> Sheet:
     """Every competing entry beside every other: < better, > worse, ≈ noise."""
-    _check_score(score)
+    score = ordering_score(score)
     found = pairs(board.entries, board.windows, score)
     names = [s.entry.name for s in standings(board, score) if s.place is not None]
     signs = {(c.name, c.other): SIGNS[c.verdict] for c in found}
@@ -164,10 +164,10 @@ def check_other(boards: Iterable[Board], other: str | None) -> None:
         raise UnknownName.among("model with a row", other, known)
 
 
-def _check_score(score: str) -> None:
+def ordering_score(text: str) -> str:
+    """The name of the score that is called so; one that does not order forecasts is refused."""
     known = [name for name in SCORES if orders_forecasts(name)]
-    if score not in known:
-        raise UnknownName.among("score that orders forecasts", score, known)
+    return score_named(text, known, "score that orders forecasts")
 
 
 def _line(board: Board, standing: Standing, first: Standing) -> tuple[Cell, ...]:
@@ -212,16 +212,27 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
         f"than {FAR:g} deviations of a seed."
     )
     most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
-    yield _power(groups[0][0], most)
-    why = dict.fromkeys(
-        f"{board.grid}, {SCORES[line.score].title}: {part.why_not}"
-        for board, lines in groups
-        for line in lines
-        for part in (line.skill, line.reach)
-        if part.why_not and SCORES[line.score].proper
+    if most:
+        yield _power(groups[0][0], most)
+    else:
+        needed = f"a row of {other} and one to lay beside it" if other else "two that compete"
+        yield f"No difference is told: that takes {needed}."
+    why = grouped(
+        dict.fromkeys(
+            (board.grid, SCORES[line.score].title, part.why_not)
+            for board, lines in groups
+            for line in lines
+            for part in (line.skill, line.reach)
+            if part.why_not and SCORES[line.score].proper
+        ),
+        lambda missing: (missing[0], missing[2]),
     )
-    if why:
-        yield f"Missing skill: {'; '.join(why)}."
+    told = [
+        f"{grid}, {', '.join(title for _, title, _ in of_scores)}: {reason}"
+        for (grid, reason), of_scores in why.items()
+    ]
+    if told:
+        yield f"Missing skill: {'; '.join(told)}."
     if not all(SCORES[line.score].proper for _, lines in groups for line in lines):
         yield "Skill is told of proper scores only."
 
