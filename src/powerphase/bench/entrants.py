@@ -103,12 +103,12 @@ class Entrant:
             ) from error
         if not isinstance(made, Forecaster):
             raise ForecastError(f"{self.given} is no forecaster; give it fit and predict")
-        description = describe(made)
-        self._refuse_taken(description.model)
-        if "seed" in taken and description.seed != taken["seed"]:
+        told = describe(made)
+        self._refuse_taken(told.model)
+        if "seed" in taken and told.seed != taken["seed"]:
             raise ForecastError(
-                f"{self.given} takes the seed {taken['seed']} and tells {description.seed}; keep it "
-                "as self.seed, by which its rows are named"
+                f"{self.given} takes the seed {taken['seed']} and tells {told.seed}; keep it as "
+                "self.seed, by which its rows are named"
             )
         return made
 
