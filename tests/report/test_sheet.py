@@ -36,3 +36,17 @@ def test_a_deviation_s_sign_stands_beside_its_mean() -> None:
     for width in range(26, 50):
         (signed,) = [shown for shown in lines_of(sheet, width) if "±" in shown]
         assert "0.003345 ±" in signed
+
+
+def test_no_word_breaks_where_names_can_go_on_in_the_next_line() -> None:
+    """At a +, after a hyphen, and before the number of a grid; the numbers themselves never."""
+    names = ("transformer-tempflow+short", "timegrad+subsampled-short", "last-7-days (reference)")
+    lines = tuple(((name, False), ("3.500e-05", False)) for name in names)
+    sheet = replace(NARROW, header=("model", "polish2383"), groups=(lines,), title="all", above="")
+    runs = [("transformer-", "tempflow", "+short"), ("timegrad", "+subsampled-", "short")]
+    runs += [("last-", "7-days"), ("(reference)",), ("polish", "2383"), ("model",), ("3.500e-05",)]
+    whole = {"".join(r[i:j]) for r in runs for j in range(len(r) + 1) for i in range(j)}
+    for width in range(26, 60):
+        _title, *shown = lines_of(sheet, width)
+        words = {word for line in shown for word in line.split() if not word.startswith("─")}
+        assert words <= whole, width

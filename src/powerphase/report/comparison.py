@@ -167,10 +167,11 @@ def overview(results: Iterable[Result], edition: str | None = None) -> Sheet:
     """All models of the paper on all its grids, ours beside the paper's, also what is missing."""
     edition, ours = _of_paper_models(results, edition)
     titles = [SCORES[name].title for name in RANKED]
+    columns = [column for title in titles for column in (title, f"{title} (paper)")]
     less = explained(one.name for one in ours.values() if one.rank is not None)
     return Sheet(
         title=f"The paper's models beside the paper, edition {edition}",
-        header=("grid", "model", "seeds", *(c for t in titles for c in (t, f"{t} (paper)"))),
+        header=("grid", "model", "seeds", *columns),
         groups=tuple(
             tuple(
                 _overview_line(grid, paper, _competing(ours, grid, paper.name)) for paper in of_grid
@@ -181,7 +182,7 @@ def overview(results: Iterable[Result], edition: str | None = None) -> Sheet:
         "own data.",
         below=(f"{less}.",) * bool(less),
         names=2,
-        dispensable=("seeds",),
+        dispensable=("seeds", *reversed(columns[2:])),
     )
 
 

@@ -1,5 +1,6 @@
 """A table as text: for a terminal, with the columns that there is room for, and as Markdown."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,11 @@ FULLER = "Widen the terminal or choose another format for more columns."
 MISSING = "–"
 READABLE = 80
 """How many columns the text around a table may take, however narrow the table is."""
+
+IN_NAMES = re.compile(r"(?<= )|(?=\+)|(?<=[a-z]{2}-)|(?<=[a-z])(?=\d{3})")
+"""Where a name may go on in the next line: polish|2383, transformer-|tempflow|+short."""
+IN_NUMBERS = re.compile(r"(?<= )(?!±)")
+"""Where a number may: after the ± of its deviation."""
 
 Cell = tuple[str, bool]
 """What a cell says, and whether it stands out."""
@@ -45,10 +51,11 @@ class Sheet:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for k in shown:
             side: JustifyMethod = "left" if k < self.names else "right"
-            table.add_column(self.header[k], justify=side, overflow="fold", width=widths.get(k))
+            head = _folded(_pieces(self.header[k], True), widths.get(k))
+            table.add_column(head, justify=side, overflow="fold", width=widths.get(k))
         for group in self.groups:
             for line in group:
-                table.add_row(*(Text(line[k][0], "bold" if line[k][1] else "") for k in shown))
+                table.add_row(*(self._shown_cell(k, line[k], widths.get(k)) for k in shown))
             table.add_section()
         # Beside a narrow table, text as narrow could not be read.
         room = max(READABLE, _room(widths.values())) if widths else width
@@ -74,12 +81,16 @@ class Sheet:
                 shown.remove(self.header.index(name))
         return shown
 
+    def _shown_cell(self, column: int, cell: Cell, width: int | None) -> Text:
+        text, stands_out = cell
+        return Text(
+            _folded(_pieces(text, column < self.names), width), "bold" if stands_out else ""
+        )
+
     def _widths(self, shown: Sequence[int], width: int) -> dict[int, int]:
         """Widths that break no word, where there are such; left alone, the widest would break."""
         widths = {k: max(map(len, self._texts(k))) for k in shown}
-        least = {
-            k: max(len(word) for text in self._texts(k) for word in _unbroken(text)) for k in shown
-        }
+        least = {k: max(map(len, self._unbroken(k))) for k in shown}
         while _room(widths.values()) > width:
             loosest = max(shown, key=lambda k: widths[k] - least[k])
             if widths[loosest] == least[loosest]:
@@ -91,10 +102,26 @@ class Sheet:
         lines = [line for group in self.groups for line in group]
         return [self.header[column], *(line[column][0] for line in lines)]
 
+    def _unbroken(self, column: int) -> list[str]:
+        """What stays on one line."""
+        head, *texts = self._texts(column)
+        named = column < self.names
+        pieces = _pieces(head, True) + [one for text in texts for one in _pieces(text, named)]
+        return [piece.rstrip() for piece in pieces]
 
-def _unbroken(text: str) -> list[str]:
-    """What stays on one line: words, and a mean with the ± of its deviation."""
-    return text.replace(" ±", "\N{NO-BREAK SPACE}±").split(" ")
+
+def _pieces(text: str, is_name: bool) -> list[str]:
+    return (IN_NAMES if is_name else IN_NUMBERS).split(text)
+
+
+def _folded(pieces: Sequence[str], width: int | None) -> str:
+    """The pieces in lines of that width at most, where it is known."""
+    lines = [""]
+    for piece in pieces:
+        if width and lines[-1] and len(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _room(widths: Collection[int]) -> int:
