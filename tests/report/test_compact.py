@@ -73,10 +73,14 @@ def test_the_paper_s_rows_are_apart_and_as_printed() -> None:
     assert cells["powerforge (paper)"] == ["0.0030", "0.0040"]
 
 
-def test_editions_have_tables_of_their_own_and_scores_must_be_known() -> None:
-    other = scored(0.5, grid="activsg500", model="ets", variant=None, edition="synthetic")
-    found = compact(leaderboard([*ROWS, other], paper=False))
-    assert [sheet.title for sheet in found] == ["CRPS, edition opsd-r", "CRPS, edition synthetic"]
+def test_editions_and_tasks_have_tables_of_their_own_and_scores_must_be_known() -> None:
+    one = {"grid": "activsg500", "model": "ets", "variant": None}
+    others = [scored(0.5, **one, edition="synthetic"), scored(0.5, **one, task="my-task")]
+    found = compact(leaderboard([*ROWS, *others], paper=False))
+    assert {sheet.title for sheet in found} == {
+        f"CRPS, edition {name}" for name in ("opsd-r", "synthetic", "opsd-r, my-task")
+    }
+    assert sorted(len(sheet.header) for sheet in found) == [2, 2, 3]
     with pytest.raises(UnknownName, match="crps"):
         compact(leaderboard(ROWS), "crsp")
 

@@ -57,6 +57,12 @@ def test_every_command_goes_by_the_rows_that_it_could_show(tmp_path: Path) -> No
     chosen = {"activsg500": "synthetic", "pegase1354": "opsd-r", "ieee14": "mine"}
     for grid, edition in chosen.items():
         assert [one.row.edition for one in exhibits_on([tmp_path], grid)] == [edition]
+    days = row(edition="opsd-r", grid="pegase1354", model="ets", task="powerphase-day-ahead-all")
+    write_result(days, {}, tmp_path)
+    (shown,) = exhibits_on([tmp_path], "pegase1354")
+    assert shown.row.task == "powerphase-day-ahead"
+    (shown,) = exhibits_on([tmp_path / days.task], "pegase1354")
+    assert shown.row.task == days.task
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,16 @@ def test_the_paper_is_silent_on_other_grids() -> None:
     assert "(paper)" not in as_markdown([found])
 
 
+def test_the_paper_stands_beside_its_own_task_alone() -> None:
+    """On other windows its numbers would mean something else."""
+    own, other = leaderboard([row(), row(task="powerphase-day-ahead-all")])
+    assert own.title == f"{own.grid}, edition {own.edition}"
+    assert other.title == f"{own.title}, powerphase-day-ahead-all"
+    assert own.paper == paper_entries(own.grid)
+    assert own.paper
+    assert other.paper == ()
+
+
 def test_oracle_and_variants_take_no_rank_and_no_place() -> None:
     rows = field()
     entries = leaderboard(rows)[0].entries

@@ -10,22 +10,22 @@ from powerphase.report.sheet import Cell, Sheet, number
 
 
 def compact(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
-    """A table for each edition: a line for each forecaster, a column for each grid.
+    """A table for each edition and task: a line for each forecaster, a column for each grid.
 
     Variants are left out, but for smaller budgets that compete. A grid with several data sets has
     several columns.
     """
     score = score_named(score)
-    editions = grouped(boards, lambda board: board.edition)
-    return [_sheet(edition, own, score) for edition, own in editions.items()]
+    together = grouped(boards, lambda board: board.conditions)
+    return [_sheet(conditions, own, score) for conditions, own in together.items()]
 
 
-def _sheet(edition: str, boards: Sequence[Board], score: str) -> Sheet:
+def _sheet(conditions: str, boards: Sequence[Board], score: str) -> Sheet:
     ours = _by_name((board.entries for board in boards), score)
     papers = _by_name((board.paper for board in boards), score)
     less = explained(ours)
     return Sheet(
-        title=f"{SCORES[score].title}, edition {edition}",
+        title=f"{SCORES[score].title}, edition {conditions}",
         header=("model", *(board.grid for board in boards)),
         groups=tuple(_lines(entries, boards, score) for entries in (ours, papers) if entries),
         above=f"{SCORES[score].question} Means over seeds and windows; the best of those that "

@@ -12,6 +12,7 @@ from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result, find_results, read_sidecar
 from powerphase.report.entries import KINDS, edition_of, representative
 from powerphase.report.figure_style import LOOKS
+from powerphase.task.protocol import Protocol
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,17 @@ class Selection:
 
 
 def exhibits_on(results: Iterable[Path], grid: str, edition: str | None = None) -> list[Exhibit]:
-    """All rows of the grid and edition in the files and folders, scored on the same windows."""
+    """All rows of the grid and edition in the files and folders, scored on the same windows.
+
+    Where there are some of the paper's task, those alone.
+    """
     rows = find_results(results)
     grids = {row.grid for row in rows.values()}
     if grids and grid not in grids:
         raise UnknownName.among("row on grid", grid, grids)
     of_grid = [Exhibit(row, file) for file, row in rows.items() if row.grid == grid]
+    of_paper = [one for one in of_grid if one.row.task == Protocol().name]
+    of_grid = of_paper or of_grid
     edition = edition_of((one.row for one in of_grid), edition, f"on {grid}")
     exhibits = [one for one in of_grid if one.row.edition == edition]
     first = exhibits[0]

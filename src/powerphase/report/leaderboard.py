@@ -30,6 +30,7 @@ from powerphase.report.entries import (
     with_ranks,
 )
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.task.protocol import Protocol
 
 COLUMNS = (
     *("crps", "distortion", "mse", "safety_mbrier", "necv", "cvar_0.1"),
@@ -67,9 +68,14 @@ class Board:
     """Cells of a bench that have no row."""
 
     @property
+    def conditions(self) -> str:
+        """The edition of its data, and its task unless that is the paper's."""
+        return self.edition if self.task == Protocol().name else f"{self.edition}, {self.task}"
+
+    @property
     def title(self) -> str:
-        """The grid, and the edition of its data."""
-        return f"{self.grid}, edition {self.edition}"
+        """The grid and the conditions."""
+        return f"{self.grid}, edition {self.conditions}"
 
     @property
     def span(self) -> str:
@@ -106,15 +112,15 @@ class Board:
 def leaderboard(
     results: Iterable[Result], paper: bool = True, failures: Sequence[Failure] = ()
 ) -> list[Board]:
-    """One table for each task, edition, grid and fingerprint, with the paper's rows if wanted.
+    """One table for each task, edition, grid and fingerprint.
 
-    Failures are noted below the tables of their grids.
+    The paper's rows are beside those of its own task, if wanted. Failures are noted below the
+    tables of their grids.
     """
     groups = grouped(results, _data).values()
-    printed = paper_entries if paper else lambda grid: ()
     boards = [
         Board(
-            *(*_data(row), _entries(rows), printed(row.grid), tuple(row.windows)),
+            *(*_data(row), _entries(rows), _printed(row) if paper else (), tuple(row.windows)),
             tuple(one for one in failures if _place_of(one) == _place_of(row)),
         )
         for row, rows in ((rows[0], rows) for rows in groups)
@@ -174,6 +180,11 @@ def _place_of(found: Result | Failure) -> tuple[str, str, str]:
 
 def _without_row(failure: Failure) -> str:
     return f"{failure.name}-{failure.seed} ({failure.sentence.rstrip('.')})"
+
+
+def _printed(row: Result) -> tuple[Entry, ...]:
+    """What the paper has on the row's grid, if the task is its own."""
+    return paper_entries(row.grid) if row.task == Protocol().name else ()
 
 
 def _place(board: Board) -> tuple[Any, ...]:

@@ -99,7 +99,7 @@ def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) ->
     groups = [(b, standings(b, score, other)) for b in boards for score in scores]
     first, alone = boards[0], len(boards) == 1
     return Sheet(
-        title=f"What differs, {first.title if alone else f'edition {first.edition}'}",
+        title=f"What differs, {first.title if alone else f'edition {first.conditions}'}",
         header=HEADER,
         groups=tuple(tuple(_line(b, line, lines[0]) for line in lines) for b, lines in groups),
         above=f"Task {first.task}, version {first.task_version}; {first.span}.",

@@ -321,6 +321,17 @@ def test_a_mean_cost_is_told_with_all_hardware_that_it_was_measured_on(tmp_path:
     assert "; NVIDIA H200 and Some Processor, 2 cores" in page
 
 
+def test_another_task_has_a_place_and_an_address_of_its_own(tmp_path: Path) -> None:
+    for task in ("powerphase-day-ahead", "powerphase-day-ahead-all"):
+        one = write_result(row(task=task), {}, tmp_path / "rows")
+        one.with_suffix(".npz").unlink()
+    page = build_site([tmp_path / "rows"], tmp_path / "site").index.read_text()
+    edition, key = row().edition, f"{row().grid}-{row().edition}"
+    for address, legend in (("", ""), ("-powerphase-day-ahead-all", ", powerphase-day-ahead-all")):
+        assert page.count(f'value="{key}{address}"') == 1
+        assert page.count(f"<legend>{edition}{legend}</legend>") == 1
+
+
 def test_durations_are_said_as_people_say_them() -> None:
     found = [duration(seconds) for seconds in (0.25, 12.34, 600.0, 7200.0)]
     assert found == ["250 ms", "12.3 s", "10 min", "2.0 h"]

@@ -56,6 +56,7 @@ class BoardPages:
             "grid": board.grid,
             "title": grid_title(board.grid),
             "edition": board.edition,
+            "conditions": board.conditions,
             "task": board.task,
             "fingerprint": board.fingerprint,
             "windows": list(board.windows),

@@ -128,7 +128,7 @@ def _by_board(boards: Sequence[Board], files: list[ForecastFile]) -> list[list[F
 
 def _keys(boards: Sequence[Board]) -> list[str]:
     """A short name for each board, for addresses and files."""
-    names = [f"{b.grid}-{b.edition}".replace(" ", "-") for b in boards]
+    names = [f"{b.grid}-{b.conditions}".replace(",", "").replace(" ", "-") for b in boards]
     return [
         name if names.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(names)
     ]

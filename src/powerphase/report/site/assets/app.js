@@ -79,7 +79,7 @@
       if (input.checked) $("#boards").scrollLeft = input.parentElement.offsetLeft - 60; // on a phone, the strip scrolls
     }
     for (const place of $$("[data-board-title]"))
-      place.textContent = `${board.title}, ${board.edition}`;
+      place.textContent = `${board.title}, ${board.conditions}`;
     document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${board.title} · powerphase`;
     current = name;
     powerphase.tip("");
