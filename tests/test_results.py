@@ -76,14 +76,14 @@ def test_every_file_under_results_belongs_to_a_row() -> None:
 
 def test_the_page_of_results_is_what_its_commands_write() -> None:
     assert [part["command"].split()[0] for part in PART.finditer(PAGE)] == [
-        *("compare", "leaderboard", "safety", "safety", "compare", "leaderboard")
+        *("compare", "leaderboard", "leaderboard", "safety", "safety", "compare", "leaderboard")
     ]
     assert written(PAGE) == PAGE, "write it anew with `make results`"
 
 
 def test_what_the_page_says_about_the_rows_is_so() -> None:
     """Climatology, the oracle and the paper, grid by grid; and how safety scores disagree."""
-    boards = [b for b in leaderboard(rows()) if b.edition == "opsd-r"]
+    boards = [b for b in leaderboard(rows()) if b.conditions == "opsd-r"]
     below, room = [], []
     for board in boards:
         mean = {entry.name: entry.mean for entry in board.entries}
