@@ -37,7 +37,7 @@ def test_every_catalogued_grid_has_a_layout_of_distinct_points(name: str) -> Non
     assert position.max() == LATTICE
 
 
-def test_a_drawing_has_the_case_files_buses_voltages_and_connections() -> None:
+def test_a_drawing_has_the_case_files_buses_and_connections() -> None:
     grid, drawn = load_grid("ieee300"), drawing_of("ieee300")
     assert drawn is not None
     np.testing.assert_array_equal(drawn.bus_id, grid.bus_id)

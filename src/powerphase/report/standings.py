@@ -217,24 +217,23 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
     else:
         needed = f"a row of {other} and one to lay beside it" if other else "two that compete"
         yield f"No difference is told: that takes {needed}."
-    why = grouped(
-        dict.fromkeys(
-            (board.grid, SCORES[line.score].title, part.why_not)
-            for board, lines in groups
-            for line in lines
-            for part in (line.skill, line.reach)
-            if part.why_not and SCORES[line.score].proper
-        ),
-        lambda missing: (missing[0], missing[2]),
-    )
-    told = [
-        f"{grid}, {', '.join(title for _, title, _ in of_scores)}: {reason}"
-        for (grid, reason), of_scores in why.items()
-    ]
-    if told:
-        yield f"Missing skill: {'; '.join(told)}."
+    if missing := "; ".join(_missing_skill(groups)):
+        yield f"Missing skill: {missing}."
     if not all(SCORES[line.score].proper for _, lines in groups for line in lines):
         yield "Skill is told of proper scores only."
+
+
+def _missing_skill(groups: Sequence[tuple[Board, Sequence[Standing]]]) -> Iterator[str]:
+    """Each reason for which skill is missing on a grid, with all the scores that it is one for."""
+    missing = dict.fromkeys(
+        (board.grid, part.why_not, SCORES[line.score].title)
+        for board, lines in groups
+        for line in lines
+        for part in (line.skill, line.reach)
+        if part.why_not and SCORES[line.score].proper
+    )
+    for (grid, reason), alike in grouped(missing, lambda one: one[:2]).items():
+        yield f"{grid}, {', '.join(title for *_, title in alike)}: {reason}"
 
 
 def _power(board: Board, n_contrasts: int) -> str:
