@@ -1,5 +1,6 @@
 """Which edition of rows is looked at: one rule for all commands that look at one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,9 @@ def test_every_command_goes_by_the_rows_that_it_could_show(tmp_path: Path) -> No
     assert shown.row.task == "powerphase-day-ahead"
     (shown,) = exhibits_on([tmp_path / days.task], "pegase1354")
     assert shown.row.task == days.task
+    write_result(replace(days, edition="yours"), {}, tmp_path)
+    (shown,) = exhibits_on([tmp_path], "pegase1354", "yours")
+    assert shown.row.edition == "yours"
 
 
 @pytest.mark.parametrize(

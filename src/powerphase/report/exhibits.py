@@ -63,10 +63,9 @@ def exhibits_on(results: Iterable[Path], grid: str, edition: str | None = None) 
     if grids and grid not in grids:
         raise UnknownName.among("row on grid", grid, grids)
     of_grid = [Exhibit(row, file) for file, row in rows.items() if row.grid == grid]
-    of_paper = [one for one in of_grid if one.row.task == Protocol().name]
-    of_grid = of_paper or of_grid
-    edition = edition_of((one.row for one in of_grid), edition, f"on {grid}")
-    exhibits = [one for one in of_grid if one.row.edition == edition]
+    known = of_grid if edition else _of_paper(of_grid)
+    edition = edition_of((one.row for one in known), edition, f"on {grid}")
+    exhibits = _of_paper([one for one in of_grid if one.row.edition == edition])
     first = exhibits[0]
     for one in exhibits:
         if _data(one.row) != _data(first.row):
@@ -75,6 +74,11 @@ def exhibits_on(results: Iterable[Path], grid: str, edition: str | None = None) 
                 "results with --results"
             )
     return exhibits
+
+
+def _of_paper(exhibits: list[Exhibit]) -> list[Exhibit]:
+    """Those of the paper's task; all, where it has none."""
+    return [one for one in exhibits if one.row.task == Protocol().name] or exhibits
 
 
 def select(
