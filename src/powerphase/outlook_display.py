@@ -57,9 +57,18 @@ def _summary(outlook: "Outlook", n_changing: int, n_outside: int) -> str:
     low, high = outlook.band_pu
     band, n_buses = f"{low:g} to {high:g} p.u.", f"{outlook.layout.n_buses:,} buses"
     if n_changing + n_outside == 0:
-        return f"None of {n_buses} leaves {band} in any scenario."
+        return f"None of {n_buses} leaves {band} in any scenario. {_nearest(outlook)}"
     always = f" {n_outside:,} are outside all day." if n_outside else ""
     return f"{n_changing:,} of {n_buses} may leave {band}{always}"
+
+
+def _nearest(outlook: "Outlook") -> str:
+    """Of buses that all stay within the band, the one with the least room."""
+    number, *_, time, _, _, low, high = _facts(outlook, int(outlook.order[0]))
+    return (
+        f"Nearest to a limit is bus {number}, whose central 80 % lie from {low:.3f} to "
+        f"{high:.3f} p.u. at {time.partition('T')[2]} UTC."
+    )
 
 
 def _minute(time: np.datetime64) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -131,11 +132,25 @@ def test_a_table_that_is_cut_says_so(task: Task) -> None:
     assert shown.below[-1] == "The likeliest 1 are shown; csv has all."
 
 
-def test_a_calm_day_says_so(task: Task) -> None:
-    shown = sheet(outlook(LastSevenDays(), task, band_pu=(0.0, 2.0), device="cpu"), 5)
+def test_a_calm_day_says_so_and_who_is_nearest_to_a_limit(task: Task) -> None:
+    found = outlook(LastSevenDays(), task, band_pu=(0.0, 2.0), device="cpu")
+    shown = sheet(found, 5)
     assert shown.groups == ((),)
-    assert shown.above == "None of 14 buses leaves 0 to 2 p.u. in any scenario."
+    assert shown.above.startswith("None of 14 buses leaves 0 to 2 p.u. in any scenario. Nearest")
     assert shown.below == ()
+    step, bus = divmod(int(np.argmin(np.minimum(found.low, 2 - found.high))), 14)
+    assert found.order[0] == bus
+    assert found.riskiest_step[bus] == step
+    assert f"to a limit is bus {task.layout.bus_id[bus]}, whose" in shown.above
+    assert f"from {found.low[step, bus]:.3f} to {found.high[step, bus]:.3f} p.u. at " in shown.above
+    assert shown.above.endswith(f"{str(found.time[step])[11:16]} UTC.")
+
+
+def test_of_steps_that_are_as_likely_the_one_furthest_outside_is_told(planted: Outlook) -> None:
+    """The third bus is above the band all day; here, most at noon."""
+    high = planted.high.copy()
+    high[NOON, 2] += 0.01
+    assert replace(planted, high=high).riskiest_step[2] == NOON
 
 
 def test_csv_has_every_bus(planted: Outlook) -> None:

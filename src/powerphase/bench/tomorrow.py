@@ -50,9 +50,16 @@ class Outlook:
         return (self.below + self.above).sum(0) * np.float32(STEP_S / 3600)
 
     @cached_property
+    def room(self) -> Float32[np.ndarray, "H N"]:
+        """How far the central 80 % stay within the band [p.u.]; below 0, how far they leave it."""
+        lowest, highest = (np.float32(limit) for limit in self.band_pu)
+        return np.minimum(self.low - lowest, highest - self.high)
+
+    @cached_property
     def riskiest_step(self) -> Int[np.ndarray, " N"]:
-        """When each bus is most likely outside; of several steps, the first."""
-        return (self.below + self.above).argmax(0)
+        """When each bus is most likely outside; of several steps, the one with the least room."""
+        outside = self.below + self.above
+        return np.where(outside == outside.max(0), self.room, np.inf).argmin(0)
 
     @cached_property
     def always(self) -> Bool[np.ndarray, " N"]:
@@ -61,8 +68,11 @@ class Outlook:
 
     @cached_property
     def order(self) -> Int[np.ndarray, " N"]:
-        """All buses: the likeliest to leave first; of two alike, the one that is outside longer."""
-        return np.lexsort((-self.hours, -self.ever))
+        """All buses: the likeliest to leave first; of two alike, the one that is outside longer.
+
+        Of two that stay within the band, the one with less room.
+        """
+        return np.lexsort((self.room.min(0), -self.hours, -self.ever))
 
 
 def outlook(
