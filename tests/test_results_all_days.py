@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from powerphase.records.result import read_results
+from powerphase.records.result import Result, read_results
 from powerphase.report.contrasts import against
 from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.skill import skills
@@ -29,6 +29,13 @@ def of_days(grid: str, model: str) -> np.ndarray:
     return np.array(entry.by_window["crps"])
 
 
+def ten_of(grid: str, model: str) -> Result:
+    """The row of the ten windows with the same seed."""
+    (entry,) = (e for e in board(grid).entries if e.name == model)
+    (row,) = (r for r in rows_of(grid, model) if r.seed in entry.seeds)
+    return row
+
+
 def verdicts(grid: str, score: str, other: str) -> dict[str, str]:
     found = against(board(grid).entries, board(grid).windows, score, other)
     return {contrast.name: contrast.verdict for contrast in found}
@@ -36,17 +43,14 @@ def verdicts(grid: str, score: str, other: str) -> dict[str, str]:
 
 def more(grid: str, model: str) -> float:
     """By which share the mean over all days is above that of the ten windows, same seed."""
-    (entry,) = (e for e in board(grid).entries if e.name == model)
-    (ten,) = (r for r in rows_of(grid, model) if r.seed in entry.seeds)
-    return of_days(grid, model).mean() / ten.scores["crps"] - 1
+    return of_days(grid, model).mean() / ten_of(grid, model).scores["crps"] - 1
 
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_the_ten_windows_are_among_the_days_and_score_alike(grid: str) -> None:
     """A fit of FactorForge on another machine may differ by a thousandth."""
     for model in ("factorforge", "ets", "oracle", *REFERENCES):
-        (entry,) = (e for e in board(grid).entries if e.name == model)
-        (ten,) = (r for r in rows_of(grid, model) if r.seed in entry.seeds)
+        ten = ten_of(grid, model)
         day = [board(grid).windows.index(window) for window in ten.windows]
         np.testing.assert_allclose(of_days(grid, model)[day], ten.by_window["crps"], rtol=1e-3)
 

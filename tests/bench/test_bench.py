@@ -186,6 +186,7 @@ def test_another_bench_is_told_that_one_is_at_work(
 def test_a_tree_that_was_removed_meanwhile_needs_no_unlocking(tmp_path: Path) -> None:
     with locked(tmp_path / "results"):
         shutil.rmtree(tmp_path / "results")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_in_the_current_folder_does_not_pass_for_python_s_own(

@@ -102,13 +102,10 @@ def test_a_case_that_was_edited_does_not_get_the_data_of_the_old_one(tmp_path: P
     file.write_text(f"% no other numbers\n{old}")
     assert data_sets([str(file)], tmp_path)[0].is_there
     first = "\t1\t2\t0.01938\t0.05917\t0.0528\t0\t0\t0\t0\t0\t1\t-360\t360;\n"
-    for edited, told in (
-        (old.replace("21.7", "31.7"), r"differs in mpc\.bus \(row 2\); remove"),
-        (old.replace(first, 2 * first), r"differs in mpc\.branch \(21 rows, not 20\); remove"),
-        (old.replace("= 100;", "= 50;"), r"differs in mpc\.baseMVA; remove .* name the grid net"),
-    ):
-        file.write_text(edited)
-        with pytest.raises(StoreError, match=told):
+    for was, is_now in (("21.7", "31.7"), (first, 2 * first), ("= 100;", "= 50;")):
+        assert was in old
+        file.write_text(old.replace(was, is_now))
+        with pytest.raises(StoreError, match=r"from another case .* name the grid net to take"):
             data_sets([str(file)], tmp_path)
     assert data_sets(["net"], tmp_path)[0].is_there
 

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
+from powerphase.dataset.manifest import Manifest
 from powerphase.dataset.recipe import DEFAULT_SETPOINT_PU, EDITION_SEED, make_recipe
-from powerphase.dataset.store import Store, read_manifest
+from powerphase.dataset.store import read_manifest
 from powerphase.errors import CaseError, StoreError
-from powerphase.grid.case import COLUMNS, Grid
 from powerphase.grid.catalog import load_grid
 from powerphase.synthesis.signals import Signals
 from powerphase.synthesis.sources import NAMED, load_signals
@@ -98,35 +96,19 @@ def _existing(grid: str, folder: Path) -> DataSet | str:
     if manifest.grid != place.name:
         raise StoreError(f"{place}: holds the grid {manifest.grid}; give it a folder of its name")
     if grid.endswith(".m"):  # which is edited; to read the catalogue's largest takes a second
-        _check_unchanged(grid, Store(place, manifest))
+        _check_unchanged(grid, place, manifest)
     size = 4 * manifest.n_buses
     return DataSet(grid, place, manifest.edition, manifest.fingerprint, size, True)
 
 
-def _check_unchanged(file: str, store: Store) -> None:
+def _check_unchanged(file: str, place: Path, manifest: Manifest) -> None:
     """Refuse a data set of another case than the file holds now: it would pass for this one's."""
-    changes = _changes(store.grid, load_grid(file))
-    if changes:
+    if load_grid(file).sha256 != manifest.recipe["grid_sha256"]:
         raise StoreError(
-            f"{store.path}: was made from another case than {file} holds now, which differs in "
-            f"{', '.join(changes)}; remove the data set to have it made anew, rename the file, or "
-            f"name the grid {store.manifest.grid} to take the data set as it is"
+            f"{place}: was made from another case than {file} holds now; remove the data set to "
+            f"have it made anew, rename the file, or name the grid {manifest.grid} to take the "
+            "data set as it is"
         )
-
-
-def _changes(old: Grid, new: Grid) -> list[str]:
-    """In what a case has changed, such as `mpc.bus (row 2)`."""
-    found = ["mpc.baseMVA"] * (old.base_mva != new.base_mva)
-    for name in COLUMNS:
-        was, is_now = getattr(old, name), getattr(new, name)
-        if len(was) != len(is_now):
-            found.append(f"mpc.{name} ({len(is_now)} rows, not {len(was)})")
-            continue
-        # Limits may be NaN, which is no change.
-        rows = np.flatnonzero(~np.isclose(was, is_now, 0, 0, equal_nan=True).all(axis=1))
-        if rows.size:
-            found.append(f"mpc.{name} (row {rows[0] + 1})")
-    return found
 
 
 def _missing(grid: str, folder: Path, signals: str | None, edition: str) -> DataSet:

@@ -32,7 +32,7 @@ from powerphase.report.entries import (
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.tradeoff import mean_ranks
-from powerphase.task.protocol import Protocol
+from powerphase.task.protocol import PAPER_TASK
 
 Difference = Literal["better", "worse", "lower", "higher"]
 Scores = Mapping[str, float | None]
@@ -244,7 +244,7 @@ def _of_paper_models(
 
 def _on_paper(results: Iterable[Result]) -> list[Result]:
     """The rows that have the paper's task, on its grids."""
-    return [row for row in results if row.task == Protocol().name and row.grid in PAPER_GRIDS]
+    return [row for row in results if row.task == PAPER_TASK and row.grid in PAPER_GRIDS]
 
 
 def _entries(rows: Sequence[Result]) -> dict[tuple[str, str], Entry]:

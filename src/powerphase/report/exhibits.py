@@ -12,7 +12,7 @@ from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result, find_results, read_sidecar
 from powerphase.report.entries import KINDS, edition_of, representative
 from powerphase.report.figure_style import LOOKS
-from powerphase.task.protocol import Protocol
+from powerphase.task.protocol import PAPER_TASK
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def exhibits_on(results: Iterable[Path], grid: str, edition: str | None = None) 
 
 def _of_paper(exhibits: list[Exhibit]) -> list[Exhibit]:
     """Those of the paper's task; all, where it has none."""
-    return [one for one in exhibits if one.row.task == Protocol().name] or exhibits
+    return [one for one in exhibits if one.row.task == PAPER_TASK] or exhibits
 
 
 def select(

@@ -30,7 +30,7 @@ from powerphase.report.entries import (
     with_ranks,
 )
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
-from powerphase.task.protocol import Protocol
+from powerphase.task.protocol import PAPER_TASK
 
 COLUMNS = (
     *("crps", "distortion", "mse", "safety_mbrier", "necv", "cvar_0.1"),
@@ -70,7 +70,7 @@ class Board:
     @property
     def conditions(self) -> str:
         """The edition of its data, and its task unless that is the paper's."""
-        return self.edition if self.task == Protocol().name else f"{self.edition}, {self.task}"
+        return self.edition if self.task == PAPER_TASK else f"{self.edition}, {self.task}"
 
     @property
     def title(self) -> str:
@@ -184,7 +184,7 @@ def _without_row(failure: Failure) -> str:
 
 def _printed(row: Result) -> tuple[Entry, ...]:
     """What the paper has on the row's grid, if the task is its own."""
-    return paper_entries(row.grid) if row.task == Protocol().name else ()
+    return paper_entries(row.grid) if row.task == PAPER_TASK else ()
 
 
 def _place(board: Board) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from powerphase.report.entries import Entry, edition_of
 from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.tradeoff import PROPER_SAFETY, SAFETY, Tradeoff, tradeoff
-from powerphase.task.protocol import Protocol
+from powerphase.task.protocol import PAPER_TASK
 
 SHOWN_THRESHOLDS = (NEGLIGIBLE, 0.0001, 0.001, 0.01, 0.1)
 SHOWN_PLACES = {1: "worst bus", 10: "10th", 50: "50th", 200: "200th"}
@@ -77,7 +77,7 @@ def safety(
         edition: of the data; if none is given, `entries.edition_of` chooses it.
         grid: the one to look at bus by bus.
     """
-    own = {path: row for path, row in rows.items() if row.task == Protocol().name}
+    own = {path: row for path, row in rows.items() if row.task == PAPER_TASK}
     grids = {row.grid for row in own.values()}
     if grids and grid is not None and grid not in grids:
         raise UnknownName.among("row of the paper's task on grid", grid, grids)

@@ -112,3 +112,7 @@ class Protocol:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+PAPER_TASK = Protocol().name
+"""Under which rows of the paper's ten windows stand."""
