@@ -25,16 +25,16 @@ from powerphase.axes import KINDS, V
 from powerphase.cost import commit, hardware
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
-from powerphase.models.checkpoint import load_into
-from powerphase.models.flow.network import MEASURED
-from powerphase.models.flow.normalisation import Moments
-from powerphase.models.flow.realnvp import EVEN, ODD
-from powerphase.models.kept import Memory
-from powerphase.models.tempflow.config import TempFlowConfig
-from powerphase.models.tempflow.network import TempFlowNetwork
-from powerphase.models.trained import with_training
-from powerphase.models.training import Trainer, seed_torch
-from powerphase.models.variants import with_variants
+from powerphase.models.flows.network import MEASURED
+from powerphase.models.flows.normalisation import Moments
+from powerphase.models.flows.realnvp import EVEN, ODD
+from powerphase.models.flows.tempflow.config import TempFlowConfig
+from powerphase.models.flows.tempflow.network import TempFlowNetwork
+from powerphase.models.framework.checkpoint import load_into
+from powerphase.models.framework.neural import with_training
+from powerphase.models.framework.saved import Memory
+from powerphase.models.framework.training import Trainer, seed_torch
+from powerphase.models.framework.variants import with_variants
 from powerphase.scenarios import Batches, Training
 from powerphase.task.windows import Task
 

@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 
-from powerphase.bench.models import trainable
 from powerphase.cost import commit, hardware, peak_memory_gib, reset_peak_memory
-from powerphase.models.device import choose_device
-from powerphase.models.trained import with_training
-from powerphase.models.training import Progress
-from powerphase.models.variants import with_variants
+from powerphase.evaluation.models import trainable
+from powerphase.models.framework.device import choose_device
+from powerphase.models.framework.neural import with_training
+from powerphase.models.framework.training import Progress
+from powerphase.models.framework.variants import with_variants
 from powerphase.task.windows import Task
 
 NETWORKS = (

@@ -50,10 +50,10 @@ from benchmarks.powerforge_tables import (
 from powerphase.axes import KINDS, STEPS_PER_DAY
 from powerphase.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import PowerphaseError
-from powerphase.models.device import choose_device
+from powerphase.models.framework.device import choose_device
+from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import BATCH_SIZES, DEFAULT_BATCH_SIZE, PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
-from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Batches, Windows
 
 PAPER_BATCH = {

@@ -21,7 +21,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the straightforward version is in the tests
 
 from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
-from powerphase.models.stepping import make_optimiser
+from powerphase.models.framework.stepping import make_optimiser
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.network import TimePrismNetwork
 from tests.models.timeprism import straightforward

@@ -18,7 +18,7 @@ from powerphase.dataset.store import Store
 from powerphase.grid.case import Grid
 from powerphase.grid.catalog import load_grid
 from powerphase.grid.powerflow import PowerFlow
-from powerphase.models import training
+from powerphase.models.framework import training
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from tests.dataset.exact import exact_signals

@@ -13,7 +13,7 @@ import torch
 from benchmarks.flow import FORMS, NOISY, VOLTAGES, Budget, Judge
 from powerphase.axes import KINDS
 from powerphase.grid.catalog import CATALOG
-from powerphase.models.tempflow.network import TempFlowNetwork
+from powerphase.models.flows.tempflow.network import TempFlowNetwork
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.dataset.store import Store
 from powerphase.models.factorforge.model import FactorForge
-from powerphase.models.run import WEIGHTS, RunFolder
+from powerphase.models.framework.run import WEIGHTS, RunFolder
 from powerphase.records.forecast_file import open_forecast
 from powerphase.records.result import read_result
 from tests.models.toys import files_in

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.dataset.store import Store
-from powerphase.models.checkpoint import read_tensors
+from powerphase.models.framework.checkpoint import read_tensors
+from powerphase.models.framework.run import RESUME, WEIGHTS, RunFolder
 from powerphase.models.powerforge.model import PowerForge
-from powerphase.models.run import RESUME, WEIGHTS, RunFolder
 from powerphase.records.forecast_file import open_forecast
 from powerphase.records.result import read_result
 from tests.models.toys import curve_of, files_in
@@ -42,7 +42,7 @@ batch_size = 4
 HALTED = """
 import time
 from powerphase.cli import main
-from powerphase.models.run import RunFolder
+from powerphase.models.framework.run import RunFolder
 save = RunFolder.save
 RunFolder.save = lambda *arguments: (save(*arguments), time.sleep(60))
 main()
@@ -200,7 +200,7 @@ def test_two_processes_train_what_one_does(
 
 def test_a_number_that_torchrun_did_not_give_silences_nobody() -> None:
     """Other launchers set RANK too, for processes that do not train together."""
-    code = "from powerphase.display import console; console.print('heard')"
+    code = "from powerphase.cli.display import console; console.print('heard')"
     env = {**os.environ, "RANK": "3"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.stdout == "heard\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from powerphase.display import _spark
+from powerphase.cli.display import _spark
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import typer
 
 from powerphase import cli
 from powerphase.bench.budget import LADDER
-from powerphase.bench.entrants import entrant
-from powerphase.bench.table import ALL_MODELS
+from powerphase.bench.request import ALL_MODELS
+from powerphase.evaluation.entrants import entrant
 from powerphase.models.registry import MODELS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "bench.md").read_text()

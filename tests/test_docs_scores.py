@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from powerphase.axes import VARIABLES
-from powerphase.bench.sidecar import BY_BUS
+from powerphase.evaluation.sidecar import BY_BUS
 from powerphase.grid.case import PD, PG, PQ, Grid
 from powerphase.grid.catalog import load_grid
 from powerphase.metrics.proper import N_PROJECTIONS, energy_score

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import load_forecast
 from powerphase.dataset.store import Store
+from powerphase.evaluation.forecasting import load_forecast
+from powerphase.evaluation.scoring import score
 from powerphase.records.result import read_result, read_results
 from powerphase.task.windows import Task
 

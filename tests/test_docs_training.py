@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import pytest
 
-from powerphase.models.configuration import configured
+from powerphase.models.framework.configuration import configured
+from powerphase.models.framework.run import RunFolder
 from powerphase.models.powerforge.config import ABLATIONS, PowerForgeConfig
-from powerphase.models.run import RunFolder
 from powerphase.records.result import read_results
 from tests.pages import blocks, commands, section, shown
 

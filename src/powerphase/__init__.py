@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from powerphase import models as models
-    from powerphase.bench.evaluation import Evaluation as Evaluation
-    from powerphase.bench.evaluation import score as score
-    from powerphase.bench.forecasting import Forecast as Forecast
-    from powerphase.bench.forecasting import forecast as forecast
-    from powerphase.bench.forecasting import load_forecast as load_forecast
-    from powerphase.bench.oracle import Oracle as Oracle
-    from powerphase.bench.physical import physical as physical
-    from powerphase.bench.tomorrow import Outlook as Outlook
-    from powerphase.bench.tomorrow import outlook as outlook
     from powerphase.dataset.certificate import Certificate as Certificate
     from powerphase.dataset.certificate import verify as verify
     from powerphase.dataset.generation import generate as generate
     from powerphase.dataset.store import Store as Store
     from powerphase.dataset.store import open_store as open
     from powerphase.errors import PowerphaseError as PowerphaseError
+    from powerphase.evaluation.forecasting import Forecast as Forecast
+    from powerphase.evaluation.forecasting import forecast as forecast
+    from powerphase.evaluation.forecasting import load_forecast as load_forecast
+    from powerphase.evaluation.oracle import Oracle as Oracle
+    from powerphase.evaluation.outlook import Outlook as Outlook
+    from powerphase.evaluation.outlook import outlook as outlook
+    from powerphase.evaluation.physical import physical as physical
+    from powerphase.evaluation.scoring import Evaluation as Evaluation
+    from powerphase.evaluation.scoring import score as score
     from powerphase.grid.case import Grid as Grid
     from powerphase.grid.catalog import load_grid as load_grid
     from powerphase.records.result import Result as Result
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Certificate": "powerphase.dataset.certificate",
     "Context": "powerphase.scenarios",
-    "Evaluation": "powerphase.bench.evaluation",
-    "Forecast": "powerphase.bench.forecasting",
+    "Evaluation": "powerphase.evaluation.scoring",
+    "Forecast": "powerphase.evaluation.forecasting",
     "Grid": "powerphase.grid.case",
     "Layout": "powerphase.scenarios",
-    "Oracle": "powerphase.bench.oracle",
-    "Outlook": "powerphase.bench.tomorrow",
+    "Oracle": "powerphase.evaluation.oracle",
+    "Outlook": "powerphase.evaluation.outlook",
     "PowerphaseError": "powerphase.errors",
     "Result": "powerphase.records.result",
     "Scenarios": "powerphase.scenarios",
@@ -59,18 +59,18 @@ _HOMES = {
     "Store": "powerphase.dataset.store",
     "Task": "powerphase.task.windows",
     "Training": "powerphase.scenarios",
-    "forecast": "powerphase.bench.forecasting",
+    "forecast": "powerphase.evaluation.forecasting",
     "generate": "powerphase.dataset.generation",
     "leaderboard": "powerphase.report.leaderboard",
-    "load_forecast": "powerphase.bench.forecasting",
+    "load_forecast": "powerphase.evaluation.forecasting",
     "load_grid": "powerphase.grid.catalog",
     "load_signals": "powerphase.synthesis.sources",
     "models": "powerphase.models",
     "open": "powerphase.dataset.store:open_store",
-    "outlook": "powerphase.bench.tomorrow",
-    "physical": "powerphase.bench.physical",
+    "outlook": "powerphase.evaluation.outlook",
+    "physical": "powerphase.evaluation.physical",
     "read_results": "powerphase.records.result",
-    "score": "powerphase.bench.evaluation",
+    "score": "powerphase.evaluation.scoring",
     "verify": "powerphase.dataset.certificate",
 }
 """The public names and where they live."""

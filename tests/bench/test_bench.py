@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.bench import children
-from powerphase.bench.bench import locked
-from powerphase.bench.children import Child
+from powerphase.bench.processes import Child
+from powerphase.bench.scheduler import locked
 from powerphase.records.failure import Failure, read_failures
 from powerphase.records.result import Result, read_results
 from tests.bench.conftest import TOYS
@@ -121,7 +121,7 @@ def test_a_traceback_is_printed_before_the_failure_is_told(data: Path) -> None:
     job = {"do": "make", "model": f"{TOYS}:Raises", "training": {}, "seed": 0, "device": "cpu"}
     job |= {"data": str(data / "ieee14"), "windows": 10}
     asked = subprocess.Popen(
-        [sys.executable, "-m", "powerphase.bench.cell"],
+        [sys.executable, "-m", "powerphase.bench.worker"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -176,7 +176,7 @@ def test_what_takes_too_long_is_stopped(data: Path, tmp_path: Path) -> None:
 def test_another_bench_is_told_that_one_is_at_work(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("powerphase.bench.bench.LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr("powerphase.bench.scheduler.LOCK_PATIENCE_S", 0.0)
     with locked(tmp_path / "results"):
         done = bench(data, tmp_path, toys("Plain"))
     assert "another bench is writing here" in str(done.exception)

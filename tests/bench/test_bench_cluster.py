@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from powerphase.bench.children import Outcome
-from powerphase.bench.cluster import Answer, Remote
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
+from powerphase.bench.processes import Outcome
+from powerphase.bench.ray_engine import Answer, Remote
 from powerphase.dataset.manifest import MANIFEST
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.scoring import score
 from powerphase.records.failure import read_failures
 from powerphase.records.result import read_results, write_result
 from powerphase.task.windows import Task
@@ -112,7 +112,7 @@ def test_a_cell_whose_worker_dies_in_mid_run_goes_on_with_another(
 def test_a_cell_whose_workers_all_die_fails(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("powerphase.bench.cluster.TRIES", 1)
+    monkeypatch.setattr("powerphase.bench.ray_engine.TRIES", 1)
     done = bench(data, tmp_path, toys("Fatal"), "--seeds", 3, "--engine", "ray")
     assert done.exit_code == 1
     (failure,) = read_failures([tmp_path / "results"])
@@ -127,7 +127,7 @@ def test_an_error_on_a_node_is_told_and_not_taken_for_a_death(
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     (damaged / MANIFEST).write_text("{")
-    monkeypatch.setattr("powerphase.bench.cluster.Path.resolve", lambda self: damaged)
+    monkeypatch.setattr("powerphase.bench.ray_engine.Path.resolve", lambda self: damaged)
     bench(data, tmp_path, toys("Plain"), "--engine", "ray")
     (failure,) = read_failures([tmp_path / "results"])
     assert failure.kind == "StoreError"
@@ -138,7 +138,7 @@ def test_an_error_on_a_node_is_told_and_not_taken_for_a_death(
 def test_data_that_a_node_does_not_reach_is_told(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("powerphase.bench.cluster.Path.resolve", lambda self: Path("/nowhere"))
+    monkeypatch.setattr("powerphase.bench.ray_engine.Path.resolve", lambda self: Path("/nowhere"))
     bench(data, tmp_path, toys("Plain"), "--engine", "ray")
     (failure,) = read_failures([tmp_path / "results"])
     assert "/nowhere: no data set here on the node" in failure.sentence

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from powerphase.bench import data as bench_data
-from powerphase.bench.bench import Bench, Options
 from powerphase.bench.data import DataSet, data_sets
-from powerphase.bench.table import Table
-from powerphase.bench_display import BenchDisplay
+from powerphase.bench.request import Table
+from powerphase.bench.scheduler import Bench, Options
+from powerphase.cli.bench_display import BenchDisplay
 from powerphase.dataset import generation
 from powerphase.dataset.store import open_store
 from powerphase.errors import CaseError, StoreError

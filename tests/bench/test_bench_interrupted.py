@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from powerphase.bench.children import Child, Outcome
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
+from powerphase.bench.processes import Child, Outcome
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.scoring import score
 from powerphase.records.result import read_results
 from powerphase.task.windows import Task
 from tests.bench.conftest import TOYS

@@ -9,14 +9,14 @@ import pytest
 
 from powerphase.bench import budget
 from powerphase.bench.budget import LADDER, MARGIN, Settled, fitting, measured
-from powerphase.bench.entrants import entrant
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
+from powerphase.bench.request import Table
 from powerphase.bench.siblings import settled
-from powerphase.bench.table import Table
 from powerphase.errors import TrainingError
-from powerphase.models.trained import with_training
-from powerphase.models.training import Progress
+from powerphase.evaluation.entrants import entrant
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.scoring import score
+from powerphase.models.framework.neural import with_training
+from powerphase.models.framework.training import Progress
 from powerphase.records.result import Result, read_results
 from powerphase.task.windows import Task
 from tests.bench.conftest import TOYS

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.bench.estimates import Estimate, channels_of, memory_of, seconds_of
 from powerphase.bench.plan import Plan
-from powerphase.bench.table import ENGINES, Table
-from powerphase.bench_display import show_plan
+from powerphase.bench.request import ENGINES, Table
+from powerphase.cli.bench_display import show_plan
 from powerphase.records.result import Result
 from tests.records.rows import row
 

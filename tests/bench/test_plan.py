@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from powerphase.bench.entrants import entrant
-from powerphase.bench.evaluation import Evaluation, score
-from powerphase.bench.forecasting import forecast
 from powerphase.bench.plan import Plan
-from powerphase.bench.table import ALL_MODELS, PAPER_GRIDS, Table
-from powerphase.bench_display import BenchDisplay
+from powerphase.bench.request import ALL_MODELS, PAPER_GRIDS, Table
+from powerphase.cli.bench_display import BenchDisplay
 from powerphase.errors import ForecastError, PowerphaseError, ResultError, StoreError, UnknownName
+from powerphase.evaluation.entrants import entrant
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.scoring import Evaluation, score
 from powerphase.models.naive import Climatology, ClimatologyConfig
 from powerphase.records.result import read_result, write_result
 from powerphase.report import leaderboard

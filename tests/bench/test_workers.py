@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from powerphase import bench_display
 from powerphase.bench import local
-from powerphase.bench.bench import Bench, Options
-from powerphase.bench.children import Memory, Outcome
 from powerphase.bench.local import Local
-from powerphase.bench.table import Table
-from powerphase.bench_display import BenchDisplay
+from powerphase.bench.processes import Memory, Outcome
+from powerphase.bench.request import Table
+from powerphase.bench.scheduler import Bench, Options
+from powerphase.cli import bench_display
+from powerphase.cli.bench_display import BenchDisplay
 from powerphase.errors import TaskError
 from powerphase.records.result import write_result
 from tests.bench.conftest import TOYS

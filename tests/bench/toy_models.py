@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from powerphase.models.run import Place
-from powerphase.models.trained import Trained
-from powerphase.models.training import Losses, Progress
-from powerphase.models.training_config import TrainingConfig
-from powerphase.models.variants import SHORT, variant_of
+from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.run import Place
+from powerphase.models.framework.training import Losses, Progress
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.framework.variants import SHORT, variant_of
 from powerphase.scenarios import Batches, Context, Scenarios, Training
 
 DAY = 96
@@ -169,7 +169,7 @@ class ToyNetConfig:
         return variant_of(self, ToyNetConfig(usual), self.VARIANTS)
 
 
-class ToyNet(Trained):
+class ToyNet(NeuralForecaster):
     """A network of the user's own, whose batch size is what fits."""
 
     name = "toy-net"
@@ -183,7 +183,7 @@ class ToyNet(Trained):
         return 0.0
 
 
-class Unwritten(Trained):
+class Unwritten(NeuralForecaster):
     """One that still lacks all that it needs."""
 
 

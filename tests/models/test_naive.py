@@ -6,7 +6,7 @@ import torch
 
 from powerphase.dataset.store import Store
 from powerphase.errors import ForecastError, UnknownName
-from powerphase.models.base import Forecaster, describe
+from powerphase.models.framework.base import Forecaster, describe
 from powerphase.models.naive import (
     Climatology,
     ClimatologyConfig,

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from powerphase.models.kept import Memory
+from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.run import Place, RunFolder
+from powerphase.models.framework.saved import Memory
+from powerphase.models.framework.training import Losses
+from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.run import Place, RunFolder
-from powerphase.models.trained import Trained
-from powerphase.models.training import Losses
-from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
 
 N_STEPS, CONTEXT, HORIZON, VALIDATION = 100, 5, 3, (100, 104, 108, 112, 116)
@@ -128,7 +128,7 @@ LONG_STEPS = TrainingConfig(
 
 @dataclass(frozen=True)
 class ToyConfig:
-    """What `Trained` asks of a config, and one constant."""
+    """What `NeuralForecaster` asks of a config, and one constant."""
 
     shade: int = 0
     training: TrainingConfig = LONG_STEPS
@@ -140,7 +140,7 @@ class ToyConfig:
         return "shady" if self.shade else None
 
 
-class ToyModel(Trained):
+class ToyModel(NeuralForecaster):
     """A toy as a forecaster."""
 
     name = "toy"

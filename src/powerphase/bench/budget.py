@@ -3,10 +3,10 @@
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from powerphase.bench.entrants import Entrant
 from powerphase.errors import TrainingError
-from powerphase.models.trained import with_training
-from powerphase.models.training import Progress
+from powerphase.evaluation.entrants import ModelSpec
+from powerphase.models.framework.neural import with_training
+from powerphase.models.framework.training import Progress
 from powerphase.task.windows import Task
 
 LADDER = (100, 50, 20, 10, 5, 2, 1)
@@ -37,7 +37,7 @@ def fitting(epochs: int, seconds_per_epoch: float, seconds: float) -> int:
     )
 
 
-def measured(entrant: Entrant, task: Task, seed: int, device: str, seconds: float) -> Settled:
+def measured(entrant: ModelSpec, task: Task, seed: int, device: str, seconds: float) -> Settled:
     """What fits into so many seconds here, by the second epoch of a training that is thrown away.
 
     The first one also compiles and records. A process that has done this should not train: its

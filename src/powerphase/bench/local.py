@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from powerphase.bench.children import Child, Memory
+from powerphase.bench.processes import Child, Memory
 from powerphase.cost import free_memory_gib
 from powerphase.errors import TaskError
-from powerphase.models.device import choose_device
+from powerphase.models.framework.device import choose_device
 
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 

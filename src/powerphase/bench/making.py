@@ -6,17 +6,17 @@ from time import perf_counter
 from typing import Any
 
 from powerphase.bench.budget import measured
-from powerphase.bench.entrants import Entrant, entrant
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
-from powerphase.bench.models import teach
 from powerphase.cost import hardware
 from powerphase.errors import ForecastError, ResultError
+from powerphase.evaluation.entrants import ModelSpec, entrant
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.models import teach
+from powerphase.evaluation.scoring import score
 from powerphase.files import disk_errors
-from powerphase.models.base import Description, Forecaster
-from powerphase.models.device import choose_device
-from powerphase.models.trained import with_training
-from powerphase.models.training import Progress
+from powerphase.models.framework.base import Description, Forecaster
+from powerphase.models.framework.device import choose_device
+from powerphase.models.framework.neural import with_training
+from powerphase.models.framework.training import Progress
 from powerphase.task.windows import Task
 
 Job = dict[str, Any]
@@ -43,7 +43,7 @@ def do(job: Job, talk: Talk) -> dict[str, Any]:
         return {"row": str(evaluation.save(job["out"]))}
 
 
-def _fitted(asked: Entrant, task: Task, job: Job, talk: Talk) -> Forecaster:
+def _fitted(asked: ModelSpec, task: Task, job: Job, talk: Talk) -> Forecaster:
     """The model; one that can be kept is trained in its folder and loaded from it, as a user would.
 
     So its row is that of `powerphase train` and `powerphase score`.
@@ -64,7 +64,7 @@ def _fitted(asked: Entrant, task: Task, job: Job, talk: Talk) -> Forecaster:
     return loaded
 
 
-def _check_told(asked: Entrant, grid: str, found: Description) -> None:
+def _check_told(asked: ModelSpec, grid: str, found: Description) -> None:
     """Refuse a row that no bench would find again."""
     planned = asked.description(grid, found.seed)
     for name in ("model", "variant", "config"):

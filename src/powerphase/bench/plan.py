@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from powerphase.bench.data import DataSet
-from powerphase.bench.entrants import Entrant
 from powerphase.errors import ForecastError, ResultError
-from powerphase.models.base import Description
-from powerphase.models.trained import with_training
+from powerphase.evaluation.entrants import ModelSpec
+from powerphase.models.framework.base import Description
+from powerphase.models.framework.neural import with_training
 from powerphase.records.failure import SUFFIX
 from powerphase.records.result import Result, read_results
 from powerphase.task.protocol import Protocol
@@ -30,7 +30,7 @@ class Cell:
     """A grid, a model with its variants, and a seed."""
 
     data: DataSet
-    entrant: Entrant
+    entrant: ModelSpec
     seed: int
     description: Description
     """At its full budget."""
@@ -94,7 +94,7 @@ class Plan:
 
 def make_plan(
     data: Sequence[DataSet],
-    entrants: Sequence[Entrant],
+    entrants: Sequence[ModelSpec],
     seeds: Sequence[int],
     *,
     out: Path,
@@ -185,13 +185,13 @@ def _without(config: Mapping[str, Any], ignored: Iterable[str]) -> dict[str, Any
     return {**config, "training": left}
 
 
-def _cell(data: DataSet, entrant: Entrant, seed: int) -> Cell:
+def _cell(data: DataSet, entrant: ModelSpec, seed: int) -> Cell:
     return Cell(data, entrant, seed, entrant.description(data.grid, seed))
 
 
 def _check_names(cells: Iterable[Cell]) -> None:
     """Refuse two models of one name: the rows of one would be taken for those of the other."""
-    first: dict[tuple[str, str], Entrant] = {}
+    first: dict[tuple[str, str], ModelSpec] = {}
     for cell in cells:
         one, other = first.setdefault(cell.group, cell.entrant), cell.entrant
         if (one.kind, one.config) != (other.kind, other.config):

@@ -12,7 +12,7 @@ from typing import Any
 from powerphase.bench.budget import Settled
 from powerphase.bench.plan import Cell, Plan, free_fields, same_config
 from powerphase.errors import CheckpointError
-from powerphase.models.run import RunFolder, is_run
+from powerphase.models.framework.run import RunFolder, is_run
 
 
 def settled(plan: Plan, cell: Cell, is_budgeted: bool) -> Settled | None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from powerphase.cli import data, models, quickstart, reports
-from powerphase.display import console, problems
+from powerphase.cli.display import console, problems
 from powerphase.errors import PowerphaseError, place_in_own_code
 
 app = typer.Typer(

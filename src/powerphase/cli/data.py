@@ -7,7 +7,7 @@ import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
 from rich.table import Table
 
-from powerphase.display import (
+from powerphase.cli.display import (
     console,
     progress,
     show_certificate,
@@ -131,7 +131,7 @@ def info(
     elif path.endswith(".json"):
         show_result(read_result(path))
     elif (Path(path) / "model.json").is_file():
-        from powerphase.models.run import RunFolder
+        from powerphase.models.framework.run import RunFolder
 
         show_run(RunFolder.open(path))
     elif is_forecast(path):

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn
 
+from powerphase.cli.display import (
+    console,
+    progress,
+    show_forecast,
+    show_result,
+    show_run,
+    training_progress,
+)
 from powerphase.cli.options import (
     Data,
     Device,
@@ -18,18 +26,10 @@ from powerphase.cli.options import (
     task_of,
     window_count,
 )
-from powerphase.display import (
-    console,
-    progress,
-    show_forecast,
-    show_result,
-    show_run,
-    training_progress,
-)
 from powerphase.records.scores import NORMAL_BAND_PU
 
 if TYPE_CHECKING:
-    from powerphase.bench.evaluation import Evaluation
+    from powerphase.evaluation.scoring import Evaluation
     from powerphase.task.windows import Task
 
 LOWEST, HIGHEST = NORMAL_BAND_PU
@@ -63,10 +63,10 @@ def train(
 
     Example: `powerphase train powerforge --data data/activsg500 --out runs/powerforge`
     """
-    from powerphase.bench.models import lesson_for, teach
-    from powerphase.models.run import RunFolder
+    from powerphase.evaluation.models import teach, training_request
+    from powerphase.models.framework.run import RunFolder
 
-    lesson = lesson_for(
+    lesson = training_request(
         model,
         config,
         device=device,
@@ -101,9 +101,9 @@ def forecast(
 
     Example: `powerphase forecast last-7-days --data data/activsg500 --out forecasts/last-7-days`
     """
-    from powerphase.bench.forecasting import forecast as make_forecast
-    from powerphase.bench.models import model_for
-    from powerphase.bench.physical import physical as make_physical
+    from powerphase.evaluation.forecasting import forecast as make_forecast
+    from powerphase.evaluation.models import model_for
+    from powerphase.evaluation.physical import physical as make_physical
     from powerphase.records.forecast_file import open_forecast
 
     task = task_of(data, windows)
@@ -160,9 +160,9 @@ def tomorrow(
 
     Example: `powerphase tomorrow factorforge --data data/ieee57`
     """
-    from powerphase.bench.models import model_for
-    from powerphase.bench.tomorrow import outlook
-    from powerphase.outlook_display import show_outlook
+    from powerphase.cli.outlook_display import show_outlook
+    from powerphase.evaluation.models import model_for
+    from powerphase.evaluation.outlook import outlook
 
     task = task_of(data, "1")  # what is tested does not matter here
     asked, band_pu = model_for(model, task, seed, device), (low, high)
@@ -211,8 +211,8 @@ def bench(
 
     A model of your own: `powerphase bench --grids ieee118 --models mymodel:MyForecaster`
     """
-    from powerphase.bench.table import Table as BenchTable
-    from powerphase.bench_display import BenchDisplay, show_failures, show_plan
+    from powerphase.bench.request import Table as BenchTable
+    from powerphase.cli.bench_display import BenchDisplay, show_failures, show_plan
 
     table = BenchTable(
         grids=listed(grids),
@@ -246,9 +246,9 @@ def scored(
     forecast: str, task: "Task", seed: int, device: str, physical: bool = False
 ) -> "Evaluation":
     """Score the forecast in a directory, or a model by its name as it predicts."""
-    from powerphase.bench.evaluation import score as score_forecast
-    from powerphase.bench.models import forecast_for
-    from powerphase.bench.physical import physical as make_physical
+    from powerphase.evaluation.models import forecast_for
+    from powerphase.evaluation.physical import physical as make_physical
+    from powerphase.evaluation.scoring import score as score_forecast
 
     with progress(f"{Path(forecast).name} windows", MofNCompleteColumn()) as report:
         given = forecast_for(forecast, task, seed, device)
@@ -259,7 +259,7 @@ def scored(
 
 def _show_balance(balance: Mapping[str, Any] | None, variant: str | None) -> None:
     """What was found when scenarios were made physical, if they were."""
-    from powerphase.bench.physical import Balance, is_physical
+    from powerphase.evaluation.physical import Balance, is_physical
 
     if balance is not None:
         console.print(str(Balance(**balance)), soft_wrap=True)

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from powerphase.cli.data import generate, verified
+from powerphase.cli.display import console
 from powerphase.cli.models import scored
 from powerphase.cli.options import task_of
 from powerphase.cli.reports import leaderboard
-from powerphase.display import console
 
 PRETRAINED = Path(__file__).parents[1] / "pretrained" / "powerforge-activsg500-synthetic"
 """A training that comes with the package, for its data set."""

@@ -7,8 +7,8 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from powerphase.cli.data import verified
+from powerphase.cli.display import console, problems, progress, show_checks, show_sheets
 from powerphase.cli.options import Edition, Format, Results, listed, places
-from powerphase.display import console, problems, progress, show_checks, show_sheets
 
 if TYPE_CHECKING:
     from powerphase.records.result import Result
@@ -212,7 +212,7 @@ def _recompute(
     rows: "dict[Path, Result]", forecasts: Path | None, data: Path | None, format: str
 ) -> None:
     """Score what is there again, and say of every row what became of it."""
-    from powerphase.bench.recheck import confirmed, nothing_checked, recheck
+    from powerphase.evaluation.recheck import confirmed, nothing_checked, recheck
 
     if forecasts is None or data is None:
         raise typer.BadParameter("--recompute needs --forecasts and --data")

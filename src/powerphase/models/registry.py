@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from powerphase.errors import UnknownName
-from powerphase.models.base import Forecaster
+from powerphase.models.framework.base import Forecaster
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
@@ -18,11 +18,11 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "last-week": "naive:LastWeek",
         "powerforge": "powerforge.model:PowerForge",
         "tactis-2": "tactis.model:TACTiS",
-        "tempflow": "tempflow.model:TempFlow",
+        "tempflow": "flows.tempflow.model:TempFlow",
         "timegrad": "timegrad.model:TimeGrad",
         "timemcl": "timemcl.model:TimeMCL",
         "timeprism": "timeprism.model:TimePrism",
-        "transformer-tempflow": "transformertempflow.model:TransformerTempFlow",
+        "transformer-tempflow": "flows.transformer.model:TransformerTempFlow",
     }
 )
 """Where each model lives in this package; modules are loaded when a model is asked for."""

@@ -10,8 +10,8 @@ from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.model import DeepAR
 from powerphase.models.deepar.network import DeepARNetwork
+from powerphase.models.framework.variants import with_variants
 from powerphase.models.recurrent.inputs import Window
-from powerphase.models.variants import with_variants
 from powerphase.scenarios import Context
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, training_of, windows_of
 

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import KINDS, STEPS_PER_DAY
-from powerphase.bench.forecasting import forecast
-from powerphase.bench.models import load_run, model_for
 from powerphase.dataset.store import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
-from powerphase.models.base import Forecaster, describe
-from powerphase.models.configuration import configured
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.models import load_run, model_for
 from powerphase.models.ets import model as ets
 from powerphase.models.ets.config import ETSConfig
 from powerphase.models.ets.fitting import fit, gains_of
 from powerphase.models.ets.model import ETS
 from powerphase.models.ets.paths import expected
-from powerphase.models.variants import with_variants
+from powerphase.models.framework.base import Forecaster, describe
+from powerphase.models.framework.configuration import configured
+from powerphase.models.framework.variants import with_variants
 from powerphase.scenarios import Context
 from powerphase.task.windows import Task
 from tests.models.ets import process, random, waves

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
-from powerphase.bench.models import drivers, load_run, model_for
 from powerphase.dataset.store import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
-from powerphase.models.base import Forecaster, describe
-from powerphase.models.checkpoint import read_tensors
-from powerphase.models.configuration import configured
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.models import drivers, load_run, model_for
+from powerphase.evaluation.scoring import score
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.model import FactorForge
+from powerphase.models.framework.base import Forecaster, describe
+from powerphase.models.framework.checkpoint import read_tensors
+from powerphase.models.framework.configuration import configured
+from powerphase.models.framework.run import WEIGHTS, RunFolder
 from powerphase.models.naive import Climatology
 from powerphase.models.powerforge.model import PowerForge
-from powerphase.models.run import WEIGHTS, RunFolder
 from powerphase.scenarios import Context, Training
 from powerphase.task.windows import Task
 from tests.models.toys import files_in

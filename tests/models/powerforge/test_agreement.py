@@ -12,10 +12,10 @@ from torch import Tensor
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.dataset.store import Store
+from powerphase.models.framework.stepping import Stepper, make_optimiser
+from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
-from powerphase.models.stepping import Stepper, make_optimiser
-from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context, Record, Training, Windows
 from powerphase.task.windows import Task
 from tests.models.powerforge import TINY, layout, network, windows

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from powerphase.errors import ConfigError
+from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import ABLATIONS, BATCH_SIZES, PowerForgeConfig
-from powerphase.models.training_config import TrainingConfig
 
 CONFIG = PowerForgeConfig()
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import THETA
-from powerphase.models.kernels import toolkit
+from powerphase.models.framework.kernels import toolkit
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.judge import Truth, heard_by
 from powerphase.models.powerforge.kernels.fans import Sums, Terms, gate_fans, power_fans

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from powerphase.errors import ConfigError, ForecastError, TrainingError
-from powerphase.models.base import Forecaster
 from powerphase.models.deepar.model import DeepAR
+from powerphase.models.flows.tempflow.model import TempFlow
+from powerphase.models.flows.transformer.model import TransformerTempFlow
+from powerphase.models.framework.base import Forecaster
+from powerphase.models.framework.run import RunFolder
+from powerphase.models.framework.training import Progress
+from powerphase.models.framework.variants import with_variants
 from powerphase.models.registry import model_class
-from powerphase.models.run import RunFolder
-from powerphase.models.tempflow.model import TempFlow
 from powerphase.models.timegrad.model import TimeGrad
 from powerphase.models.timemcl.model import TimeMCL
-from powerphase.models.training import Progress
-from powerphase.models.transformertempflow.model import TransformerTempFlow
-from powerphase.models.variants import with_variants
 from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
 from tests.models.toys import curve_of, same_weights
 

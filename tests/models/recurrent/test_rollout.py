@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from powerphase.errors import ForecastError
+from powerphase.models.framework.sampling import PathNoise, window_generators
 from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.encoder import RecurrentEncoder
 from powerphase.models.recurrent.inputs import Window, clock, scales
 from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
-from powerphase.models.sampling import PathNoise, window_generators
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, windows_of
 
 CONFIG = RecurrentConfig(lags=LAGS, cells=6)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from powerphase.errors import TrainingError
-from powerphase.models import training
-from powerphase.models.sampling import window_generators
+from powerphase.models.framework import training
+from powerphase.models.framework.sampling import window_generators
+from powerphase.models.framework.training import Progress
 from powerphase.models.tactis import copula as copula_module
 from powerphase.models.tactis.copula import Copula
 from powerphase.models.tactis.model import TACTiS
 from powerphase.models.tactis.network import TactisNetwork
 from powerphase.models.tactis.tokens import scale_of
-from powerphase.models.training import Progress
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves, windows_of
 from tests.models.tactis.toys import tiny
 from tests.models.toys import same_weights

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from powerphase.errors import ConfigError, TrainingError
-from powerphase.models import trained as trained_module
-from powerphase.models.base import Forecaster
+from powerphase.models.framework import neural as neural_module
+from powerphase.models.framework.base import Forecaster
+from powerphase.models.framework.run import RunFolder
+from powerphase.models.framework.training import Progress
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.framework.variants import with_variants
 from powerphase.models.registry import model_class
-from powerphase.models.run import RunFolder
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.model import TACTiS
-from powerphase.models.training import Progress
-from powerphase.models.training_config import TrainingConfig
-from powerphase.models.variants import with_variants
 from tests.models.recurrent.test_models import odd_waves
 from tests.models.recurrent.toys import training_of, waves, window, windows_of
 from tests.models.tactis.toys import tiny
@@ -139,7 +139,7 @@ def test_an_open_batch_size_is_the_largest_that_fits_and_no_variant(
 ) -> None:
     train = training_of(waves())
     there = TACTiS(TactisConfig(training=TrainingConfig(batch_size=64))).memory_gib(train)
-    monkeypatch.setattr(trained_module, "free_memory_gib", lambda device: 1.2 * there)
+    monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: 1.2 * there)
     model = TACTiS()
     model.settle(train)
     assert model.config.training.batch_size == 64

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from powerphase.models.kernels import toolkit
-from powerphase.models.stepping import Replayed
+from powerphase.models.framework.kernels import toolkit
+from powerphase.models.framework.stepping import Replayed
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.kernels import COLUMNS, denoised

@@ -9,16 +9,16 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from powerphase.errors import ConfigError, ForecastError
+from powerphase.models.framework.sampling import PathNoise, window_generators
+from powerphase.models.framework.stepping import is_recorded
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.framework.variants import with_variants
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.memory import Size
-from powerphase.models.sampling import PathNoise, window_generators
-from powerphase.models.stepping import is_recorded
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.model import TimeGrad
 from powerphase.models.timegrad.network import TimeGradNetwork
 from powerphase.models.timegrad.objective import Pieces
-from powerphase.models.training_config import TrainingConfig
-from powerphase.models.variants import with_variants
 from powerphase.scenarios import Context, Training
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, training_of, windows_of
 from tests.models.timegrad.plain import plain_noise

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.errors import ConfigError
+from powerphase.models.framework.variants import with_variants
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.timemcl.config import TimeMCLConfig
 from powerphase.models.timemcl.model import TimeMCL
 from powerphase.models.timemcl.network import TimeMCLNetwork
-from powerphase.models.variants import with_variants
 from powerphase.scenarios import Context, Scenarios
 from tests.models.recurrent.toys import (
     CONTEXT,

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.network import TimePrismNetwork
-from powerphase.models.training_config import TrainingConfig
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments
 

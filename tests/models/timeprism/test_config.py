@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from powerphase.errors import ConfigError
-from powerphase.models.configuration import replaced
+from powerphase.models.framework.configuration import replaced
+from powerphase.models.framework.variants import with_variants
 from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.variants import with_variants
 
 
 @pytest.mark.parametrize(

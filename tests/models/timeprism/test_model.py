@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
 from powerphase.dataset.store import Store
 from powerphase.errors import TrainingError
-from powerphase.models import trained as trained_module
-from powerphase.models.base import Forecaster, describe
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.scoring import score
+from powerphase.models.framework import neural as neural_module
+from powerphase.models.framework.base import Forecaster, describe
+from powerphase.models.framework.run import RunFolder
+from powerphase.models.framework.training import Progress
 from powerphase.models.registry import make_model
-from powerphase.models.run import RunFolder
 from powerphase.models.timeprism import model as model_module
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.memory import memory_gib
 from powerphase.models.timeprism.model import TimePrism
-from powerphase.models.training import Progress
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task.windows import Task
 from tests.models.factorforge import World, training_of
@@ -186,7 +186,7 @@ def test_a_forecast_is_scored_as_it_comes(task: Task, fitted: TimePrism) -> None
 
 def test_a_batch_is_as_large_as_fits(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     def settled(there: float | None) -> int | None:
-        monkeypatch.setattr(trained_module, "free_memory_gib", lambda device: there)
+        monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: there)
         model = TimePrism(TimePrismConfig(hypotheses=16), device="cpu")
         model.settle(task.training)
         return model.config.training.batch_size

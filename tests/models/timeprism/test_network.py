@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.models.choice import temperature
+from powerphase.models.framework.choice import temperature
 from powerphase.models.timeprism.network import TimePrismNetwork
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from powerphase.axes import KINDS, V
-from powerphase.bench.evaluation import score
-from powerphase.bench.forecasting import forecast
 from powerphase.dataset.certificate import verify
 from powerphase.dataset.store import Store
+from powerphase.evaluation.forecasting import forecast
+from powerphase.evaluation.scoring import score
 from powerphase.models.naive import LastSevenDays
 from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result

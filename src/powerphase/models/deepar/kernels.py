@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.deepar.head import UNIT
-from powerphase.models.kernels.toolkit import constexpr, jit, softplus, tl, triton
+from powerphase.models.framework.kernels.toolkit import constexpr, jit, softplus, tl, triton
 from powerphase.models.recurrent.inputs import Window
 
 LEVEL = constexpr(UNIT)

@@ -2,14 +2,14 @@
 
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.network import DeepARNetwork, has_kernels
-from powerphase.models.device import choose_device
-from powerphase.models.kernels.backend import uses_triton
+from powerphase.models.framework.device import choose_device
+from powerphase.models.framework.kernels.backend import uses_triton
 from powerphase.models.recurrent.memory import Size, block_numbers, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
 
 
 class DeepAR(RecurrentModel):
-    """The reference's DeepAR, a vector LSTM; `Trained` says what can be given."""
+    """The reference's DeepAR, a vector LSTM."""
 
     name = "deepar"
     config_type = DeepARConfig

@@ -12,12 +12,12 @@ from powerphase.models.deepar.head import (
     negative_log_likelihood,
 )
 from powerphase.models.deepar.kernels import MOST_WIDTH, Law, fast_sums
-from powerphase.models.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.sampling import PathNoise
+from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import summed
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.models.sampling import PathNoise
-from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
 

@@ -18,16 +18,16 @@ from powerphase.cost import (
     reset_peak_memory,
 )
 from powerphase.errors import CheckpointError, TrainingError
-from powerphase.models.device import choose_device, team_size
 from powerphase.models.ets.config import ETSConfig
 from powerphase.models.ets.fitting import fit, gains_of
 from powerphase.models.ets.paths import departures, expected
 from powerphase.models.ets.scans import SEASON, forward
 from powerphase.models.ets.states import guess, settle
-from powerphase.models.kept import Kept
-from powerphase.models.run import RunFolder
-from powerphase.models.sampling import window_generators
-from powerphase.models.training import Keeper
+from powerphase.models.framework.device import choose_device, team_size
+from powerphase.models.framework.run import RunFolder
+from powerphase.models.framework.sampling import window_generators
+from powerphase.models.framework.saved import SavedForecaster
+from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Layout, Scenarios, Training
 
 OnBlock = Callable[[int, int], None]
@@ -72,7 +72,7 @@ class Smoothing:
         return Smoothing(*(tensor.to(device) for tensor in vars(self).values()))
 
 
-class ETS(Kept):
+class ETS(SavedForecaster):
     """Smooths every channel by itself, and draws paths of Gaussian errors from where it stands.
 
     Args:
@@ -188,7 +188,7 @@ class ETS(Kept):
                 "free; use another machine"
             )
 
-    def _learn(self, train: Training, keeper: Keeper) -> dict[str, Any]:
+    def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:
         watch, device = Stopwatch(), choose_device(self.device)
         reset_peak_memory()
         n_channels, block = train.layout.n_channels, self._block(len(train.time))

@@ -10,20 +10,20 @@ from jaxtyping import Float, Float64
 
 from powerphase.cost import Stopwatch, commit, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import CheckpointError, TrainingError
-from powerphase.models.device import team_size
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import OnBlock, find_factors
 from powerphase.models.factorforge.forge import Forge, time_of_day
 from powerphase.models.factorforge.outlook import checked_origins, learn_outlook
-from powerphase.models.kept import Kept
-from powerphase.models.run import RunFolder
-from powerphase.models.training import Keeper
+from powerphase.models.framework.device import team_size
+from powerphase.models.framework.run import RunFolder
+from powerphase.models.framework.saved import SavedForecaster
+from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Scenarios, Training
 
 CPU = torch.device("cpu")
 
 
-class FactorForge(Kept):
+class FactorForge(SavedForecaster):
     """Forecasts a few factors by regression, and tells what every channel does with them.
 
     Nothing is iterated: a fit is four readings of the record and some small regressions.
@@ -94,7 +94,7 @@ class FactorForge(Kept):
         if team_size() > 1:
             raise TrainingError("factorforge is fitted by one process; start it without torchrun")
 
-    def _learn(self, train: Training, keeper: Keeper) -> dict[str, Any]:
+    def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:
         watch, windows = Stopwatch(), train.validation
         reset_peak_memory()
         with watch.running():

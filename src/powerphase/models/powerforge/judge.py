@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.kernels.toolkit import product_dtype
+from powerphase.models.framework.kernels.toolkit import product_dtype
 from powerphase.models.powerforge.kernels.fans import Sums, Terms, gate_fans, opening, power_fans
 from powerphase.models.powerforge.kernels.powers import Views, hear, power_slopes, trajectory
 

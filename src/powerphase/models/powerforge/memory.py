@@ -10,8 +10,8 @@ with a batch of 4, then took 12.2 GiB where 12.3 were expected.
 from typing import NamedTuple
 
 from powerphase.axes import KINDS
+from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.training import VALIDATION_SHARE
 
 NUMBER_BYTES = 4
 GIB = 2**30

@@ -5,19 +5,19 @@ from math import ceil
 import torch
 from torch import nn
 
-from powerphase.models.device import choose_device, team_size
-from powerphase.models.kernels.backend import uses_triton
+from powerphase.models.framework.device import choose_device, team_size
+from powerphase.models.framework.kernels.backend import uses_triton
+from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.run import Place
+from powerphase.models.framework.sampling import window_seeds
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.memory import memory_gib
 from powerphase.models.powerforge.network import PowerForgeNetwork
-from powerphase.models.run import Place
-from powerphase.models.sampling import window_seeds
-from powerphase.models.trained import Trained
 from powerphase.scenarios import Context, Scenarios, Training
 
 
-class PowerForge(Trained):
-    """The paper's forecaster; `Trained` says what can be given."""
+class PowerForge(NeuralForecaster):
+    """The paper's forecaster."""
 
     name = "powerforge"
     config_type = PowerForgeConfig

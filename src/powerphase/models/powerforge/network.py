@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from powerphase.axes import KINDS, THETA
 from powerphase.metrics.fan import Fan
 from powerphase.metrics.fidelity import crps
-from powerphase.models.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.training import Losses
 from powerphase.models.powerforge.anchor import reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Decoder, Folded
@@ -19,7 +20,6 @@ from powerphase.models.powerforge.judge import Truth, deviations
 from powerphase.models.powerforge.kernels.weeks import anchored
 from powerphase.models.powerforge.mixer import TokenMixer
 from powerphase.models.powerforge.objective import Counts, Objective
-from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
 
 ALIGNED_BUSES = 16

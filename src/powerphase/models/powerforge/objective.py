@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from powerphase.axes import KINDS
+from powerphase.models.framework.training import Losses
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.judge import PARTS, Truth, judged, pinball
 from powerphase.models.powerforge.kernels.fans import Terms
 from powerphase.models.powerforge.kernels.powers import Views
 from powerphase.models.powerforge.quantiles import QuantileLaw
-from powerphase.models.training import Losses
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from powerphase.errors import ConfigError
-from powerphase.models.scaling import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
-from powerphase.models.training_config import TrainingConfig
-from powerphase.models.variants import SHORT, Variants, variant_of
+from powerphase.models.framework.scaling import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.framework.variants import SHORT, Variants, variant_of
 
 R = TypeVar("R", bound="LaggedConfig")
 

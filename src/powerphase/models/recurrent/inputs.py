@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from powerphase.models.framework.scaling import mean_sizes
 from powerphase.models.recurrent.config import LaggedConfig
-from powerphase.models.scaling import mean_sizes
 
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
 

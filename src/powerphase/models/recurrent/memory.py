@@ -8,11 +8,17 @@ of 16 and 64, a training took 16 % less to 6 % more.
 
 from typing import NamedTuple
 
-from powerphase.models.memory import ALWAYS_GIB, PER_PARAMETER, VALIDATION, gib, peak_numbers
+from powerphase.models.framework.memory import (
+    ALWAYS_GIB,
+    PER_PARAMETER,
+    VALIDATION,
+    gib,
+    peak_numbers,
+)
+from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.recurrent.blocks import channels_at_once
 from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.encoder import GATES
-from powerphase.models.training import VALIDATION_SHARE
 
 BATCHES = 2.0
 """Copies of a batch: as it is gathered, and where a recorded step looks for it."""

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 from torch import nn
 
 from powerphase.axes import KINDS
-from powerphase.models.device import team_size
+from powerphase.models.framework.device import team_size
+from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.run import Place
 from powerphase.models.recurrent.memory import Size, memory_gib
 from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.models.run import Place
-from powerphase.models.trained import Trained
 from powerphase.scenarios import Context, Scenarios, Training
 
 
-class RecurrentModel(Trained):
+class RecurrentModel(NeuralForecaster):
     """What all forecasters with a recurrent encoder share; a model adds its network."""
 
     network_type: ClassVar[type[RecurrentNetwork]]

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from powerphase.models.framework.sampling import PathNoise, window_generators
+from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import channels_at_once
 from powerphase.models.recurrent.encoder import RecurrentEncoder
 from powerphase.models.recurrent.inputs import Window, clock, scales
 from powerphase.models.recurrent.rollout import Seen, check_paths, roll_out, shares
-from powerphase.models.sampling import PathNoise, window_generators
-from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
 
 Input = tuple[

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from powerphase.models.attention import attended
+from powerphase.models.framework.attention import attended
 
 FEW = 32
 """Up to so many keys, plain matrix products are faster than a kernel made for many."""

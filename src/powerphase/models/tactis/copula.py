@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from powerphase.models.attention import attended
+from powerphase.models.framework.attention import attended
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.encoder import Encoder
 from powerphase.models.tactis.margins import perceptron

@@ -6,14 +6,20 @@ from torch import nn
 
 from powerphase.axes import KINDS
 from powerphase.errors import TrainingError
-from powerphase.models.base import Prediction
-from powerphase.models.device import team_size
-from powerphase.models.memory import ALWAYS_GIB, PER_PARAMETER, VALIDATION, gib, peak_numbers
-from powerphase.models.run import Place
+from powerphase.models.framework.base import Prediction
+from powerphase.models.framework.device import team_size
+from powerphase.models.framework.memory import (
+    ALWAYS_GIB,
+    PER_PARAMETER,
+    VALIDATION,
+    gib,
+    peak_numbers,
+)
+from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.run import Place
+from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.network import TactisNetwork
-from powerphase.models.trained import Trained
-from powerphase.models.training import VALIDATION_SHARE
 from powerphase.scenarios import Context, Training
 
 # Fitted on a CPU with 4 buses and batches of 8 to 32; on a GPU nothing was fitted.
@@ -23,8 +29,8 @@ COPULA_TENSORS = 115.0
 """The same where the copula learns, whose keys and values are made by wider networks."""
 
 
-class TACTiS(Trained):
-    """The reference's TACTiS-2; `Trained` says what can be given."""
+class TACTiS(NeuralForecaster):
+    """The reference's TACTiS-2."""
 
     name = "tactis-2"
     config_type = TactisConfig

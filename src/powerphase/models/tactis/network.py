@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from powerphase.models.base import Prediction
+from powerphase.models.framework.base import Prediction
+from powerphase.models.framework.sampling import window_generators
+from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import blocks, remade
-from powerphase.models.sampling import window_generators
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.copula import Copula
 from powerphase.models.tactis.encoder import Encoder
 from powerphase.models.tactis.margins import Margins
 from powerphase.models.tactis.tokens import draw_bags, scale_of
-from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
 
 ANSWER_CHANNELS = 1024

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
+from powerphase.models.framework.scaling import REFERENCE_SCALE
+from powerphase.models.framework.variants import SHORT, AnyValue, Variants
 from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
-from powerphase.models.scaling import REFERENCE_SCALE
-from powerphase.models.variants import SHORT, AnyValue, Variants
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from powerphase.models.device import choose_device
+from powerphase.models.framework.device import choose_device
 from powerphase.models.recurrent.memory import Size, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
 from powerphase.models.timegrad.config import TimeGradConfig
@@ -31,7 +31,7 @@ PLAIN, KERNELS = Tensors(3.0, 3.0), Tensors(0.5, 3.0)
 
 
 class TimeGrad(RecurrentModel):
-    """The reference's TimeGrad; `Trained` says what can be given."""
+    """The reference's TimeGrad."""
 
     name = "timegrad"
     config_type = TimeGradConfig

@@ -8,17 +8,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.errors import TaskError
-from powerphase.models.kernels.backend import known_backend
+from powerphase.models.framework.kernels.backend import known_backend
+from powerphase.models.framework.sampling import PathNoise
+from powerphase.models.framework.stepping import Replayed
+from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.models.sampling import PathNoise
-from powerphase.models.stepping import Replayed
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
 from powerphase.models.timegrad.schedule import Schedule
 from powerphase.models.timegrad.tiles import MOST_WIDTH, piece_kind
-from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
 FEW_PIECES = {"cuda": 8, "kernels": 64}

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.kernels.backend import uses_triton
+from powerphase.models.framework.kernels.backend import uses_triton
 from powerphase.models.recurrent.blocks import blocks
 
 REPEATED = 2

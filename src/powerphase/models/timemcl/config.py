@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
-from powerphase.models.choice import Objective
+from powerphase.models.framework.choice import Objective
+from powerphase.models.framework.scaling import REFERENCE_SCALE
+from powerphase.models.framework.variants import SHORT, Variants
 from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
-from powerphase.models.scaling import REFERENCE_SCALE
-from powerphase.models.variants import SHORT, Variants
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from powerphase.models.products import exact_products
+from powerphase.models.framework.products import exact_products
 
 ValuesOf = Callable[[slice], Tensor]
 """From channels to a fresh tensor of their z: windows, steps, channels."""

@@ -11,7 +11,7 @@ WIDE = 2.0
 
 
 class TimeMCL(RecurrentModel):
-    """The reference's TimeMCL; `Trained` says what can be given."""
+    """The reference's TimeMCL."""
 
     name = "timemcl"
     config_type = TimeMCLConfig

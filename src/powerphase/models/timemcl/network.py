@@ -7,18 +7,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.choice import shares, temperature
+from powerphase.models.framework.choice import shares, temperature
+from powerphase.models.framework.sampling import window_seeds
+from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.recurrent.rollout import check_paths, roll_out
 from powerphase.models.recurrent.rollout import shares as shares_of_paths
-from powerphase.models.sampling import window_seeds
 from powerphase.models.timemcl.config import TimeMCLConfig
 from powerphase.models.timemcl.distances import squared_errors
 from powerphase.models.timemcl.head import Hypotheses
 from powerphase.models.timemcl.objective import cross_entropy
-from powerphase.models.training import Losses
 from powerphase.scenarios import Context, Scenarios
 
 

@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import ClassVar, get_args
 
 from powerphase.errors import ConfigError
-from powerphase.models.choice import Objective
-from powerphase.models.configuration import replaced
-from powerphase.models.scaling import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
-from powerphase.models.training_config import TrainingConfig
-from powerphase.models.variants import SHORT, Variants, variant_of
+from powerphase.models.framework.choice import Objective
+from powerphase.models.framework.configuration import replaced
+from powerphase.models.framework.scaling import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.framework.variants import SHORT, Variants, variant_of
 
 
 @dataclass(frozen=True)

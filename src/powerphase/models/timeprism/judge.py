@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.choice import shares
-from powerphase.models.products import exact_products
-from powerphase.models.scaling import mean_sizes
+from powerphase.models.framework.choice import shares
+from powerphase.models.framework.products import exact_products
+from powerphase.models.framework.scaling import mean_sizes
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.distances import (
     Sides,

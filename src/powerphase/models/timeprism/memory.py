@@ -6,7 +6,7 @@ training of ACTIVSg 500 with a batch of 100 then took 3.0 GiB, as is said here. 
 on a GPU.
 """
 
-from powerphase.models.memory import gib, peak_numbers
+from powerphase.models.framework.memory import gib, peak_numbers
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.network import channels_at_once
 

@@ -7,20 +7,20 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from powerphase.models.device import team_size
-from powerphase.models.run import Place
+from powerphase.models.framework.device import team_size
+from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.run import Place
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.memory import memory_gib
 from powerphase.models.timeprism.network import TimePrismNetwork
-from powerphase.models.trained import Trained
 from powerphase.scenarios import Context, Scenarios, Training
 
 ANSWER_BYTES = 256 * 2**20
 """Of the scenarios that are made at a time: those of a large grid are 9 GB a window."""
 
 
-class TimePrism(Trained):
-    """Every channel by itself, in hundreds of weighted hypotheses; `Trained` says what is given."""
+class TimePrism(NeuralForecaster):
+    """Every channel by itself, in hundreds of weighted hypotheses."""
 
     name = "timeprism"
     config_type = TimePrismConfig

@@ -4,12 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from powerphase.models.choice import temperature
-from powerphase.models.scaling import mean_sizes
+from powerphase.models.framework.choice import temperature
+from powerphase.models.framework.scaling import mean_sizes
+from powerphase.models.framework.training import Losses
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.heads import Folded, Heads
 from powerphase.models.timeprism.judge import PARTS, Terms, judged, rows_of, split
-from powerphase.models.training import Losses
 from powerphase.scenarios import Batches, Context, Scenarios
 
 ROWS_AT_ONCE = 2**15

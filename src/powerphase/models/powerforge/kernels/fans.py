@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
-from powerphase.models.kernels import toolkit
-from powerphase.models.kernels.toolkit import constexpr, jit, tl, triton
+from powerphase.models.framework.kernels import toolkit
+from powerphase.models.framework.kernels.toolkit import constexpr, jit, tl, triton
 from powerphase.models.powerforge.anchor import wrap
 from powerphase.models.powerforge.kernels.powers import Views, power_at, trajectory
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS, THETA, P, Q, V
-from powerphase.models.kernels.toolkit import (
+from powerphase.models.framework.kernels.toolkit import (
     PER_TURN,
     TURN,
     constexpr,

@@ -1,0 +1,326 @@
+"""What the command shows: facts on standard output, bars and problems on standard error."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from typer import echo
+
+from powerphase.errors import UnknownName
+
+if TYPE_CHECKING:
+    from powerphase.dataset.certificate import Certificate
+    from powerphase.dataset.store import Store
+    from powerphase.evaluation.recheck import Check
+    from powerphase.models.framework.run import Header, RunFolder
+    from powerphase.models.framework.training import Progress as TrainingProgress
+    from powerphase.records.failure import Failure
+    from powerphase.records.forecast_file import ForecastFile
+    from powerphase.records.result import Result
+    from powerphase.report.sheet import Cell, Sheet
+
+IS_FOLLOWER = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+"""Whether torchrun started this process beside another one, which does the talking."""
+
+console = Console(highlight=False, markup=False, emoji=False, quiet=IS_FOLLOWER)
+problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def show_store(store: "Store") -> None:
+    """What a data set holds."""
+    from powerphase.dataset.facts import store_facts
+
+    _show(f"data set {store.path}", store_facts(store))
+
+
+def show_sheets(
+    format: str, sheets: Callable[[], Iterable["Sheet"]], as_csv: Callable[[], str] | None = None
+) -> None:
+    """Tables in the format that was asked for; what is not asked for is not computed."""
+    known = ("table", "markdown") + ("csv",) * (as_csv is not None)
+    if format not in known:
+        raise UnknownName.among("format", format, known)
+    if format == "csv" and as_csv is not None:
+        echo(as_csv(), nl=False)
+    elif format == "markdown":
+        echo("\n".join(sheet.as_markdown() for sheet in sheets()), nl=False)
+    else:
+        for position, sheet in enumerate(sheets()):
+            if position:
+                console.print()
+            console.print(sheet.as_table(console.width))
+
+
+def show_checks(checks: "Sequence[Check]", format: str) -> None:
+    """What became of rows that were scored again."""
+    import csv
+    from io import StringIO
+
+    from powerphase.evaluation.recheck import DIGITS
+    from powerphase.report.sheet import Sheet
+
+    def as_csv() -> str:
+        text = StringIO()
+        lines: list[tuple[Any, ...]] = [("row", "outcome", "why", "number", "old", "new")]
+        for check in checks:
+            start = (str(check.row.path), check.outcome, check.why)
+            lines += [(*start, d.name, d.old, d.new) for d in check.differences]
+            lines += [start] * (not check.differences)
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        return text.getvalue()
+
+    counts = Counter(check.outcome for check in checks)
+    sheet = Sheet(
+        title="rows scored again",
+        header=("row", "outcome", "what"),
+        groups=(tuple(_check_line(check) for check in checks),),
+        above=f"{counts['matches']} match to {DIGITS} digits, {counts['differs']} differ, "
+        f"{counts['unchecked']} could not be checked.",
+        names=3,
+    )
+    show_sheets(format, lambda: [sheet], as_csv)
+
+
+def _check_line(check: "Check") -> "tuple[Cell, ...]":
+    """A row, its outcome, and the first number that differs or why it could not be checked."""
+    what = check.why
+    if check.differences:
+        first, *rest = check.differences
+        what = f"{first.name} is {first.old!r}, and {first.new!r} when scored again"
+        what += f", and {len(rest)} more" if rest else ""
+    differs = check.outcome == "differs"
+    return (str(check.row.path), False), (check.outcome, differs), (what, False)
+
+
+def show_forecast(file: "ForecastFile") -> None:
+    """What a forecast is of, and what it cost."""
+    h = file.header
+    table = _facts(f"forecast {file.path}")
+    table.add_row("model", _model(h.model, h.variant, h.seed))
+    table.add_row("task", f"{h.task}, version {h.task_version}")
+    table.add_row("data", f"{h.grid} {h.edition}, {h.n_channels:,} channels, {h.fingerprint}")
+    table.add_row("windows", f"{len(h.windows)}, from {h.windows[0]} to {h.windows[-1]}")
+    table.add_row("scenarios", f"{h.scenarios} of {h.horizon} steps from {h.context}")
+    _add_cost(table, file.cost)
+    console.print(table)
+
+
+def show_result(row: "Result") -> None:
+    """All scores of a row, with the question that each answers."""
+    from powerphase.records.scores import SCORES
+    from powerphase.report.sheet import number
+
+    table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
+    table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
+    for name in sorted(row.scores, key=list(SCORES).index):  # a file has them by the alphabet
+        shown = number(row.scores[name])
+        table.add_row(SCORES[name].title, f"{shown:<10}  {SCORES[name].question}")
+    _add_cost(table, row.cost)
+    console.print(table)
+
+
+def show_failure(failure: "Failure") -> None:
+    """Why a cell of the bench has no row."""
+    facts = [
+        ("why", failure.sentence),
+        ("last lines", "\n".join(failure.last_lines)),
+        ("when", f"{failure.date}, after {failure.seconds:.0f} s on {failure.hardware}"),
+    ]
+    title = f"failed: {failure.name}-{failure.seed} on {failure.grid} {failure.edition}"
+    _show(title, [fact for fact in facts if fact[1]])
+
+
+def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
+    units = {"train_s": "s to fit", "predict_s": "s to predict", "score_s": "s to score"}
+    shown = [f"{cost[k]:.1f} {unit}" for k, unit in units.items() if cost.get(k) is not None]
+    if cost.get("peak_memory_gib") is not None:
+        shown.append(f"at most {cost['peak_memory_gib']:.1f} GiB")
+    table.add_row("cost", f"{', '.join(shown)} on {cost['hardware']}")
+
+
+def _model(model: str, variant: str | None, seed: int) -> str:
+    name = f"{model}+{variant}" if variant else model
+    return f"{name}, seed {seed}" if seed else name
+
+
+def show_run(run: "RunFolder") -> None:
+    """What was or is being trained, its parameters by part, its configuration and its curve."""
+    from powerphase.models.framework.configuration import configured
+    from powerphase.models.registry import model_class
+
+    h, curve = run.header, run.curve()
+    table = _facts(f"training {run.path}")
+    kind = model_class(h.model)
+    variant = configured(kind.config_type, h.config).variant(h.place.grid)
+    table.add_row("model", _model(h.model, variant, h.seed))
+    data = [f"{name} {str(value)[:12]}" for name, value in h.data.items() if name != "grid"]
+    table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
+    table.add_row("state", _state(h, curve))
+    if run.weights_file.exists():
+        table.add_row("parameters", _parameters(kind.learned_in(run)))
+    table.add_row("configuration", ", ".join(_flat(h.config)))
+    if curve:
+        name = next(name for name in curve[0] if name.startswith("validation_"))
+        found = [line[name] for line in curve]
+        best = min(curve, key=lambda line: line[name])
+        text = f"from {found[0]:.5f} to {best[name]:.5f} after epoch {best['epoch']}"
+        table.add_row(_criterion(name), f"{text}, learning rate {curve[-1]['learning_rate']:.1e}")
+        table.add_row("", _spark(found, 60))
+    if h.outcome is not None:
+        if "ets" in h.outcome:
+            table.add_row("channels", _smoothed(h.outcome["ets"]))
+        _add_cost(table, h.outcome)
+    console.print(table)
+    if h.outcome is not None and "factors" in h.outcome:
+        _show_factors(h.outcome["factors"])
+
+
+def _criterion(name: str) -> str:
+    """What a training is chosen by, as people write it."""
+    return {"validation_crps": "validation CRPS"}.get(name, name.replace("_", " "))
+
+
+def _state(header: "Header", curve: Sequence[Mapping[str, Any]]) -> str:
+    """Whether it is finished, and after how many epochs where there are any."""
+    if "training" not in header.config:
+        return "UNFINISHED" if header.outcome is None else "finished"
+    epochs = header.config["training"]["epochs"]
+    if header.outcome is not None:
+        return f"finished, {epochs} epochs"
+    return f"UNFINISHED, {curve[-1]['epoch'] if curve else 0} of {epochs} epochs"
+
+
+def _smoothed(facts: Mapping[str, Any]) -> str:
+    """What was found when every channel was smoothed."""
+    median = [
+        f"{name} {'–' if found is None else format(found, '.3f')}"
+        for name, found in facts["median"].items()
+    ]
+    bounds = [f"{name} {facts[f'{name}_at_bound']:,}" for name in facts["median"]]
+    still = f"{facts['constant']:,} never move, {facts['tiny']:,} hardly"
+    return f"{still}; medians: {', '.join(median)}; at a bound: {', '.join(bounds)}"
+
+
+def _show_factors(facts: Mapping[str, Any]) -> None:
+    """What each factor follows, how much it explains, how well it is forecast; whose the error is.
+
+    Correlations are with the national signals over the training record.
+    """
+    if not facts["each"]:
+        console.print("no factors: nothing in the record moves")
+        return
+    signals = list(facts["each"][0].get("follows", {}))
+    table = Table("factor", "of variance", "persistence", "error", *signals, box=None)
+    for number, fact in enumerate(facts["each"], start=1):
+        numbers = (f"{fact['share']:.2%}", f"{fact['persistence']:.3f}", f"{fact['error']:.2f}")
+        follows = (f"{fact['follows'][name]:+.2f}" for name in signals)
+        table.add_row(str(number), *numbers, *follows)
+    console.print(table)
+    shares = [
+        f"{name} {'–' if share is None else format(share, '.0%')}"
+        for name, share in facts["shares"].items()
+    ]
+    console.print(
+        "persistence: correlation with a step earlier; error: that of the forecast, in the factor's"
+        f" standard deviations; {', '.join(signals) or 'signals'}: correlation"
+    )
+    console.print(f"share of the factors in the error, the rest is noise: {', '.join(shares)}")
+
+
+def _parameters(tensors: Mapping[str, Any]) -> str:
+    """Their number in all and in each part, the largest first."""
+    sizes: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        *parts, last = name.split(".")
+        part = ".".join(parts[: 2 if "bridge" in parts else 1]) or last
+        sizes[part] = sizes.get(part, 0) + tensor.numel()
+    ordered = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{part} {size:,}" for part, size in ordered)
+    return f"{sum(sizes.values()):,}: {shown}"
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Every field by its dotted name."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name} {value}"
+
+
+def _spark(values: Sequence[float], width: int) -> str:
+    """A curve in one line of text, on a logarithmic scale where there are logarithms.
+
+    There are none where a loss is minus the logarithm of a density, which may have any sign.
+    """
+    every = max(1, -(-len(values) // width))
+    points = [min(values[k : k + every]) for k in range(0, len(values), every)]
+    if min(points) > 0:
+        points = [log(point) for point in points]
+    low, span = min(points), (max(points) - min(points)) or 1.0
+    return "".join(" ▁▂▃▄▅▆▇█"[1 + round(7 * (point - low) / span)] for point in points)
+
+
+def show_certificate(certificate: "Certificate") -> None:
+    """What verification found."""
+    from powerphase.dataset.facts import certificate_facts
+
+    _show("certificate", certificate_facts(certificate))
+
+
+def _show(title: str, facts: Sequence[tuple[str, str]]) -> None:
+    table = _facts(title)
+    for label, text in facts:
+        table.add_row(label, text)
+    console.print(table)
+
+
+def _facts(title: str) -> Table:
+    table = Table(title=title, show_header=False, title_justify="left", box=None)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+@contextmanager
+def progress(label: str, amount: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, on standard error; yields what to call with (done, in all)."""
+    with _bar(amount) as bar:
+        task = bar.add_task(label, total=None, visible=False)  # no bar above an early error
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+@contextmanager
+def training_progress(label: str) -> Iterator[Callable[["TrainingProgress"], None]]:
+    """The same for a training, with the last epoch's loss and validation score."""
+    with _bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task(f"{label} steps", total=None, visible=False)
+
+        def report(now: "TrainingProgress") -> None:
+            text = f"{label} steps"
+            if now.loss is not None:
+                found = f"{_criterion(f'validation_{now.criterion}')} {now.validation:.5f}"
+                text = f"{label}: loss {now.loss:.5f}, {found}"
+            bar.update(task, completed=now.step, total=now.steps, description=text, visible=True)
+
+        yield report
+
+
+def _bar(amount: ProgressColumn) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), amount)
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *times, console=problems, disable=IS_FOLLOWER)

@@ -1,0 +1,1 @@
+"""What the forecasters share: base classes, training, checkpoints, configuration."""

@@ -1,0 +1,362 @@
+"""The training loop of all models that are networks.
+
+Everything random is addressed: batch k, and the dropout and noise of step k, are fixed by the seed
+and k. So a training that was killed and goes on from where it was saved ends with the same weights,
+bit for bit, as one that was not, and no random state has to be saved.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import inf, isfinite
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from powerphase.cost import hardware
+from powerphase.errors import TrainingError
+from powerphase.metrics.fan import Fan
+from powerphase.metrics.fidelity import crps
+from powerphase.models.framework.checkpoint import load_into
+from powerphase.models.framework.device import Team, team
+from powerphase.models.framework.stepping import Stepper, is_recorded, make_optimiser, set_rate
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.scenarios import Batches, Context, Training
+from powerphase.seeds import stream
+
+VALIDATION_SHARE = 4
+"""A batch of validation windows is so much smaller than one of training: it is scored too."""
+
+
+SAVE_SECONDS = 5.0
+"""What a kill may cost: on a GPU an epoch can be shorter than saving it takes."""
+
+
+class Losses(NamedTuple):
+    """What a network says of a batch."""
+
+    loss: Tensor
+    """With gradients."""
+    parts: dict[str, Tensor]
+    """What it is made of, for reading."""
+
+
+class Progress(NamedTuple):
+    """How far a training is."""
+
+    step: int
+    steps: int
+    loss: float | None = None
+    """Mean of the last epoch."""
+    validation: float | None = None
+    """On the validation windows, after the last epoch: what the network is chosen by."""
+    criterion: str = "crps"
+    """What that is."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@runtime_checkable
+class CheckpointStore(Protocol):
+    """Where a training keeps what it must not lose."""
+
+    def resume(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What was last given to `save`."""
+
+    def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Take the best weights so far."""
+
+    def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The best weights, and when they were found."""
+
+    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Take all that is needed to go on."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Take one epoch's numbers."""
+
+
+class Trainer:
+    """One training of one network.
+
+    A network is a module with `forward(context, target)`, which gives `Losses`,
+    `scenarios(context)`, and `prepare(batches)`, which is called once before the first step. It is
+    chosen by the CRPS of its scenarios, or by its loss where it has `criterion = "loss"`.
+
+    One that learns in stages has `stages`, the number of epochs before each later one, and
+    `enter(stage)`, which says what is learned from then on. A stage goes on from the best weights
+    before it, with a fresh optimiser and schedule. The criterion stays one and the same: what a
+    stage does not improve by it is not kept.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        train: Training,
+        config: TrainingConfig,
+        seed: int,
+        device: torch.device,
+        keeper: CheckpointStore,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        if config.batch_size is None:
+            raise TrainingError("a training needs a batch size")
+        if len(train.validation) == 0:
+            raise TrainingError(
+                f"{len(train.record)} training steps leave no validation window; make a longer "
+                "record, of 30 days or more"
+            )
+        self.network, self.train, self.config = network.to(device), train, config
+        self.seed, self.device, self.keeper = seed, device, keeper
+        self._report = on_progress or (lambda progress: None)
+        self._begin_rate()
+        self.criterion: str = getattr(network, "criterion", "crps")
+        self.stages: tuple[int, ...] = getattr(network, "stages", ())
+        self.stage = 0
+        self.epoch, self.best, self.seconds = 0, inf, 0.0
+        self.hardware: list[str] = []
+        """All that the training has run on."""
+        self.continued = False
+        self._saved = -inf
+        self._last: tuple[float | None, float | None] = (None, None)
+
+    def _begin_rate(self) -> None:
+        config = self.config
+        self.optimiser = make_optimiser(self.network, config, self.device)
+        self.schedule = ReduceLROnPlateau(
+            self.optimiser, factor=config.factor, patience=config.patience
+        )
+
+    def run(self) -> None:
+        """Train to the end of the budget, from wherever the keeper has it."""
+        with team(self.device) as members, self._settings():
+            size = self.config.batch_size or 1
+            if size % members.size:
+                raise TrainingError(
+                    f"a batch of {size} cannot be divided among {members.size} processes; choose "
+                    "a batch size that can"
+                )
+            self._train(members, size)
+
+    def _train(self, members: Team, size: int) -> None:
+        saved = self.keeper.resume()
+        if saved is not None:
+            self._restore(*saved)
+            self.continued = True
+        members.agree(self.epoch)
+        if self.epoch == self.config.epochs:
+            return
+        batches = self.train.batches(size, self.seed, self.device)
+        if saved is None:
+            self.network.prepare(batches)  # type: ignore[operator]
+        batches.share = members.share
+        at_once = max(1, size // members.size // VALIDATION_SHARE)
+        windows = self.train.validation.load(at_once, self.device)[members.share]
+        step = self._stepper(members)
+        while self.epoch < self.config.epochs:
+            start = perf_counter()
+            if self.epoch in self.stages[self.stage :]:
+                self._begin_stage(members)
+                step = self._stepper(members)
+            numbers = self._epoch(step, batches, members)
+            self._finish_epoch(numbers, self._validate(windows, members), start, members)
+        members.wait()
+
+    def _begin_stage(self, members: Team) -> None:
+        """Go on from the best weights; saved, for soon these may be of the stage itself."""
+        members.wait()
+        load_into(self.network, self.keeper.best()[0], "the best weights so far")
+        self.stage += 1
+        self.network.enter(self.stage)  # type: ignore[operator]
+        self._begin_rate()
+        if members.is_rank_zero:
+            self.keeper.save(*self._state())
+
+    def _stepper(self, members: Team) -> Stepper:
+        alone = members.size == 1
+        network = self.network if alone else DistributedDataParallel(self.network)
+        recorded = is_recorded(self.network, self.device, members.size)
+        return Stepper(network, self.optimiser, self.config, self.device, recorded)
+
+    def _epoch(self, step: Stepper, batches: Batches, members: Team) -> dict[str, list[float]]:
+        """Take an epoch's steps; the parts of the loss and the gradient's norm at each of them."""
+        self.network.train()
+        rows: list[Tensor] = []
+        names: list[str] = []
+        first = self.epoch * self.config.batches_per_epoch
+        for number in range(first, first + self.config.batches_per_epoch):
+            seed_torch(self.device, self.seed, "step", number, members.rank)
+            with self._out_of_memory(f"step {number + 1}"):
+                parts = step(*batches[number])
+            names = list(parts)
+            rows.append(torch.stack(list(parts.values())))
+            if members.is_rank_zero:
+                self._report(Progress(number + 1, self.config.steps, *self._last, self.criterion))
+        # One copy at the end of an epoch: a step that waited for its numbers would idle the GPU.
+        table = (members.total(torch.stack(rows)) / members.size).cpu()
+        found = {name: table[:, k].tolist() for k, name in enumerate(names)}
+        self._check(found, first)
+        return found
+
+    def _check(self, numbers: dict[str, list[float]], first: int) -> None:
+        """Stop where the loss is no number any more, and say what was lost first."""
+        for step, values in enumerate(zip(*numbers.values(), strict=True), start=first + 1):
+            found = zip(numbers, values, strict=True)
+            lost = [f"{name} became {value}" for name, value in found if not isfinite(value)]
+            if lost:
+                kept = f"the best weights of {self.epoch} epochs and what was last saved are kept"
+                raise TrainingError(
+                    f"step {step}: {', '.join(lost)}; {kept if self.epoch else 'nothing is kept'}; "
+                    "lower learning_rate, or try the precision float32"
+                )
+
+    @torch.no_grad()
+    def _validate(self, windows: list[Any], members: Team) -> float:
+        """Mean of the criterion on the validation windows, by which checkpoint and schedule go.
+
+        Where a loss can be lowered by moving its weights and levels alone, it would not do.
+        """
+        self.network.eval()
+        seed_torch(self.device, self.seed, "validation")
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        with self._out_of_memory("validation"):
+            for context, target in windows:
+                total += len(target) * self._judged(context, target)
+        return float(members.total(total)) / len(self.train.validation)
+
+    def _judged(self, context: Context, target: Tensor) -> Tensor:
+        """The criterion of these windows."""
+        if self.criterion == "loss":
+            found: Losses = self.network(context, target)
+            return found.loss
+        # A network may know a shorter way to its CRPS than through scenarios.
+        if hasattr(self.network, "crps"):
+            return self.network.crps(context, target)  # type: ignore[operator]
+        fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
+        return crps(fan, target).mean(dtype=torch.float64)
+
+    def _finish_epoch(
+        self, numbers: dict[str, list[float]], found: float, start: float, members: Team
+    ) -> None:
+        rate = float(self.optimiser.param_groups[0]["lr"])
+        self.schedule.step(found)
+        self.epoch += 1
+        machine = hardware(self.device)
+        machine = machine if members.size == 1 else f"{members.size} × {machine}"
+        if machine not in self.hardware:
+            self.hardware.append(machine)
+        self.seconds += perf_counter() - start
+        better = found < self.best
+        self.best = min(self.best, found)
+        means = {name: sum(values) / len(values) for name, values in numbers.items()}
+        loss, norm = means.pop("loss"), means.pop("gradient norm")
+        self._last = (loss, found)
+        if not members.is_rank_zero:
+            return
+        facts = {"epoch": self.epoch, f"validation_{self.criterion}": found}
+        if better:
+            self.keeper.keep_best(self.network.state_dict(), facts)
+        self.keeper.log(
+            {
+                "epoch": self.epoch,
+                "step": self.epoch * self.config.batches_per_epoch,
+                "loss": loss,
+                **{f"loss/{name}": value for name, value in means.items()},
+                "gradient_norm": norm,
+                "learning_rate": float(f"{rate:.6g}"),  # on a GPU it has the digits of float32
+                f"validation_{self.criterion}": found,
+                "seconds": self.seconds,
+            }
+        )
+        if self.epoch == self.config.epochs or perf_counter() - self._saved >= SAVE_SECONDS:
+            self.keeper.save(*self._state())
+            self._saved = perf_counter()
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that `_restore` needs."""
+        tensors = {f"network.{name}": t for name, t in self.network.state_dict().items()}
+        for number, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{number}.{name}": t for name, t in state.items()}
+        facts = {
+            "epoch": self.epoch,
+            "stage": self.stage,
+            "best": self.best,
+            # Of a stage that has just begun it is infinite, which JSON does not have.
+            "schedule_best": self.schedule.best if isfinite(self.schedule.best) else None,
+            "seconds": self.seconds,
+            "hardware": self.hardware,
+            "learning_rate": float(self.optimiser.param_groups[0]["lr"]),
+            "bad_epochs": self.schedule.num_bad_epochs,
+            "last": self._last,
+        }
+        return tensors, facts
+
+    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Be where the training was when it was saved."""
+        split: dict[str, dict[str, Tensor]] = {"network": {}, "optimiser": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            split[part][rest] = tensor
+        load_into(self.network, split["network"], "the saved training")
+        self.stage = facts.get("stage", 0)
+        if self.stage:
+            self.network.enter(self.stage)  # type: ignore[operator]
+        whole = self.optimiser.state_dict()
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in split["optimiser"].items():
+            number, _, rest = name.partition(".")
+            state.setdefault(int(number), {})[rest] = tensor
+        self.optimiser.load_state_dict({**whole, "state": state})
+        set_rate(self.optimiser, facts["learning_rate"])
+        best = facts["schedule_best"]
+        self.schedule.best = inf if best is None else best
+        self.schedule.num_bad_epochs = facts["bad_epochs"]
+        self.epoch, self.best, self.seconds = facts["epoch"], facts["best"], facts["seconds"]
+        self.hardware, self._last = list(facts.get("hardware", [])), tuple(facts["last"])
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        """The seeds and switches of torch as a training wants them, and as they were afterwards."""
+        on_gpu, cudnn = self.device.type == "cuda", torch.backends.cudnn
+        exact = self.config.precision == "float32"
+        before, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
+        with (
+            torch.random.fork_rng(devices=[self.device] if on_gpu else []),
+            cudnn.flags(cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=not exact),
+        ):
+            if on_gpu:
+                torch.set_float32_matmul_precision("highest" if exact else "high")
+            try:
+                yield
+            finally:
+                torch.set_float32_matmul_precision(before)
+                # Attention switches it for parts of a backward pass, which may end in an error.
+                torch.set_deterministic_debug_mode(strict)
+
+    @contextmanager
+    def _out_of_memory(self, where: str) -> Iterator[None]:
+        """Say what to lower."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            is_memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate" in str(error)
+            if not is_memory:
+                raise
+            raise TrainingError(
+                f"{where}: {self.device} is out of memory with a batch of "
+                f"{self.config.batch_size} and {self.train.layout.n_channels:,} channels; give "
+                "--channel-block, which takes longer, or a smaller --batch-size"
+            ) from error
+
+
+def seed_torch(device: torch.device, seed: int, *labels: str | int) -> None:
+    """Fix what torch draws next on the CPU and the device by the seed and its labels."""
+    number = int(stream(seed, *labels).integers(2**63))
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(number)

@@ -1,0 +1,23 @@
+"""The network that sorts scenarios, without a kernel around it."""
+
+import pytest
+
+from powerphase.metrics.kernels import network
+from powerphase.models.framework.kernels.toolkit import backward_partner, n_layers, partner
+
+
+@pytest.mark.parametrize("m", range(2, 34))
+def test_the_network_is_the_one_that_scores_sort_by(m: int) -> None:
+    pairs = [(k, partner(m, layer, k)) for layer in range(n_layers(m)) for k in range(m)]
+    assert [pair for pair in pairs if pair[0] < pair[1]] == [tuple(pair) for pair in network(m)]
+
+
+@pytest.mark.parametrize("m", range(2, 34))
+def test_partners_are_each_other_s(m: int) -> None:
+    """So that both of a pair agree, in whatever order they are looked at."""
+    for layer in range(n_layers(m)):
+        partners = [partner(m, layer, k) for k in range(m)]
+        assert all(0 <= other < m for other in partners)
+        assert [partners[other] for other in partners] == list(range(m))
+        step = n_layers(m) - 1 - layer
+        assert [backward_partner(m, step, k) for k in range(m)] == partners

@@ -1,0 +1,79 @@
+"""The batch size of models that leave it open: the first of stated ones that fits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerphase.errors import TrainingError
+from powerphase.models.deepar.model import DeepAR
+from powerphase.models.framework import neural as neural_module
+from powerphase.models.framework.neural import SAFE_SHARE
+from powerphase.models.framework.run import WEIGHTS, RunFolder
+from powerphase.models.timemcl.model import TimeMCL
+from tests.models.recurrent.toys import tiny, training_of, waves
+
+TRAIN = training_of(waves())
+
+
+def open_model(kind: Any = DeepAR, **options: Any) -> Any:
+    return kind(tiny(kind.config_type, training={"batch_size": None}), device="cpu", **options)
+
+
+def needed(size: int) -> float:
+    return DeepAR(tiny(DeepAR.config_type, training={"batch_size": size})).memory_gib(TRAIN)
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets how much memory there seems to be."""
+    there: dict[str, float] = {"gib": 1e9}
+    monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: there["gib"])
+    return there
+
+
+@pytest.mark.parametrize("size", [200, 64, 32, 16, 8])
+def test_it_is_the_largest_that_leaves_some_memory(size: int, free: Any) -> None:
+    free["gib"] = needed(size) / SAFE_SHARE * 1.0001
+    model = open_model()
+    model.settle(TRAIN)
+    assert model.config.training.batch_size == size
+
+
+def test_where_none_fits_the_training_is_refused(free: Any) -> None:
+    free["gib"] = needed(8) / 2
+    with pytest.raises(TrainingError, match="with a batch of 8 takes about"):
+        open_model().fit(TRAIN)
+
+
+def test_a_training_keeps_the_size_that_it_was_begun_with(tmp_path: Path, free: Any) -> None:
+    free["gib"] = needed(16) / SAFE_SHARE * 1.0001
+    open_model(run=tmp_path).fit(TRAIN)
+    free["gib"] = 1e9
+    again = open_model(run=tmp_path)
+    again.fit(TRAIN)
+    assert again.config.training.batch_size == 16
+    assert RunFolder.open(tmp_path).header.config["training"]["batch_size"] == 16
+
+
+def test_a_training_that_never_took_a_step_chooses_anew(tmp_path: Path, free: Any) -> None:
+    free["gib"] = needed(16) / SAFE_SHARE * 1.0001
+    open_model(run=tmp_path).fit(TRAIN)
+    (tmp_path / WEIGHTS).unlink()
+    free["gib"] = needed(8) / SAFE_SHARE * 1.0001
+    again = open_model(run=tmp_path)
+    again.settle(TRAIN)
+    assert again.config.training.batch_size == 8
+
+
+def test_the_folder_of_another_model_decides_nothing(tmp_path: Path, free: Any) -> None:
+    TimeMCL(tiny(TimeMCL.config_type), device="cpu", run=tmp_path).fit(TRAIN)
+    model = open_model(run=tmp_path)
+    model.settle(TRAIN)
+    assert model.config.training.batch_size == 200
+
+
+def test_several_processes_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neural_module, "team_size", lambda: 2)
+    with pytest.raises(TrainingError, match="give all of them one with --batch-size"):
+        open_model().settle(TRAIN)

@@ -1,0 +1,597 @@
+"""Trainings on disk: whatever stops one, it ends as if nothing had, and no two get mixed up."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from powerphase.dataset.store import Store
+from powerphase.errors import CheckpointError, TrainingError
+from powerphase.models.framework import run as run_module
+from powerphase.models.framework import training as training_module
+from powerphase.models.framework.base import describe
+from powerphase.models.framework.neural import with_training
+from powerphase.models.framework.run import (
+    HEADER,
+    LOG,
+    RESUME,
+    WEIGHTS,
+    Header,
+    Place,
+    RunFolder,
+    is_run,
+)
+from powerphase.models.framework.training import Progress
+from powerphase.models.powerforge.model import PowerForge
+from powerphase.task.windows import Task
+from tests import damage
+from tests.models.toys import (
+    ToyConfig,
+    ToyModel,
+    curve_of,
+    files_in,
+    layout_of_two,
+    same_weights,
+    tiny,
+    wavy_training,
+)
+
+STEPS, PER_EPOCH = 18, 3
+FINISHED = {HEADER, WEIGHTS, LOG}
+
+
+@pytest.fixture(scope="module")
+def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that nothing interrupted."""
+    run = tmp_path_factory.mktemp("smooth") / "run"
+    model = train(run)
+    assert model.outcome["best_epoch"] == 3, "what is best must be remembered"
+    rates = [line["learning_rate"] for line in curve_of(run)]
+    assert rates == [0.4] * 5 + [0.2], "and so must what the schedule has counted"
+    return run
+
+
+class Stopped(Exception):
+    """What ends a training in these tests."""
+
+
+def train(run: Path, **options: Any) -> ToyModel:
+    model = ToyModel(run=run, **options)
+    model.fit(wavy_training())
+    return model
+
+
+def stop_at(step: int) -> Callable[[Progress], None]:
+    def report(now: Progress) -> None:
+        if now.step == step:
+            raise Stopped
+
+    return report
+
+
+def assert_same_training(run: Path, other: Path) -> None:
+    """The same weights to the last bit, and the same numbers epoch by epoch."""
+    assert (run / WEIGHTS).read_bytes() == (other / WEIGHTS).read_bytes()
+    assert curve_of(run) == curve_of(other)
+    epochs = [line["epoch"] for line in curve_of(run)]
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert files_in(run) == files_in(other) == FINISHED
+    mine, theirs = RunFolder.open(run).header, RunFolder.open(other).header
+    assert mine.identity == theirs.identity
+    assert mine.outcome is not None
+    assert theirs.outcome is not None
+    for name in ("steps", "best_epoch", "validation_crps", "hardware", "torch"):
+        assert mine.outcome[name] == theirs.outcome[name]
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_a_training_stopped_at_any_step_ends_the_same(
+    smooth: Path, tmp_path: Path, step: int
+) -> None:
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", on_progress=stop_at(step))
+    assert RunFolder.open(tmp_path / "run").header.outcome is None
+    seen: list[int] = []
+    torch.manual_seed(step)
+    train(tmp_path / "run", on_progress=lambda now: seen.append(now.step))
+    first = (step - 1) // PER_EPOCH * PER_EPOCH + 1
+    assert seen == list(range(first, STEPS + 1))
+    assert_same_training(tmp_path / "run", smooth)
+
+
+def test_a_training_stopped_again_and_again_ends_the_same(smooth: Path, tmp_path: Path) -> None:
+    for step in (2, 5, 4, 8, 12, 13, 18):
+        with pytest.raises(Stopped):
+            train(tmp_path / "run", on_progress=stop_at(step))
+    train(tmp_path / "run")
+    assert_same_training(tmp_path / "run", smooth)
+
+
+def test_a_training_saved_now_and_then_ends_the_same(
+    smooth: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(training_module, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(training_module, "SAVE_SECONDS", 7.0)  # every other epoch, by this clock
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", on_progress=stop_at(STEPS))
+    seen: list[int] = []
+    train(tmp_path / "run", on_progress=lambda now: seen.append(now.step))
+    assert 1 < seen[0] < STEPS - PER_EPOCH + 1
+    monkeypatch.undo()
+    assert_same_training(tmp_path / "run", smooth)
+
+
+def stopping(method: str, call: int, after: bool) -> Any:
+    """The method, which stops the training at its n-th call, before or after its own work."""
+    own, calls = getattr(RunFolder, method), []
+
+    def stopped(self: RunFolder, *arguments: Any) -> None:
+        calls.append(method)
+        if len(calls) != call:
+            return own(self, *arguments)
+        if after:
+            own(self, *arguments)
+        raise Stopped
+
+    return stopped
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        *((method, call) for method in ("log", "save") for call in (1, 4, 6)),
+        ("keep_best", 1),
+        ("keep_best", 2),
+        ("finish", 1),
+    ],
+)
+def test_a_training_stopped_while_it_keeps_something_ends_the_same(
+    smooth: Path, tmp_path: Path, method: str, call: int, after: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, method, stopping(method, call, after))
+        with pytest.raises(Stopped):
+            train(tmp_path / "run")
+    train(tmp_path / "run")
+    assert_same_training(tmp_path / "run", smooth)
+
+
+def test_a_training_stopped_between_its_outcome_and_the_cleaning_ends_the_same(
+    smooth: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda self, missing_ok: (_ for _ in ()).throw(Stopped))
+        with pytest.raises(Stopped):
+            train(run)
+    assert RESUME in files_in(run)
+    train(run)
+    assert_same_training(run, smooth)
+
+
+def test_what_a_power_cut_leaves_half_written_is_written_again(
+    smooth: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(run, on_progress=stop_at(8))
+    for name in (HEADER, WEIGHTS, RESUME, LOG):
+        (run / f"{name}.partial").write_bytes(b"half")
+    with (run / LOG).open("a") as log:
+        log.write('{"epoch": 3, "lo')
+    train(run)
+    assert_same_training(run, smooth)
+
+
+def test_a_training_stopped_before_its_first_file_was_whole_begins(
+    smooth: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / f"{HEADER}.partial").write_bytes(b'{"mod')
+    (run / ".lock").touch()
+    train(run)
+    assert_same_training(run, smooth)
+
+
+def test_a_finished_training_is_not_made_again(smooth: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(smooth, tmp_path / "run"))
+    before = {name: (run / name).read_bytes() for name in (HEADER, WEIGHTS, LOG)}
+    seen: list[Progress] = []
+    model = train(run, on_progress=seen.append)
+    assert seen == []
+    assert {name: (run / name).read_bytes() for name in before} == before
+    context = wavy_training().validation.context(0)
+    assert torch.equal(model.predict(context).values, ToyModel.load(smooth).predict(context).values)
+    assert model.outcome == RunFolder.open(smooth).header.outcome
+
+
+def test_the_cost_of_a_training_in_two_goes_is_told_as_far_as_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is looked at twice in an epoch, which here takes a second."""
+    monkeypatch.setattr(training_module, "perf_counter", count(0.0).__next__)
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", on_progress=stop_at(8))
+    outcome = train(tmp_path / "run").outcome
+    assert outcome is not None
+    assert [line["seconds"] for line in RunFolder.open(tmp_path / "run").curve()] == [*range(1, 7)]
+    assert outcome["train_s"] == 6
+    assert outcome["peak_memory_gib"] is None
+
+
+def test_all_machines_of_a_training_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for machine, step in (("small", 5), ("large", 8), ("large", 11), ("small", 0)):
+        monkeypatch.setattr(training_module, "hardware", lambda device, name=machine: name)
+        with pytest.raises(Stopped) if step else nullcontext():
+            train(tmp_path / "run", on_progress=stop_at(step))
+    outcome = RunFolder.open(tmp_path / "run").header.outcome
+    assert outcome is not None
+    assert outcome["hardware"] == "small, then large"
+
+
+def test_progress_goes_on_with_what_the_last_epoch_said(half: Path) -> None:
+    seen: list[Progress] = []
+    train(half, on_progress=seen.append)
+    line = curve_of(half)[1]
+    assert seen[0] == Progress(7, STEPS, line["loss"], line["validation_crps"])
+
+
+def test_powerforge_goes_on_as_if_nothing_had_been(sixty_days: Store, tmp_path: Path) -> None:
+    training = Task(sixty_days, context=192, horizon=24).training
+    config = tiny(epochs=3)
+    PowerForge(config, run=tmp_path / "smooth").fit(training)
+    with pytest.raises(Stopped):
+        PowerForge(config, run=tmp_path / "run", on_progress=stop_at(5)).fit(training)
+    torch.manual_seed(1)
+    PowerForge(config, run=tmp_path / "run").fit(training)
+    assert_same_training(tmp_path / "run", tmp_path / "smooth")
+
+
+KILLED = """
+import sys, time, torch
+from tests.models.framework.test_run import train
+from pathlib import Path
+torch.set_num_threads(1)
+train(Path(sys.argv[1]), on_progress=lambda now: time.sleep(60 * (now.step == 8)))
+"""
+"""A training that stays in the middle of its third epoch until it is killed."""
+
+
+def test_a_killed_process_leaves_a_training_that_ends_the_same(
+    smooth: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(run)], cwd=Path(__file__).parents[2]
+    )
+    try:
+        while not (is_run(run) and len(curve_of(run)) == 2) and child.poll() is None:
+            time.sleep(0.02)
+        with pytest.raises(CheckpointError, match="another process is training here"):
+            train(run)
+    finally:
+        child.kill()
+        child.wait()
+    assert RunFolder.open(run).header.outcome is None
+    assert len(curve_of(run)) == 2
+    train(run)
+    assert_same_training(run, smooth)
+
+
+def with_epochs(epochs: int) -> ToyConfig:
+    return with_training(ToyConfig(), {"epochs": epochs})
+
+
+@pytest.mark.parametrize("epochs", [3, 5, 8])
+def test_an_unfinished_training_may_be_given_another_number_of_epochs(
+    half: Path, tmp_path: Path, epochs: int
+) -> None:
+    train(half, config=with_epochs(epochs))
+    train(tmp_path / "smooth", config=with_epochs(epochs))
+    assert_same_training(half, tmp_path / "smooth")
+    assert ToyModel.load(half).config == with_epochs(epochs)
+    assert ToyModel.load(half).n_steps == PER_EPOCH * epochs
+
+
+def test_no_training_is_given_fewer_epochs_than_it_has_had(half: Path) -> None:
+    """Its weights may be those of a later epoch, and its steps were more."""
+    before = (half / HEADER).read_bytes()
+    with pytest.raises(TrainingError, match="is at epoch 2 already; give it that many or more"):
+        train(half, config=with_epochs(1))
+    assert (half / HEADER).read_bytes() == before
+
+
+def test_nor_fewer_than_its_best_weights_have_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_module, "SAVE_SECONDS", 1e9)  # nothing but the first epoch
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", on_progress=stop_at(STEPS))
+    reached = RunFolder.open(tmp_path / "run").best()[1]["epoch"]
+    assert reached > 1
+    with pytest.raises(TrainingError, match=f"is at epoch {reached} already"):
+        train(tmp_path / "run", config=with_epochs(1))
+
+
+def test_a_finished_training_gets_no_more_epochs(smooth: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(smooth, tmp_path / "run"))
+    with pytest.raises(CheckpointError, match="is finished"):
+        train(run, config=with_epochs(8))
+    assert_same_training(run, smooth)
+
+
+def test_all_processes_see_that_a_training_is_finished(
+    smooth: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or those that do not write would wait for the one that does."""
+    run = Path(shutil.copytree(smooth, tmp_path / "run"))
+    for name, value in {"TORCHELASTIC_RUN_ID": "test", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    def wait(device: torch.device) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(training_module, "team", wait)
+    model = train(run, device="cpu")
+    assert same_weights(model.network, ToyModel.load(smooth).network)
+
+
+def header(**changes: Any) -> Header:
+    place = Place.of(layout_of_two(), 5, 3)
+    return replace(Header("toy", {"shade": 0}, 42, place, {"record": "wavy"}), **changes)
+
+
+def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
+    one, other = (RunFolder(tmp_path / "run", header()) for _ in range(2))
+    with (
+        one.begun(),
+        pytest.raises(CheckpointError, match=r"run: another process is training here"),
+        other.begun(),
+    ):
+        pass
+    with other.begun():
+        pass
+
+
+def test_who_does_not_write_needs_no_lock(tmp_path: Path) -> None:
+    one, other = (RunFolder(tmp_path / "run", header()) for _ in range(2))
+    with one.begun(), other.begun(writes=False):
+        pass
+    with RunFolder(tmp_path / "nowhere", header()).begun(writes=False):
+        pass
+    assert not (tmp_path / "nowhere").exists()
+
+
+OTHER_PLACE = replace(Place.of(layout_of_two(), 5, 3), grid="three", p_scale_mw=2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model": "powerforge"}, "model"),
+        ({"config": {"shade": 1}}, "config"),
+        ({"seed": 7}, "seed"),
+        ({"data": {"record": "flat"}}, "data"),
+        ({"place": OTHER_PLACE}, "place"),
+        ({"seed": 7, "config": {}}, "config and seed"),
+    ],
+)
+def test_another_training_in_the_same_folder_is_refused(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    run, folder = tmp_path / "run", RunFolder(tmp_path / "run", header())
+    with folder.begun():
+        folder.keep_best({"weight": torch.ones(2)}, {"epoch": 1})
+    before = (run / HEADER).read_bytes()
+    refusal = f"holds a training of toy, seed 42, that differs in {named}; remove it or choose"
+    with pytest.raises(CheckpointError, match=refusal), RunFolder(run, header(**changes)).begun():
+        pass
+    assert (run / HEADER).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "options", [{"seed": 1}, {"config": ToyConfig(shade=1)}], ids=["seed", "config"]
+)
+def test_a_finished_training_is_not_overwritten_by_another(
+    smooth: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    run = Path(shutil.copytree(smooth, tmp_path / "run"))
+    with pytest.raises(CheckpointError, match=f"differs in {next(iter(options))}"):
+        train(run, **options)
+    assert_same_training(run, smooth)
+
+
+def test_the_version_that_began_a_training_does_not_matter_to_going_on(tmp_path: Path) -> None:
+    old, folder = RunFolder(tmp_path, header(version="0.0.1")), RunFolder(tmp_path, header())
+    with old.begun():
+        old.keep_best({"weight": torch.ones(2)}, {"epoch": 1})
+    with folder.begun():
+        assert folder.header.version == "0.0.1"
+
+
+def test_a_folder_with_other_things_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all my work")
+    with pytest.raises(CheckpointError, match="holds something else; choose another place"):
+        train(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_where_the_folder_should_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"run: cannot be written"):
+        train(tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(lock: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(lock))
+
+    monkeypatch.setattr(run_module, "hold_lock", refuse)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        train(tmp_path)
+
+
+def swap(name: str, run: Path, other: Path) -> None:
+    shutil.copy(other / name, run / name)
+
+
+def test_weights_of_another_training_are_refused(smooth: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(smooth, tmp_path / "run"))
+    train(tmp_path / "other", seed=1)
+    swap(WEIGHTS, run, tmp_path / "other")
+    with pytest.raises(CheckpointError, match="belongs to another training, by its seed"):
+        ToyModel.load(run)
+    with pytest.raises(CheckpointError, match="belongs to another training, by its seed"):
+        RunFolder.open(run).best()
+
+
+def test_a_training_does_not_go_on_from_another_s_state(tmp_path: Path) -> None:
+    for name, seed in (("run", 42), ("other", 1)):
+        with pytest.raises(Stopped):
+            train(tmp_path / name, seed=seed, on_progress=stop_at(8))
+    swap(RESUME, tmp_path / "run", tmp_path / "other")
+    with pytest.raises(CheckpointError, match="belongs to another training"):
+        train(tmp_path / "run")
+
+
+@pytest.mark.parametrize("harm", [damage.flip, damage.truncate])
+@pytest.mark.parametrize("name", [WEIGHTS, RESUME])
+def test_a_damaged_file_of_tensors_is_refused(
+    tmp_path: Path, name: str, harm: Callable[[Path, float], None]
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(run, on_progress=stop_at(8))
+    harm(run / name, 0.9)
+    with pytest.raises(CheckpointError, match=f"{name}: damaged"):
+        train(run)
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    """A training that was stopped in its third epoch."""
+    with pytest.raises(Stopped):
+        train(tmp_path / "half", on_progress=stop_at(8))
+    return tmp_path / "half"
+
+
+def test_a_cut_last_line_of_the_log_is_dropped(half: Path) -> None:
+    whole = curve_of(half)
+    os.truncate(half / LOG, (half / LOG).stat().st_size - 5)
+    assert curve_of(half) == whole[:-1]
+
+
+@pytest.mark.parametrize("bad", [b"no JSON\n", b"\xff\xfe\n", b"17\n", b'{"loss": 1.0}\n'])
+def test_a_damaged_log_is_refused_by_name(half: Path, bad: bytes) -> None:
+    content = (half / LOG).read_bytes()
+    (half / LOG).write_bytes(bad + content)
+    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove the log"):
+        RunFolder.open(half).curve()
+    seen: list[Progress] = []
+    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove the log"):
+        train(half, on_progress=seen.append)
+    assert seen == [], "a damaged log is found before hours are spent"
+
+
+def test_a_training_goes_on_without_its_log_once_that_is_removed(half: Path, smooth: Path) -> None:
+    (half / LOG).unlink()
+    train(half)
+    assert (half / WEIGHTS).read_bytes() == (smooth / WEIGHTS).read_bytes()
+    assert curve_of(half) == curve_of(smooth)[2:]
+
+
+def edited(run: Path, **changes: Any) -> None:
+    found = json.loads((run / HEADER).read_text())
+    (run / HEADER).write_text(json.dumps({**found, **changes}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"17", b"null", b"\xff", b'{"format": 1}', b'{"format": 1, "place": {}}'],
+)
+def test_a_damaged_description_is_refused(half: Path, content: bytes) -> None:
+    (half / HEADER).write_bytes(content)
+    for use in (ToyModel.load, train, RunFolder.open):
+        with pytest.raises(CheckpointError, match=f"{HEADER}: is no description of a training"):
+            use(half)
+
+
+def test_a_description_with_unknown_words_is_refused(half: Path) -> None:
+    edited(half, mood="sunny")
+    with pytest.raises(CheckpointError, match=r"is no description of a training .*mood"):
+        RunFolder.open(half)
+
+
+def test_a_newer_format_is_refused_with_the_version_that_reads_it(half: Path) -> None:
+    edited(half, format=2, version="9.8.7")
+    with pytest.raises(CheckpointError, match=r"format 2 and .* reads 1; use powerphase 9\.8\.7"):
+        RunFolder.open(half)
+
+
+def test_a_training_of_another_model_is_not_loaded(half: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds a training of toy, not of powerforge"):
+        PowerForge.load(half)
+
+
+def test_a_run_is_told_by_its_description(half: Path, tmp_path: Path) -> None:
+    assert is_run(half)
+    assert is_run(str(half))
+    assert not is_run(tmp_path)
+    assert not is_run(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=r"is no training; it has no model\.json"):
+        RunFolder.open(tmp_path)
+
+
+def test_before_the_first_epoch_there_are_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", on_progress=stop_at(2))
+    with pytest.raises(CheckpointError, match="no epoch is finished yet; train on"):
+        ToyModel.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+def test_an_unfinished_training_is_loaded_as_far_as_it_is_and_says_so(
+    half: Path, with_log: bool
+) -> None:
+    if not with_log:
+        (half / LOG).unlink()
+    model = ToyModel.load(half)
+    weights, facts = RunFolder.open(half).best()
+    assert facts["epoch"] == 1
+    assert torch.equal(model.network.line.weight, weights["line.weight"])
+    assert describe(model).variant == "unfinished"
+    assert model.n_steps == (6 if with_log else None)
+
+
+def test_a_run_can_be_moved(smooth: Path, tmp_path: Path) -> None:
+    context = wavy_training().validation.context(0)
+    before = ToyModel.load(smooth).predict(context)
+    moved = Path(shutil.copytree(smooth, tmp_path / "elsewhere"))
+    assert torch.equal(ToyModel.load(moved).predict(context).values, before.values)
+
+
+def test_a_training_that_kept_nothing_is_not_in_the_way(tmp_path: Path) -> None:
+    """Who is told to choose another batch size need not choose another folder too."""
+    with pytest.raises(Stopped):
+        train(tmp_path, on_progress=stop_at(1))
+    smaller = with_training(ToyConfig(), {"batch_size": 2})
+    train(tmp_path, config=smaller)
+    assert ToyModel.load(tmp_path).config == smaller

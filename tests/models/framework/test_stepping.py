@@ -1,0 +1,277 @@
+"""Steps of training: the same by hand, the same when recorded."""
+
+import re
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from powerphase.errors import TrainingError
+from powerphase.metrics.fan import Fan
+from powerphase.metrics.fidelity import crps
+from powerphase.models.framework import training as training_module
+from powerphase.models.framework.device import Team
+from powerphase.models.framework.stepping import Stepper, make_optimiser, set_rate
+from powerphase.models.framework.training import Losses, Trainer, seed_torch
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.scenarios import Context
+from tests.models.powerforge import TINY, windows
+from tests.models.toys import CPU, Shelf, Toy, flat_training, wavy_training
+
+CONFIG = TrainingConfig(batch_size=4, learning_rate=0.05, weight_decay=0.1, clip_norm=0.3)
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def adam(values: Tensor, gradients: list[Tensor], rate: float) -> Tensor:
+    """The values after so many steps with betas of 0.9 and 0.999, by the paper's equations."""
+    first = second = torch.zeros_like(values)
+    for number, gradient in enumerate(gradients, start=1):
+        gradient = gradient + CONFIG.weight_decay * values
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        root = (second / (1 - 0.999**number)).sqrt() + 1e-8
+        values = values - rate * first / (1 - 0.9**number) / root
+    return values
+
+
+class Bowl(nn.Module):
+    """A loss whose slope is known: half of a square, times the mean of the target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.tensor([3.0, -4.0], dtype=torch.float64))
+
+    def forward(self, context: Context, target: Tensor) -> Losses:
+        loss = target.mean() * self.place.square().sum() / 2
+        return Losses(loss, {"depth": loss.detach()})
+
+
+def test_a_step_clips_and_moves_as_adam_says() -> None:
+    net = Bowl()
+    stepper = Stepper(net, make_optimiser(net, CONFIG, CPU), CONFIG, CPU)
+    context, target = windows()
+    start, gradients = net.place.detach().clone(), []
+    for steepness in (2.0, 0.01):
+        before = net.place.detach().clone()
+        parts = stepper(context, torch.full_like(target, steepness))
+        slope = steepness * before
+        gradients.append(slope * min(1.0, CONFIG.clip_norm / (slope.norm() + 1e-6)))
+        assert parts["gradient norm"].item() == pytest.approx(slope.norm().item())
+        wanted = steepness * before.square().sum().item() / 2
+        assert parts["loss"].item() == parts["depth"].item() == pytest.approx(wanted)
+        assert not any(part.requires_grad for part in parts.values())
+        moved = adam(start, gradients, CONFIG.learning_rate)
+        torch.testing.assert_close(net.place.detach(), moved, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("precision", "half"), [("bfloat16", True), ("float32", False)])
+def test_half_precision_is_for_the_forward_pass(precision: Any, half: bool) -> None:
+    net, seen = Bowl(), []
+    net.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    net.place.register_hook(lambda slope: seen.append(torch.is_autocast_enabled("cpu")))
+    config = replace(CONFIG, precision=precision)
+    Stepper(net, make_optimiser(net, config, CPU), config, CPU)(*windows())
+    assert seen == [half, False]
+
+
+def test_a_rate_is_set_where_the_optimiser_looks_for_it() -> None:
+    net = Bowl()
+    optimiser = make_optimiser(net, CONFIG, CPU)
+    assert optimiser.param_groups[0]["lr"] == CONFIG.learning_rate
+    set_rate(optimiser, 0.5)
+    assert optimiser.param_groups[0]["lr"] == 0.5
+
+
+def test_a_rate_that_is_a_tensor_stays_the_same_tensor() -> None:
+    """A recorded step reads it from there."""
+    rate = torch.tensor(0.4)
+    optimiser = torch.optim.Adam(Bowl().parameters(), rate)
+    set_rate(optimiser, 0.2)
+    assert optimiser.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.2)
+    schedule = ReduceLROnPlateau(optimiser, factor=0.5, patience=0)
+    for _ in range(2):
+        schedule.step(1.0)
+    assert optimiser.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.1)
+
+
+class Recordable(Toy):
+    """A toy that could be recorded."""
+
+    def inputs(self, context: Context, target: Tensor) -> tuple[Tensor, ...]:
+        return context.past, target
+
+
+class Unwilling(Recordable):
+    """One that could be, and had better not."""
+
+    recordable = False
+
+
+@pytest.mark.parametrize(
+    ("network", "device", "members", "recorded"),
+    [
+        (Recordable, "cuda", 1, True),
+        (Unwilling, "cuda", 1, False),
+        (Recordable, "cpu", 1, False),
+        (Recordable, "cuda", 2, False),
+        (Toy, "cuda", 1, False),
+    ],
+)
+def test_steps_are_recorded_on_a_gpu_by_one_process_where_the_network_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+    network: type[nn.Module],
+    device: str,
+    members: int,
+    recorded: bool,
+) -> None:
+    monkeypatch.setattr(training_module, "DistributedDataParallel", lambda network: network)
+    trainer = Trainer(network(), flat_training(), CONFIG, 42, CPU, Shelf())
+    trainer.device = torch.device(device)
+    assert trainer._stepper(Team(0, members)).graph == recorded
+
+
+class Shortcut(Toy):
+    """A toy that knows its CRPS without scenarios."""
+
+    def __init__(self, known: float) -> None:
+        super().__init__()
+        self.known = known
+
+    def crps(self, context: Context, target: Tensor) -> Tensor:
+        return torch.tensor(self.known)
+
+    def scenarios(self, context: Context) -> None:
+        raise AssertionError("scenarios are made for nothing")
+
+
+def test_a_network_that_knows_its_crps_is_asked_for_it() -> None:
+    shelf = Shelf()
+    config = replace(CONFIG, epochs=1, batches_per_epoch=1)
+    Trainer(Shortcut(0.25), wavy_training(), config, 42, CPU, shelf).run()
+    assert shelf.lines[0]["validation_crps"] == pytest.approx(0.25)
+
+
+def test_others_are_asked_for_scenarios() -> None:
+    torch.manual_seed(0)
+    net, train = Toy().eval(), wavy_training()
+    trainer = Trainer(net, train, CONFIG, 42, CPU, Shelf())
+    context, target = train.validation.context(0), train.validation.target(0)
+    wanted = crps(Fan.of(net.scenarios(context)), target).mean()
+    torch.testing.assert_close(trainer._judged(context, target), wanted.double())
+
+
+GPU = torch.device("cuda")
+
+
+def on_device(number: int, device: torch.device = GPU) -> tuple[Context, Tensor]:
+    """Windows as `Batches` gives them: past and target side by side in one tensor."""
+    context, target = windows(seed=number)
+    whole = torch.cat([context.past, target], dim=1).to(device, torch.float32)
+    past = context.past.shape[1]
+    return replace(context, past=whole[:, :past]), whole[:, past:]
+
+
+def taken(graph: bool, start: PowerForgeNetwork, rates: list[float]) -> tuple[Tensor, Any]:
+    """What steps at these rates say, and the network after them."""
+    net = deepcopy(start).to(GPU)
+    optimiser = make_optimiser(net, CONFIG, GPU)
+    stepper, rows = Stepper(net, optimiser, CONFIG, GPU, graph), []
+    for number, rate in enumerate(rates):
+        seed_torch(GPU, 7, "step", number)
+        set_rate(optimiser, rate)
+        parts = stepper(*on_device(number))
+        rows.append(torch.stack([parts[name] for name in sorted(parts)]))
+    return torch.stack(rows), net
+
+
+@on_gpu
+def test_recorded_steps_are_the_same_steps() -> None:
+    """With other windows, dropout, noise and rates in each of them."""
+    torch.manual_seed(1)
+    start = PowerForgeNetwork(replace(TINY, dropout=0.3), 5, 36, 12)
+    rates = [1e-2] * 5 + [1e-4] * 2
+    (found, net), (wanted, other) = (taken(graph, start, rates) for graph in (True, False))
+    assert len(wanted.unique(dim=0)) == len(rates)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+    for one, oracle in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, oracle, rtol=1e-4, atol=1e-6)
+
+
+@on_gpu
+def test_recorded_steps_after_a_break_are_those_without_one() -> None:
+    torch.manual_seed(1)
+    whole, parts = (PowerForgeNetwork(replace(TINY, dropout=0.3), 5, 36, 12) for _ in range(2))
+    parts.load_state_dict(whole.state_dict())
+    states: list[Any] = []
+    for net, breaks in ((whole.to(GPU), ()), (parts.to(GPU), (3,))):
+        optimiser = make_optimiser(net, CONFIG, GPU)
+        stepper = Stepper(net, optimiser, CONFIG, GPU, graph=True)
+        for number in range(6):
+            if number in breaks:
+                stepper = Stepper(net, optimiser, CONFIG, GPU, graph=True)
+            seed_torch(GPU, 7, "step", number)
+            stepper(*on_device(number))
+        states.append(net.state_dict())
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name])
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=on_gpu)], ids=str)
+def test_batches_of_another_size_are_refused(device: torch.device) -> None:
+    net = PowerForgeNetwork(TINY, 5, 36, 12).to(device)
+    stepper = Stepper(net, make_optimiser(net, CONFIG, device), CONFIG, device, graph=True)
+    context, target = on_device(0, device)
+    if device == GPU:
+        stepper(context, target)
+    else:  # nothing can be recorded there, but batches are taken as if
+        stepper._take(net.inputs(context, target))
+    sizes = re.escape("a batch of (2, 36, 20), and now (1, 36, 20); give equal ones")
+    with pytest.raises(TrainingError, match=sizes):
+        stepper(replace(context, past=context.past[:1], time=context.time[:1]), target[:1])
+
+
+@on_gpu
+def test_a_recorded_step_follows_the_learning_rate() -> None:
+    torch.manual_seed(1)
+    start = PowerForgeNetwork(TINY, 5, 36, 12)
+    before, after = (taken(True, start, [1e-2] * 5 + rest)[1] for rest in ([], [0.0]))
+    for one, other in zip(before.parameters(), after.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@on_gpu
+def test_dropout_and_noise_of_a_recorded_step_are_those_of_its_seed() -> None:
+    torch.manual_seed(1)
+    start = PowerForgeNetwork(replace(TINY, dropout=0.5), 5, 36, 12)
+    net = deepcopy(start).to(GPU)
+    optimiser = make_optimiser(net, CONFIG, GPU)
+    stepper, losses = Stepper(net, optimiser, CONFIG, GPU, graph=True), []
+    set_rate(optimiser, 0.0)  # so that nothing but the seed changes
+    context, target = windows()
+    context = replace(context, past=context.past.to(GPU, torch.float32))
+    for number in (1, 2, 3, 1, 2, 3, 1):
+        seed_torch(GPU, 7, "step", number)
+        losses.append(stepper(context, target.to(GPU, torch.float32))["loss"].item())
+    assert losses == pytest.approx([*losses[:3], *losses[:3], losses[0]], rel=1e-6)
+    assert len({round(loss, 4) for loss in losses}) == 3
+
+
+def test_one_that_says_so_is_judged_by_its_loss() -> None:
+    class ByLoss(Toy):
+        criterion = "loss"
+
+    net, train, shelf = ByLoss(), wavy_training(), Shelf()
+    trainer = Trainer(net, train, replace(CONFIG, epochs=5, batches_per_epoch=5), 42, CPU, shelf)
+    net.eval()
+    context, target = train.validation.context(0), train.validation.target(0)
+    assert torch.equal(trainer._judged(context, target), net(context, target).loss)
+    trainer.run()
+    assert "validation_crps" not in shelf.lines[0]
+    assert trainer.best == min(line["validation_loss"] for line in shelf.lines)

@@ -1,0 +1,496 @@
+"""The training loop: fixed by its seed, judged by CRPS, and plain about what goes wrong."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from math import inf, nan, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from powerphase.dataset.store import Store
+from powerphase.errors import ConfigError, ForecastError, TaskError, TrainingError
+from powerphase.metrics.streaming import Scorer
+from powerphase.models.framework import training as training_module
+from powerphase.models.framework.checkpoint import read_tensors
+from powerphase.models.framework.device import Team
+from powerphase.models.framework.run import Header, Place, RunFolder
+from powerphase.models.framework.training import Progress, Trainer
+from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.powerforge.model import PowerForge
+from powerphase.scenarios import Training
+from powerphase.task.windows import Task
+from tests.models.toys import (
+    CONTEXT,
+    CPU,
+    HORIZON,
+    Scripted,
+    Shelf,
+    Toy,
+    ToyModel,
+    flat_training,
+    same_weights,
+    tiny,
+    wavy_training,
+)
+
+
+@pytest.fixture(scope="module")
+def task(sixty_days: Store) -> Task:
+    return Task(sixty_days, context=192, horizon=24)
+
+
+@pytest.fixture(scope="module")
+def trained(task: Task) -> PowerForge:
+    model = PowerForge(tiny())
+    model.fit(task.training)
+    return model
+
+
+def run(
+    network: nn.Module, train: Training | None = None, keeper: Any = None, **changes: Any
+) -> Shelf:
+    """Train it on the flat record, or the given one."""
+    budget = {"epochs": 3, "batches_per_epoch": 3, "batch_size": 4, "weight_decay": 0.0}
+    shelf = Shelf() if keeper is None else keeper
+    config = TrainingConfig(**{**budget, **changes})
+    Trainer(network, train or flat_training(), config, 42, CPU, shelf).run()
+    return shelf
+
+
+def test_a_seed_fixes_every_bit_and_another_changes_them(task: Task, trained: PowerForge) -> None:
+    torch.manual_seed(8)  # what the caller drew before does not matter
+    again, other = PowerForge(tiny()), PowerForge(tiny(), seed=1)
+    for model in (again, other):
+        model.fit(task.training)
+    assert same_weights(trained.network, again.network)
+    assert not same_weights(trained.network, other.network)
+
+
+def test_the_seed_fixes_first_weights_batches_and_dropout() -> None:
+    """With one of the three the same, the others still differ by the seed."""
+
+    def trained_from(weights: int, batches: int, p: float) -> Toy:
+        torch.manual_seed(weights)
+        network = Toy()
+        network.dropout.p = p
+        config = TrainingConfig(epochs=1, batches_per_epoch=2, batch_size=4)
+        Trainer(network, wavy_training(), config, batches, CPU, Shelf()).run()
+        return network
+
+    first = trained_from(weights=1, batches=1, p=0.3)
+    assert same_weights(first, trained_from(weights=1, batches=1, p=0.3))
+    assert not same_weights(first, trained_from(weights=2, batches=1, p=0.3))
+    assert not same_weights(first, trained_from(weights=1, batches=2, p=0.3))
+    assert not same_weights(first, trained_from(weights=1, batches=1, p=0.0))
+
+
+def test_what_a_step_draws_is_fixed_by_the_seed_and_its_number() -> None:
+    def draws(seed: int, epochs: int, per_epoch: int) -> list[float]:
+        seen: list[float] = []
+
+        def width(step: int) -> float:
+            seen.append(float(torch.rand(())))
+            return 0.0
+
+        network = Scripted([1.0] * 6, per_epoch, width)
+        config = TrainingConfig(epochs=epochs, batches_per_epoch=per_epoch, batch_size=4)
+        Trainer(network, flat_training(), config, seed, CPU, Shelf()).run()
+        return seen
+
+    first = draws(seed=42, epochs=2, per_epoch=3)
+    assert len(set(first)) == 6
+    assert draws(seed=42, epochs=6, per_epoch=1) == first
+    assert not set(draws(seed=1, epochs=2, per_epoch=3)) & set(first)
+
+
+@pytest.mark.parametrize(
+    ("precision", "products"), [("float32", "highest"), ("tf32", "high"), ("bfloat16", "high")]
+)
+def test_precision_is_that_of_matrix_products_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, precision: str, products: str
+) -> None:
+    config = TrainingConfig(batch_size=4, precision=precision)
+    trainer = Trainer(Toy(), flat_training(), config, 42, CPU, Shelf())
+    trainer.device = torch.device("cuda")
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    before = torch.get_float32_matmul_precision()
+    with trainer._settings():
+        assert torch.get_float32_matmul_precision() == products
+        assert torch.backends.cudnn.deterministic
+        assert not torch.backends.cudnn.benchmark
+    assert torch.get_float32_matmul_precision() == before
+
+
+def fails(step: int) -> float:
+    raise ValueError("the network is at fault")
+
+
+@pytest.mark.parametrize("width", [lambda step: 0.0, fails])
+def test_the_caller_s_random_state_and_precision_are_left(width: Callable[[int], float]) -> None:
+    before = torch.get_float32_matmul_precision()
+    cudnn = torch.backends.cudnn
+    switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    try:
+        torch.set_float32_matmul_precision("medium")
+        torch.manual_seed(3)
+        model = ToyModel()
+        model.make_network = lambda place: Scripted([1.0] * 6, width=width)
+        try:
+            model.fit(flat_training())
+        except ValueError:
+            assert width is fails
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.equal(torch.rand(4), expected)
+        assert switches == (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_cudnn_stays_switched_on_while_a_network_is_trained() -> None:
+    seen: list[bool] = []
+
+    def width(step: int) -> float:
+        seen.append(torch.backends.cudnn.enabled)
+        return 0.0
+
+    run(Scripted([1.0], width=width), epochs=1)
+    assert seen == [torch.backends.cudnn.enabled] * 3
+
+
+def test_validation_is_the_benchmark_s_crps_of_the_validation_windows(task: Task) -> None:
+    model, shelf, windows = PowerForge(tiny()), Shelf(), task.training.validation
+    model.settle(task.training)
+    network = model._fresh_network()
+    trainer = Trainer(network, task.training, model.config.training, 42, CPU, shelf)
+    trainer.run()
+    network.eval()
+    scorer = Scorer(task.layout, windows.horizon, len(windows), CPU)
+    for window in range(len(windows)):
+        scenarios = network.scenarios(windows.context(window))
+        scorer.add(window, scenarios, windows.target(window), slice(0, task.layout.n_channels))
+    assert shelf.lines[-1]["validation_crps"] == pytest.approx(scorer.result()["crps"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"), [([3.0, 1.0, 2.0, 1.5], 2), ([2.0, 1.0, 1.0], 2), ([3.0, 2.0, 1.0], 3)]
+)
+def test_the_best_epoch_by_validation_is_kept(scores: list[float], best: int) -> None:
+    shelf = run(Scripted(scores), epochs=len(scores))
+    weights, facts = shelf.best()
+    assert [line["validation_crps"] for line in shelf.lines] == pytest.approx(scores)
+    assert facts == {"epoch": best, "validation_crps": shelf.lines[best - 1]["validation_crps"]}
+    assert int(weights["steps"]) == 3 * best
+    alone = run(Scripted(scores), epochs=best)
+    assert alone.saved is not None
+    assert torch.equal(weights["weight"], alone.saved[0]["network.weight"])
+
+
+def test_a_model_takes_the_weights_of_its_best_epoch() -> None:
+    model = ToyModel()
+    model.make_network = lambda place: Scripted([3.0, 1.0, 2.0, 1.5, 1.0, 4.0])
+    model.fit(flat_training())
+    assert int(model.network.get_buffer("steps")) == 6
+    assert model.outcome["best_epoch"] == 2
+    assert model.outcome["validation_crps"] == pytest.approx(1.0)
+    assert not model.network.training
+
+
+def test_the_learning_rate_is_halved_after_patience_and_one_more_epochs() -> None:
+    shelf = run(Scripted([1.0] * 8), epochs=8, patience=2, learning_rate=0.5)
+    rates = [line["learning_rate"] for line in shelf.lines]
+    assert rates == [0.5] * 4 + [0.25] * 3 + [0.125]
+
+
+def test_a_better_validation_keeps_the_learning_rate() -> None:
+    shelf = run(Scripted([0.9**k for k in range(8)]), epochs=8, patience=0, learning_rate=0.5)
+    assert {line["learning_rate"] for line in shelf.lines} == {0.5}
+
+
+@pytest.mark.parametrize(("slope", "left"), [(1e6, 1e-6), (0.1, 1.0)])
+def test_a_gradient_is_cut_to_the_longest_allowed_and_logged_as_it_was(
+    slope: float, left: float
+) -> None:
+    """Adam's first moment after one step is a tenth of the gradient that it was given."""
+    shelf = run(Scripted([1.0], 1, slope=slope), epochs=1, batches_per_epoch=1, clip_norm=2.0)
+    norm = slope * sqrt(4)
+    assert shelf.lines[0]["gradient_norm"] == pytest.approx(norm)
+    assert shelf.saved is not None
+    moment = shelf.saved[0]["optimiser.0.exp_avg"].norm().item()
+    assert moment == pytest.approx(0.1 * min(norm, 2.0), rel=1e-4)
+    assert moment == pytest.approx(0.1 * norm * left, rel=1e-4)
+
+
+def test_a_line_of_the_log_is_the_mean_of_its_epoch() -> None:
+    shelf = run(Scripted([1.0, 1.0], width=float), epochs=2)
+    assert [line["loss/width"] for line in shelf.lines] == [2.0, 5.0]
+    assert [(line["epoch"], line["step"]) for line in shelf.lines] == [(1, 3), (2, 6)]
+    for line in shelf.lines:
+        assert line["loss"] == pytest.approx(line["loss/height"] + line["loss/width"])
+        assert line["seconds"] > 0
+
+
+def test_progress_counts_steps_and_tells_the_last_epoch() -> None:
+    seen: list[Progress] = []
+    config = TrainingConfig(epochs=2, batches_per_epoch=3, batch_size=4, weight_decay=0.0)
+    shelf = Shelf()
+    Trainer(Scripted([2.0, 1.0]), flat_training(), config, 42, CPU, shelf, seen.append).run()
+    assert [(now.step, now.steps) for now in seen] == [(k, 6) for k in range(1, 7)]
+    assert [now.validation for now in seen] == [None] * 3 + [2.0] * 3
+    assert [now.loss for now in seen] == [None] * 3 + [shelf.lines[0]["loss"]] * 3
+
+
+def test_half_precision_trains_and_stays_finite(task: Task) -> None:
+    curves = []
+    for precision in ("bfloat16", "float32"):
+        model, shelf = PowerForge(tiny(training={"precision": precision})), Shelf()
+        model.settle(task.training)
+        network = model._fresh_network()
+        Trainer(network, task.training, model.config.training, 42, CPU, shelf).run()
+        assert all(np.isfinite(list(line.values())).all() for line in shelf.lines)
+        assert {tensor.dtype for tensor in network.state_dict().values()} == {torch.float32}
+        curves.append([line["loss"] for line in shelf.lines])
+    assert curves[0] != curves[1]
+    assert curves[0] == pytest.approx(curves[1], rel=0.05)
+
+
+def folder(path: Path) -> RunFolder:
+    place = Place.of(flat_training().layout, CONTEXT, HORIZON)
+    return RunFolder(path, Header("toy", {}, 42, place))
+
+
+@pytest.mark.parametrize("lost", [nan, inf])
+def test_a_lost_number_is_named_with_its_step_and_what_is_kept(lost: float, tmp_path: Path) -> None:
+    keeper = folder(tmp_path / "run")
+    network = Scripted([2.0, 3.0, 1.0], width=lambda step: lost if step == 7 else 0.0)
+    kept = "the best weights of 2 epochs and what was last saved are kept"
+    with (
+        keeper.begun(),
+        pytest.raises(TrainingError, match=rf"step 7: width became {lost}, .*; {kept}; lower"),
+    ):
+        run(network, keeper=keeper)
+    again = RunFolder.open(tmp_path / "run")
+    weights, facts = again.best()
+    assert (facts["epoch"], int(weights["steps"])) == (1, 3)
+    saved = again.resume()
+    assert saved is not None
+    assert (saved[1]["epoch"], int(saved[0]["network.steps"])) == (2, 6)
+    assert [line["epoch"] for line in again.curve()] == [1, 2]
+    assert torch.isfinite(read_tensors(again.weights_file)[0]["weight"]).all()
+
+
+def test_what_is_lost_in_the_first_epoch_leaves_nothing() -> None:
+    network = Scripted([1.0] * 3, width=lambda step: nan if step == 2 else 0.0)
+    with pytest.raises(TrainingError, match=r"step 2: width became nan, .*; nothing is kept;"):
+        run(network)
+
+
+def test_a_training_that_goes_on_after_a_lost_number_ends_as_if_nothing_was(tmp_path: Path) -> None:
+    keeper = folder(tmp_path / "run")
+    with keeper.begun(), pytest.raises(TrainingError):
+        run(Scripted([1.0] * 3, width=lambda step: nan if step == 7 else 0.0), keeper=keeper)
+    network = Scripted([1.0] * 3)
+    with keeper.begun():
+        run(network, keeper=keeper)
+    smooth = Scripted([1.0] * 3)
+    run(smooth)
+    assert same_weights(network, smooth)
+
+
+CPU_FULL = "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory"
+
+
+def raising(error: Exception, at: int) -> Callable[[int], float]:
+    def width(step: int) -> float:
+        if step == at:
+            raise error
+        return 0.0
+
+    return width
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(CPU_FULL)]
+)
+def test_out_of_memory_says_what_to_lower(error: Exception) -> None:
+    advice = "batch of 4 and 8 channels; give --channel-block.* or a smaller --batch-size"
+    with pytest.raises(TrainingError, match=f"step 5: cpu is out of memory with a {advice}"):
+        run(Scripted([1.0] * 3, width=raising(error, at=5)))
+
+
+def test_out_of_memory_in_validation_says_what_to_lower() -> None:
+    network = Scripted([1.0] * 3)
+
+    def scenarios(context: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    network.scenarios = scenarios  # type: ignore[assignment]
+    with pytest.raises(TrainingError, match=r"out of memory .* smaller --batch-size"):
+        run(network)
+
+
+def test_other_errors_of_a_network_come_through_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        run(Scripted([1.0] * 3, width=raising(RuntimeError("shapes do not fit"), at=2)))
+
+
+def test_a_record_without_validation_windows_is_refused() -> None:
+    with pytest.raises(TrainingError, match="100 training steps leave no validation window; make"):
+        run(Toy(), wavy_training(origins=()))
+
+
+def test_a_record_without_a_window_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"7 training steps hold no window of 5 \+ 3 steps"):
+        run(Toy(), wavy_training(n_steps=7))
+
+
+def test_a_training_needs_a_batch_size() -> None:
+    with pytest.raises(TrainingError, match="needs a batch size"):
+        run(Toy(), batch_size=None)
+
+
+def test_a_batch_must_divide_among_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def three(device: torch.device) -> Iterator[Team]:
+        yield Team(0, 3)
+
+    monkeypatch.setattr(training_module, "team", three)
+    with pytest.raises(TrainingError, match="batch of 4 cannot be divided among 3 processes"):
+        run(Toy())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epochs", 0),
+        ("batches_per_epoch", 0),
+        ("batch_size", 0),
+        ("batch_size", -4),
+        ("learning_rate", 0.0),
+        ("clip_norm", 0.0),
+        ("weight_decay", -1.0),
+        ("patience", -1),
+        ("factor", 1.0),
+    ],
+)
+def test_a_budget_that_trains_nothing_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=field):
+        TrainingConfig(**{field: value})
+
+
+def test_all_that_is_wrong_with_a_budget_is_said_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"epochs.*; factor"):
+        TrainingConfig(epochs=0, factor=2.0)
+
+
+def test_a_network_whose_training_failed_does_not_forecast() -> None:
+    """Its weights are those of a step, not of the best epoch."""
+    model = ToyModel()
+    model.make_network = lambda place: Scripted([1.0] * 4, width=raising(ValueError("x"), at=7))
+    with pytest.raises(ValueError, match="x"):
+        model.fit(flat_training())
+    with pytest.raises(ForecastError, match="toy is not trained"):
+        model.predict(flat_training().validation.context(0))
+
+
+class Staged(Scripted):
+    """Learns in two stages, and remembers with which weights the second began."""
+
+    stages = (2,)
+
+    def __init__(self, scores: list[float]) -> None:
+        super().__init__(scores)
+        self.begun: list[tuple[int, torch.Tensor]] = []
+
+    def enter(self, stage: int) -> None:
+        self.begun.append((stage, self.weight.detach().clone()))
+
+
+def test_a_stage_goes_on_from_the_best_weights_at_the_first_rate() -> None:
+    # The script goes on from the best epoch too, so that the second score comes twice.
+    staged, shelf = Staged([0.2, 0.3, 0.25]), Shelf()
+    first = Scripted([0.2])
+    run(first, epochs=1, learning_rate=0.1)
+    run(staged, keeper=shelf, epochs=4, learning_rate=0.1, patience=0)
+    ((stage, weight),) = staged.begun
+    assert stage == 1
+    assert torch.equal(weight, first.weight)
+    assert [line["learning_rate"] for line in shelf.lines] == [0.1] * 4
+
+
+def test_a_stage_that_is_still_worse_than_the_one_before_keeps_its_rate_while_it_gets_better() -> (
+    None
+):
+    """A copula begins worse than independence, and has to come from there."""
+    scores = [0.2, 0.9, 0.8, 0.7, 0.6, 0.6]
+    shelf = run(Staged(scores), epochs=7, learning_rate=0.1, patience=0)
+    assert [line["validation_crps"] for line in shelf.lines] == pytest.approx(
+        [0.2, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6]
+    )
+    assert [line["learning_rate"] for line in shelf.lines] == [0.1] * 7
+    assert shelf.best()[1]["epoch"] == 1
+    after = run(Staged([*scores, 0.6]), epochs=8, learning_rate=0.1, patience=0)
+    assert after.lines[-1]["learning_rate"] == 0.05
+
+
+@pytest.mark.parametrize("saved", [0.2, None])
+def test_the_score_that_a_schedule_waits_for_is_saved_as_json_has_it(saved: float | None) -> None:
+    """Also as trainings have it that were saved when a stage took over the score before it."""
+    first, second = (
+        Trainer(Staged([0.2]), flat_training(), TrainingConfig(batch_size=4), 42, CPU, Shelf())
+        for _ in range(2)
+    )
+    tensors, facts = first._state()
+    assert facts["schedule_best"] is None
+    second._restore(tensors, {**facts, "best": 0.1, "schedule_best": saved})
+    assert second.schedule.best == (inf if saved is None else saved)
+
+
+def test_a_stage_that_is_no_better_leaves_the_best_weights_as_they_were() -> None:
+    shelf = run(Staged([0.2, 0.3, 0.25]), epochs=4)
+    assert shelf.best()[1]["epoch"] == 1
+
+
+class StagedToy(Toy):
+    """A toy whose second stage is like the first."""
+
+    stages = (1,)
+
+    def enter(self, stage: int) -> None:
+        pass
+
+
+class StagedModel(ToyModel):
+    """It, as a forecaster."""
+
+    def make_network(self, place: Place) -> nn.Module:
+        return StagedToy()
+
+
+def test_a_stage_that_is_cut_after_it_became_better_begins_again_where_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(now: Progress) -> None:
+        if now.step == 7:
+            raise Stopped
+
+    monkeypatch.setattr(training_module, "SAVE_SECONDS", 1e9)
+    models = [StagedModel(device="cpu", run=tmp_path / name) for name in ("whole", "cut", "cut")]
+    models[0].fit(wavy_training())
+    models[1].on_progress = stop
+    with pytest.raises(Stopped):
+        models[1].fit(wavy_training())
+    before, kept = RunFolder.open(tmp_path / "cut").curve()[:2]
+    assert kept["validation_crps"] < before["validation_crps"]
+    models[2].fit(wavy_training())
+    assert models[0].network is not None
+    assert models[2].network is not None
+    assert same_weights(models[0].network, models[2].network)
