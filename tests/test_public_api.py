@@ -9,7 +9,6 @@ import powerphase as pp
 
 def test_every_public_name_is_listed_sorted_and_there() -> None:
     assert pp.__all__ == sorted(pp.__all__)
-    assert set(pp.__all__) == set(pp._HOMES)
     for name in pp.__all__:
         found = getattr(pp, name).__name__.rpartition(".")[2]
         assert found in (name, f"{name}_store")

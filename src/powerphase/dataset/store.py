@@ -271,3 +271,6 @@ def _variable(name: str) -> int:
     if name not in VARIABLES:
         raise UnknownName.among("variable", name, VARIABLES)
     return VARIABLES.index(name)
+
+
+open = open_store  # `powerphase.open`

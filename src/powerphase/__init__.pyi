@@ -1,0 +1,30 @@
+from . import models as models
+from .dataset.certificate import Certificate as Certificate
+from .dataset.certificate import verify as verify
+from .dataset.generation import generate as generate
+from .dataset.store import Store as Store
+from .dataset.store import open as open
+from .errors import PowerphaseError as PowerphaseError
+from .evaluation.forecasting import Forecast as Forecast
+from .evaluation.forecasting import forecast as forecast
+from .evaluation.forecasting import load_forecast as load_forecast
+from .evaluation.oracle import Oracle as Oracle
+from .evaluation.outlook import Outlook as Outlook
+from .evaluation.outlook import outlook as outlook
+from .evaluation.physical import physical as physical
+from .evaluation.scoring import Evaluation as Evaluation
+from .evaluation.scoring import score as score
+from .grid.case import Grid as Grid
+from .grid.catalog import load_grid as load_grid
+from .records.result import Result as Result
+from .records.result import read_results as read_results
+from .report.leaderboard import leaderboard as leaderboard
+from .scenarios import Context as Context
+from .scenarios import Layout as Layout
+from .scenarios import Scenarios as Scenarios
+from .scenarios import Training as Training
+from .synthesis.signals import Signals as Signals
+from .synthesis.sources import load_signals as load_signals
+from .task.windows import Task as Task
+
+__version__: str
