@@ -17,7 +17,7 @@ from click.testing import Result as Done
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.bench import children
+from powerphase.bench import processes
 from powerphase.bench.processes import Child
 from powerphase.bench.scheduler import locked
 from powerphase.records.failure import Failure, read_failures
@@ -213,7 +213,7 @@ def test_a_full_disk_fails_the_cell_in_a_sentence(
 
         return start(*arguments, **options, preexec_fn=lower)
 
-    monkeypatch.setattr(children.subprocess, "Popen", limited)
+    monkeypatch.setattr(processes.subprocess, "Popen", limited)
     done = bench(data, tmp_path, toys("Plain"), "--seeds", 1)
     assert done.exit_code == 1
     (failure,) = read_failures([tmp_path / "results"])

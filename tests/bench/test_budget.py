@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,10 @@ def test_a_seed_takes_what_another_seed_s_training_has(
 ) -> None:
     plan = table(seeds=[1, 2], seconds=9.0).plan()
     assert [settled(plan, cell, True) for cell in plan.cells] == [None, None]
-    trained(data, plan.run(plan.cells[1], "toy-net+short"), 2, epochs=1)
+    trained(data, plan.run_folder(replace(plan.cells[1].key, variant="short")), 2, epochs=1)
     assert [settled(plan, cell, True) for cell in plan.cells] == 2 * [Settled(1, 2)]
     assert [settled(plan, cell, False) for cell in plan.cells] == [None, None]
-    trained(data, plan.run(plan.cells[0], "toy-net+short"), 1, epochs=2)
+    trained(data, plan.run_folder(replace(plan.cells[0].key, variant="short")), 1, epochs=2)
     assert [settled(plan, cell, True) for cell in plan.cells] == [Settled(2, 2), Settled(1, 2)]
 
 
@@ -121,7 +122,7 @@ def test_what_was_trained_on_other_data_or_otherwise_is_no_sibling(
     table: Callable[..., Table], data: Path
 ) -> None:
     plan = table(seeds=[1, 2], seconds=9.0).plan()
-    cell, folder = plan.cells[0], plan.run(plan.cells[1], "toy-net+short")
+    cell, folder = plan.cells[0], plan.run_folder(replace(plan.cells[1].key, variant="short"))
     trained(data, folder, 2, epochs=1)
     header = json.loads((folder / "model.json").read_text())
     assert settled(plan, cell, True) is not None

@@ -71,7 +71,10 @@ def test_the_whole_table_is_that_of_the_paper(table: Make) -> None:
 
 def test_a_training_has_a_folder_by_edition_grid_name_and_seed(table: Make, tmp_path: Path) -> None:
     plan = table("deepar", seeds=(7,)).plan()
-    assert plan.run(plan.cells[0], "deepar+short") == tmp_path / "runs/exact/ieee14/deepar+short-7"
+    assert (
+        plan.run_folder(replace(plan.cells[0].key, variant="short"))
+        == tmp_path / "runs/exact/ieee14/deepar+short-7"
+    )
 
 
 def test_a_row_that_fits_is_done(table: Make, climatology: Evaluation, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from powerphase.bench.plan import Cell, Plan, name_of, possible
+from powerphase.bench.plan import Cell, Plan, possible
 from powerphase.cost import is_gpu
 from powerphase.errors import PowerphaseError
 from powerphase.grid.catalog import CATALOG, load_grid
@@ -53,7 +53,7 @@ def _by_kind(
     plan: Plan, cell: Cell, on_gpu: bool | None, is_budgeted: bool
 ) -> tuple[list[Result], list[Result]]:
     """The rows of the cell's model: those made on the kind of device, and those that may not be."""
-    names = {name_of(one) for one in possible(cell, is_budgeted)}
+    names = {cell.key_of(one).name for one in possible(cell, is_budgeted)}
     alike = [row for row in plan.rows if row.name in names and row.task == plan.task]
     same = [row for row in alike if _is_made_on(row, on_gpu)]
     return same, [row for row in alike if not _is_made_on(row, on_gpu)]

@@ -15,8 +15,8 @@ from powerphase.errors import ForecastError, ResultError
 from powerphase.evaluation.entrants import ModelSpec
 from powerphase.models.framework.base import Description
 from powerphase.models.framework.neural import with_training
-from powerphase.records.failure import SUFFIX
 from powerphase.records.result import Result, read_results
+from powerphase.records.row_key import RowKey
 from powerphase.task.protocol import Protocol
 
 State = Literal["done", "to do", "failed before"]
@@ -32,6 +32,7 @@ class Cell:
     data: DataSet
     entrant: ModelSpec
     seed: int
+    task: str
     description: Description
     """At its full budget."""
 
@@ -43,7 +44,17 @@ class Cell:
     @property
     def name(self) -> str:
         """The model and its variant, as its row has them at its full budget."""
-        return name_of(self.description)
+        return self.key.name
+
+    @property
+    def key(self) -> RowKey:
+        """The key of its row at its full budget."""
+        return self.key_of(self.description)
+
+    def key_of(self, description: Description) -> RowKey:
+        """The key of its row with that description."""
+        model, variant = description.model, description.variant
+        return RowKey(self.task, self.data.edition, self.grid, model, variant, self.seed)
 
     @property
     def group(self) -> tuple[str, str]:
@@ -51,7 +62,7 @@ class Cell:
         return self.grid, self.name
 
     def __str__(self) -> str:
-        return f"{self.name}-{self.seed} on {self.grid}"
+        return f"{self.key.stem} on {self.grid}"
 
 
 @dataclass
@@ -84,12 +95,11 @@ class Plan:
 
     def failure_file(self, cell: Cell) -> Path:
         """Where a failure of the cell is recorded."""
-        folder = self.out / self.task / cell.data.edition / cell.grid
-        return folder / f"{cell.name}-{cell.seed}{SUFFIX}"
+        return self.out / cell.key.failure_path
 
-    def run(self, cell: Cell, name: str) -> Path:
-        """The folder of the cell's training, under the name that its row will have."""
-        return self.runs / cell.data.edition / cell.grid / f"{name}-{cell.seed}"
+    def run_folder(self, key: RowKey) -> Path:
+        """The folder of the training that the row of that key comes from."""
+        return self.runs / key.run_path
 
 
 def make_plan(
@@ -114,7 +124,7 @@ def make_plan(
         is_budgeted: whether trainings may be shorter than asked for, so that `short` rows count.
     """
     cells = [
-        _cell(one, entrant, seed)
+        _cell(one, entrant, seed, protocol.name)
         for one in data
         for entrant in entrants
         for seed in entrant.seeds(seeds)
@@ -122,21 +132,21 @@ def make_plan(
     _check_names(cells)
     cells = list({(cell.grid, cell.name, cell.seed): cell for cell in cells}.values())
     rows = read_results([out]) if any(out.glob("**/*.json")) else []
-    by_path = {str(row.path): row for row in rows}
+    by_key = {row.key: row for row in rows}
     done: dict[Cell, Result] = {}
     problems: list[str] = []
     for cell in cells:
         for description in possible(cell, is_budgeted):
-            path = row_path(cell, protocol.name, description)
-            if path not in by_path:
+            key = cell.key_of(description)
+            if key not in by_key:
                 continue
-            wrong = _departures(by_path[path], cell, protocol, description, is_budgeted)
+            wrong = _departures(by_key[key], cell, protocol, description, is_budgeted)
             if not wrong:
-                done[cell] = by_path[path]
+                done[cell] = by_key[key]
                 break
             problems.append(
-                f"{out / path}: holds a row with another {' and '.join(wrong)} than this bench "
-                f"would make{_told(by_path[path], description, is_budgeted)}; remove it, or choose "
+                f"{out / key.path}: holds a row with another {' and '.join(wrong)} than this bench "
+                f"would make{_told(by_key[key], description, is_budgeted)}; remove it, or choose "
                 "another --out"
             )
     if problems:
@@ -149,7 +159,7 @@ def possible(cell: Cell, is_budgeted: bool) -> list[Description]:
     found = [cell.description]
     if is_budgeted and cell.entrant.is_trained and cell.entrant.config.training.epochs > 1:
         found.append(reduced(cell, 1))
-    return list({name_of(one): one for one in found}.values())
+    return list({(one.model, one.variant): one for one in found}.values())
 
 
 def reduced(cell: Cell, epochs: int | None, batch_size: int | None = None) -> Description:
@@ -157,17 +167,6 @@ def reduced(cell: Cell, epochs: int | None, batch_size: int | None = None) -> De
     changes = {"epochs": epochs, "batch_size": batch_size}
     config = with_training(cell.entrant.config, changes)
     return cell.entrant.description(cell.grid, cell.seed, config)
-
-
-def name_of(description: Description) -> str:
-    """The model and its variant, as rows have them."""
-    variant = description.variant
-    return f"{description.model}+{variant}" if variant else description.model
-
-
-def row_path(cell: Cell, task: str, description: Description) -> str:
-    """Where the row of the cell with that description lies in a tree of results."""
-    return f"{task}/{cell.data.edition}/{cell.grid}/{name_of(description)}-{cell.seed}.json"
 
 
 def same_config(
@@ -185,8 +184,8 @@ def _without(config: Mapping[str, Any], ignored: Iterable[str]) -> dict[str, Any
     return {**config, "training": left}
 
 
-def _cell(data: DataSet, entrant: ModelSpec, seed: int) -> Cell:
-    return Cell(data, entrant, seed, entrant.description(data.grid, seed))
+def _cell(data: DataSet, entrant: ModelSpec, seed: int, task: str) -> Cell:
+    return Cell(data, entrant, seed, task, entrant.description(data.grid, seed))
 
 
 def _check_names(cells: Iterable[Cell]) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from powerphase.bench.budget import Settled
 from powerphase.bench.estimates import memory_of
-from powerphase.bench.plan import Cell, Plan, name_of, reduced
+from powerphase.bench.plan import Cell, Plan, reduced
 from powerphase.bench.processes import Memory, Outcome
 from powerphase.bench.siblings import settled
 from powerphase.cost import commit, hardware
@@ -229,9 +229,9 @@ class Bench:
         return cell.description.config["training"]["batch_size"] is None
 
     def _job(self, cell: Cell, budget: Settled | None) -> dict[str, Any]:
-        name = cell.name
+        key = cell.key
         if budget is not None and cell.entrant.is_trained:
-            name = name_of(reduced(cell, *budget))
+            key = cell.key_of(reduced(cell, *budget))
         return {
             "do": "measure" if budget is None else "make",
             "model": cell.entrant.given,
@@ -242,7 +242,7 @@ class Bench:
             "windows": self.options.windows,
             "device": self.options.device,
             "out": str(self.plan.out.resolve()),
-            "run": str(self.plan.run(cell, name).resolve()),
+            "run": str(self.plan.run_folder(key).resolve()),
             "seconds": self.options.seconds,
             **({} if budget is None else budget._asdict()),
         }

@@ -131,7 +131,7 @@ def show_plan(plan: "Plan", on_gpu: bool | None, seconds: float | None) -> None:
         column.justify = "right"
     for cell in plan.cells:
         shown = (_shown(times[cell], ".3f", unit=3600.0), _shown(memory[cell], ".1f"))
-        table.add_row(cell.grid, f"{cell.name}-{cell.seed}", plan.state(cell), *shown)
+        table.add_row(cell.grid, cell.key.stem, plan.state(cell), *shown)
     console.print(table)
     missing = sorted({str(cell.data.path) for cell in plan.left() if not cell.data.is_there})
     if missing:

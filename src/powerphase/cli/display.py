@@ -21,6 +21,7 @@ from rich.table import Table
 from typer import echo
 
 from powerphase.errors import UnknownName
+from powerphase.records.row_key import full_name
 
 if TYPE_CHECKING:
     from powerphase.dataset.certificate import Certificate
@@ -140,7 +141,7 @@ def show_failure(failure: "Failure") -> None:
         ("last lines", "\n".join(failure.last_lines)),
         ("when", f"{failure.date}, after {failure.seconds:.0f} s on {failure.hardware}"),
     ]
-    title = f"failed: {failure.name}-{failure.seed} on {failure.grid} {failure.edition}"
+    title = f"failed: {failure.key.stem} on {failure.grid} {failure.edition}"
     _show(title, [fact for fact in facts if fact[1]])
 
 
@@ -153,7 +154,7 @@ def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
 
 
 def _model(model: str, variant: str | None, seed: int) -> str:
-    name = f"{model}+{variant}" if variant else model
+    name = full_name(model, variant)
     return f"{name}, seed {seed}" if seed else name
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from powerphase.bench.plan import name_of
 from powerphase.cli.display import show_sheets
+from powerphase.records.row_key import full_name
 from powerphase.report.sheet import MISSING, Cell, Sheet
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def sheet(outlook: "Outlook", n_buses: int) -> Sheet:
         below.append(f"Outside all day in every scenario: bus {', '.join(outside)}.")
     if len(changing) > n_buses:
         below.append(f"The likeliest {n_buses} are shown; csv has all.")
-    day, name = f"{_minute(outlook.time[0]):.10}", name_of(outlook.description)
+    day, made_by = f"{_minute(outlook.time[0]):.10}", outlook.description
+    name = full_name(made_by.model, made_by.variant)
     return Sheet(
         title=f"{outlook.layout.grid} on {day}, by {name}",
         header=HEADER,

@@ -23,6 +23,7 @@ from powerphase.evaluation.scoring import Evaluation, score
 from powerphase.records.forecast_header import RECORD, ForecastHeader, read_record
 from powerphase.records.result import NOT_IN_OLDER, RISK, Result, read_sidecar
 from powerphase.records.result_rules import ROUNDING
+from powerphase.records.row_key import RowKey
 from powerphase.task.windows import Task
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
@@ -34,9 +35,6 @@ DIGITS = 5
 
 Sums in another order, on another device, differ in single precision from about the seventh on.
 """
-
-NAME = ("task", "grid", "edition", "model", "variant", "seed")
-"""What a row and its forecast are found by."""
 
 CONTENT = ("task_version", "fingerprint", "config", "windows")
 """What both must say alike, or they are not of one another."""
@@ -89,7 +87,7 @@ def recheck(
         return Task(path, context=context, horizon=horizon, windows="all" if every else windows)
 
     for file, row in rows.items():
-        found = files.get(_name(row), [])
+        found = files.get(row.key, [])
         problem = _obstacle(row, found, stores)
         if problem:
             yield Check(row, "unchecked", problem)
@@ -221,17 +219,13 @@ def _obstacle(
     return "" if row.fingerprint in stores else f"no data set {row.fingerprint[:12]}"
 
 
-def _name(described: Result | ForecastHeader) -> tuple[Any, ...]:
-    return tuple(getattr(described, name) for name in NAME)
-
-
-def _forecasts(root: Path) -> dict[tuple[Any, ...], list[tuple[Path, ForecastHeader]]]:
+def _forecasts(root: Path) -> dict[RowKey, list[tuple[Path, ForecastHeader]]]:
     """The forecasts under the root by name; also unfinished ones, which scoring refuses."""
-    found: dict[tuple[Any, ...], list[tuple[Path, ForecastHeader]]] = {}
+    found: dict[RowKey, list[tuple[Path, ForecastHeader]]] = {}
     for path in _folders(root, RECORD):
         record = read_record(path)
         if record is not None:
-            found.setdefault(_name(record.header), []).append((path, record.header))
+            found.setdefault(record.header.key, []).append((path, record.header))
     return found
 
 

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from powerphase.errors import ResultError
 from powerphase.files import parse_json, replace_file
-
-SUFFIX = ".failed.json"
+from powerphase.records.row_key import FAILURE_SUFFIX, RowKey, split_name
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,14 @@ class Failure:
     hardware: str
 
     @property
+    def key(self) -> RowKey:
+        """That of the row that is missing."""
+        return RowKey(self.task, self.edition, self.grid, *split_name(self.name), self.seed)
+
+    @property
     def path(self) -> PurePosixPath:
         """Where the record lies in a tree of results."""
-        name = f"{self.name}-{self.seed}{SUFFIX}"
-        return PurePosixPath(self.task, self.edition, self.grid, name)
+        return self.key.failure_path
 
 
 def write_failure(failure: Failure, root: str | Path) -> Path:
@@ -54,7 +57,7 @@ def write_failure(failure: Failure, root: str | Path) -> Path:
 
 def is_failure(path: str | Path) -> bool:
     """Whether a file of that name is the record of a failure."""
-    return Path(path).name.endswith(SUFFIX)
+    return Path(path).name.endswith(FAILURE_SUFFIX)
 
 
 def read_failures(paths: Iterable[str | Path]) -> list[Failure]:
@@ -62,8 +65,8 @@ def read_failures(paths: Iterable[str | Path]) -> list[Failure]:
     files = {
         file.parent.resolve() / file.name: file
         for path in map(Path, paths)
-        for file in path.glob(f"**/*{SUFFIX}")
-        if not file.with_name(f"{file.name.removesuffix(SUFFIX)}.json").exists()
+        for file in path.glob(f"**/*{FAILURE_SUFFIX}")
+        if not file.with_name(f"{file.name.removesuffix(FAILURE_SUFFIX)}.json").exists()
     }
     return [read_failure(files[place]) for place in sorted(files)]
 

@@ -10,6 +10,7 @@ from typing import Any
 from powerphase.axes import VARIABLES
 from powerphase.errors import ForecastError
 from powerphase.records.plain import are_window_starts, is_plain
+from powerphase.records.row_key import RowKey
 
 RECORD = "forecast.json"
 FORMAT = 1
@@ -50,6 +51,11 @@ class ForecastHeader:
         problems = _problems(self)
         if problems:
             raise ForecastError(f"not the header of a forecast: {'; '.join(problems)}")
+
+    @property
+    def key(self) -> RowKey:
+        """The key of the row that the forecast gets when it is scored."""
+        return RowKey(self.task, self.edition, self.grid, self.model, self.variant, self.seed)
 
     def blocks(self) -> list[slice]:
         """The channels of each chunk; together they are all channels, in order."""

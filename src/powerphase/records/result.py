@@ -22,6 +22,7 @@ from powerphase.errors import ResultError
 from powerphase.files import parse_json, replace_file
 from powerphase.records.failure import is_failure
 from powerphase.records.result_rules import Number, check
+from powerphase.records.row_key import RowKey
 
 SCHEMA = 1
 """Raised whenever a reader of older rows would misread a newer one."""
@@ -73,14 +74,19 @@ class Result:
         check(vars(self), "result row")
 
     @property
+    def key(self) -> RowKey:
+        """What tells this row from every other."""
+        return RowKey(self.task, self.edition, self.grid, self.model, self.variant, self.seed)
+
+    @property
     def name(self) -> str:
         """The model, and its variant if it has one: `last-week`, `powerforge+wta`."""
-        return f"{self.model}+{self.variant}" if self.variant else self.model
+        return self.key.name
 
     @property
     def path(self) -> PurePosixPath:
         """Where the row lies in a tree of results."""
-        return PurePosixPath(self.task, self.edition, self.grid, f"{self.name}-{self.seed}.json")
+        return self.key.path
 
     def to_json(self) -> str:
         """The row as text; equal rows give equal text, and reading it gives equal numbers."""

@@ -179,7 +179,7 @@ def _place_of(found: Result | Failure) -> tuple[str, str, str]:
 
 
 def _without_row(failure: Failure) -> str:
-    return f"{failure.name}-{failure.seed} ({failure.sentence.rstrip('.')})"
+    return f"{failure.key.stem} ({failure.sentence.rstrip('.')})"
 
 
 def _printed(row: Result) -> tuple[Entry, ...]:

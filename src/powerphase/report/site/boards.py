@@ -47,7 +47,7 @@ class BoardPages:
         self, rows: Mapping[Path, Result], forecasts: Sequence[ForecastFile], kinds: Sequence[int]
     ) -> dict[str, Any]:
         """Write all files of the board; returns what the pages must know of it beforehand."""
-        models = {f"{row.name}-{row.seed}": self._row(file, row) for file, row in rows.items()}
+        models = {row.key.stem: self._row(file, row) for file, row in rows.items()}
         for number, forecast in enumerate(forecasts):
             self._add_whole(models, f"forecast{number}", forecast, kinds)
         board = self._board
@@ -77,7 +77,7 @@ class BoardPages:
 
     def _row(self, file: Path, row: Result) -> dict[str, Any]:
         """Write what pages draw of a row, and say where."""
-        model = _model(f"{row.name}-{row.seed}", row.name, row.seed)
+        model = _model(row.key.stem, row.name, row.seed)
         model |= {"kind": KINDS.get(row.model, "model"), "scenarios": row.scenarios}
         if not file.with_suffix(".npz").exists():
             return model
@@ -93,7 +93,7 @@ class BoardPages:
         truth, values = truth_of(sidecar)
         if truth not in self._truths:
             self._truths[truth] = self._put(truth, values())
-        name = f"{row.name.replace('+', '_')}-{row.seed}"
+        name = row.key.stem.replace("+", "_")
         content = row_file(sidecar, self._ids, f"{self._key}/{truth}")
         size = self._put(name, content)
         place = {"file": f"{self._key}/{name}", "bytes": size, "risk": "risk" in content}
@@ -104,8 +104,7 @@ class BoardPages:
     ) -> None:
         """Write bands and risks of every bus, and join them to the model's row if it has one."""
         h = file.header
-        title = f"{h.model}+{h.variant}" if h.variant else h.model
-        model = models.setdefault(f"{title}-{h.seed}", _model(name, title, h.seed))
+        model = models.setdefault(h.key.stem, _model(name, h.key.name, h.seed))
         model["scenarios"] = h.scenarios
         self._ids = self._bus_ids(h.n_channels // len(VARIABLES))
         found = read_whole(file, kinds)
