@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test check fix results layouts clean
+.PHONY: quickstart test check fix docs package results layouts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -18,13 +18,21 @@ SPREAD := --numprocesses logical --maxprocesses 4 --max-worker-restart 0 \
 
 # More threads than one in each process would only wait for each other.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(SPREAD) --durations=15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --durations=15
 
-check: $(VENV)/.installed-dev
+check: $(VENV)/.installed-dev docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation site, in build/docs; a broken link is an error.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Wheel and sdist, in dist/.
+package: $(VENV)/.installed-dev
+	$(BIN)/python -m build
 
 fix: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
