@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.dataset.store import Store
 from powerphase.models.framework.run import RunFolder
-from powerphase.models.registry import model_class
 from powerphase.records.result import read_results
+from powerphase.registry import model_class
 
 NETWORKS = (
     *("deepar", "tactis-2", "tempflow", "timegrad", "timemcl", "timeprism"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from powerphase.bench.plan import Plan
-from powerphase.bench.request import ALL_MODELS, PAPER_GRIDS, Table
+from powerphase.bench.request import PAPER_GRIDS, Table
 from powerphase.cli.bench_display import BenchDisplay
 from powerphase.errors import ForecastError, PowerphaseError, ResultError, StoreError, UnknownName
 from powerphase.evaluation.entrants import entrant
@@ -18,6 +18,7 @@ from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.scoring import Evaluation, score
 from powerphase.models.naive import Climatology, ClimatologyConfig
 from powerphase.records.result import read_result, write_result
+from powerphase.registry import bench_models
 from powerphase.report import leaderboard
 from powerphase.task.windows import Task
 from tests.bench.conftest import TOYS
@@ -65,8 +66,8 @@ def test_one_model_by_two_names_is_one_cell(table: Make) -> None:
 
 def test_the_whole_table_is_that_of_the_paper(table: Make) -> None:
     assert PAPER_GRIDS == leaderboard.PAPER_GRIDS
-    assert len(table(*ALL_MODELS).plan().cells) == 3 + 3 * 11
-    assert cells(table().plan()) == cells(table(*ALL_MODELS).plan())
+    assert len(table(*bench_models()).plan().cells) == 3 + 3 * 11
+    assert cells(table().plan()) == cells(table(*bench_models()).plan())
 
 
 def test_a_training_has_a_folder_by_edition_grid_name_and_seed(table: Make, tmp_path: Path) -> None:

@@ -158,12 +158,7 @@ def test_a_name_may_be_followed_by_variants(task: Task) -> None:
 def test_only_models_that_can_be_kept_are_trained() -> None:
     assert trainable("powerforge") is PowerForge
     assert trainable("factorforge") is FactorForge
-    with pytest.raises(
-        TrainingError,
-        match="last-week needs no training, `powerphase forecast last-week` fits it; trained are "
-        "deepar, ets, factorforge, powerforge, tactis-2, tempflow, timegrad, timemcl, timeprism, "
-        "transformer-tempflow",
-    ):
+    with pytest.raises(TrainingError, match=r"last-week .*powerforge, factorforge"):
         trainable("last-week")
     with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):
         trainable("powerfrog")

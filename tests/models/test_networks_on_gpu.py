@@ -14,7 +14,7 @@ from torch import Tensor
 from powerphase.models.framework.stepping import Stepper, is_recorded, make_optimiser
 from powerphase.models.framework.training import Progress, seed_torch
 from powerphase.models.framework.training_config import TrainingConfig
-from powerphase.models.registry import model_class
+from powerphase.registry import model_class
 from powerphase.scenarios import Scenarios, Training
 from tests.models.recurrent.toys import SMALL, budget, training_of
 from tests.models.toys import curve_of, same_weights

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.errors import FigureError, ResultError, UnknownName
 from powerphase.records.result import read_result, read_results, write_result
+from powerphase.registry import MODELS as REGISTRY
 from powerphase.report import figures
 from powerphase.report.buses import WORST
-from powerphase.report.figure_style import LOOKS, looks_of
+from powerphase.report.figure_style import looks_of
 from powerphase.report.figures import FIGURES, FORMATS, Options, figure_of, write_figure
 from powerphase.report.leaderboard import leaderboard, paper_entries
 from powerphase.report.weighted import LEVELS, weighted_quantiles
@@ -155,7 +156,7 @@ def test_safety_fidelity_shows_a_small_budget_as_its_model_and_says_so(tmp_path:
     points = {
         tuple(np.asarray(line.get_xydata())[0])
         for line in panels(drawn.figure)[0].lines
-        if line.get_color() == LOOKS["timemcl"].colour
+        if line.get_color() == REGISTRY["timemcl"].look.colour
     }
     assert points == {(short.scores["crps"], short.scores["safety_mbrier"])}
     assert any("timemcl is shown with a smaller budget (timemcl+short)" in n for n in drawn.notes)
@@ -263,8 +264,8 @@ def test_another_seed_is_shown_if_it_is_asked_for_and_said_where_it_is_lacking(t
         ("safety-fidelity", {"score": "brir"}, "no score of voltages 'brir'; did you mean brier"),
         ("voltages", {"bus": 7}, "no scenarios of bus 7.*choose of 11, 22, 33, 44, 55"),
         ("archetypes", {"bus": 7, "grid": "x"}, "--bus, --grid: figure archetypes has nothing"),
-        ("voltages", {"models": ["a", *list(LOOKS)[:3]]}, "no model 'a'"),
-        ("voltages", {"models": list(LOOKS)[:4]}, "4 models, but the figure shows at most 3"),
+        ("voltages", {"models": ["a", *list(REGISTRY)[:3]]}, "no model 'a'"),
+        ("voltages", {"models": list(REGISTRY)[:4]}, "4 models, but the figure shows at most 3"),
         ("bus-safety", {"models": ["ets"]}, "no row on polish2383 is there for ets; choose"),
     ],
 )
@@ -310,7 +311,7 @@ def test_without_matplotlib_a_sentence_says_what_to_install(
 
 
 def test_models_look_different_even_in_grey() -> None:
-    looks = looks_of([*LOOKS, "home-made", "powerforge+no-anchor"])
+    looks = looks_of([*REGISTRY, "home-made", "powerforge+no-anchor"])
     assert len({look.colour for look in looks.values()}) == len(looks)
     assert len({look.marker for look in looks.values()}) == len(looks)
     assert looks["powerforge+no-anchor"].title == "PowerForge+no-anchor"

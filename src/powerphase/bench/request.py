@@ -17,15 +17,9 @@ from powerphase.evaluation.entrants import entrant
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.models.framework.device import DEVICES, choose_device
 from powerphase.records.failure import Failure
+from powerphase.registry import bench_models
 from powerphase.task.protocol import Protocol as TaskProtocol
 from powerphase.task.protocol import WindowCount
-
-ALL_MODELS = (
-    *("last-week", "last-7-days", "climatology", "oracle", "factorforge", "powerforge"),
-    *("ets", "deepar", "timemcl", "timegrad", "tempflow", "transformer-tempflow"),
-    *("tactis-2", "timeprism"),
-)
-"""Who is in the table: the references, our forecaster, the paper's, and its baselines."""
 
 ENGINES = ("local", "ray")
 
@@ -82,7 +76,7 @@ class Table:
                 raise TaskError(f"{name} {given:g} leaves no time; give more than 0")
         if not self.seeds:
             raise TaskError("--seeds names none; give whole numbers such as 22,42,3142")
-        entrants = [entrant(model, self.training) for model in self.models or ALL_MODELS]
+        entrants = [entrant(model, self.training) for model in self.models or bench_models()]
         return make_plan(
             data_sets(self.grids or PAPER_GRIDS, self.data, self.signals, self.edition),
             entrants,

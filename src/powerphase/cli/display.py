@@ -161,7 +161,7 @@ def _model(model: str, variant: str | None, seed: int) -> str:
 def show_run(run: "RunFolder") -> None:
     """What was or is being trained, its parameters by part, its configuration and its curve."""
     from powerphase.models.framework.configuration import configured
-    from powerphase.models.registry import model_class
+    from powerphase.registry import model_class
 
     h, curve = run.header, run.curve()
     table = _facts(f"training {run.path}")

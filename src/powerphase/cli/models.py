@@ -27,6 +27,7 @@ from powerphase.cli.options import (
     window_count,
 )
 from powerphase.records.scores import NORMAL_BAND_PU
+from powerphase.registry import models_help
 
 if TYPE_CHECKING:
     from powerphase.evaluation.scoring import Evaluation
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
 LOWEST, HIGHEST = NORMAL_BAND_PU
 
 Model = Annotated[
-    str, typer.Argument(help="A model's name, package.module:Class, or the folder of a training.")
+    str, typer.Argument(help=f"{models_help()}; package.module:Class; or the folder of a training.")
 ]
 
 
 def train(
-    model: Annotated[str, typer.Argument(help="Its name, or NAME+VARIANT, as powerforge+short.")],
+    model: Annotated[str, typer.Argument(help=f"{models_help('model')}; or NAME+VARIANT.")],
     data: Data,
     out: Annotated[Path | None, typer.Option(help="By default runs/MODEL-GRID-SEED.")] = None,
     seed: Seed = 42,

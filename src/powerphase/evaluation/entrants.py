@@ -18,12 +18,8 @@ from powerphase.models.framework.configuration import read_config
 from powerphase.models.framework.neural import NeuralForecaster, with_training
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.variants import with_variants
-from powerphase.models.registry import MODELS, model_class
+from powerphase.registry import MODELS, model_class
 from powerphase.task.windows import Task
-
-ORACLE = "oracle"
-"""The one model that is not in the registry, since it needs the generator; loaded when asked for,
-for the power flow behind it takes seconds to load."""
 
 OWN = "a class of your own as package.module:Class"
 """What may be given instead of a name."""
@@ -54,6 +50,11 @@ class ModelSpec:
         """Whether it is a class of the user's."""
         return ":" in self.given
 
+    @property
+    def needs_store(self) -> bool:
+        """Whether its constructor takes the data set, as the oracle's does."""
+        return self.given in MODELS and MODELS[self.given].needs_store
+
     def seeds(self, asked: Sequence[int]) -> tuple[int, ...]:
         """Those of its rows: as asked, or the one that a model without randomness has."""
         if self.is_kept or self.takes("seed"):
@@ -66,19 +67,17 @@ class ModelSpec:
             settled = (config or self.config).for_grid(grid)
             constants = plain_config(asdict(settled))
             return Description(self.kind.name, settled.variant(grid), constants, None, seed)
-        if self.given == ORACLE:
-            from powerphase.evaluation.oracle import OracleConfig
-
-            return Description(ORACLE, None, asdict(OracleConfig()), None, seed)
+        if self.needs_store:
+            return Description(self.kind.name, None, asdict(self.kind.config_type()), None, seed)
         return describe(self._plain({"seed": seed}))
 
     def make(
         self, task: Task, seed: int, device: str = "auto", *, config: Any = None, **more: Any
     ) -> Forecaster:
         """The model, not yet fitted; of one that can be kept, `more` may name folder and bars."""
-        if self.given == ORACLE:
-            oracle: Forecaster = self.kind(task.store, seed)
-            return oracle
+        if self.needs_store:
+            informed: Forecaster = self.kind(task.store, seed)
+            return informed
         if not self.is_kept:
             return self._plain({"seed": seed, "device": device})
         place = {"device": device} if self.kind.takes_device else {}
@@ -114,8 +113,7 @@ class ModelSpec:
 
     def _refuse_taken(self, name: str) -> None:
         """Refuse a user's class under the name of a model here, whose rows would pass for its."""
-        taken = name in (*MODELS, ORACLE)
-        if self.is_own and taken and self.kind is not _known_class(name):
+        if self.is_own and name in MODELS and self.kind is not model_class(name):
             raise ForecastError(
                 f"{self.given} is called {name}, as a model of powerphase is; give it a name of "
                 "its own"
@@ -137,13 +135,12 @@ def entrant(
         sought: what else than a name could have been meant, for the sentence of a wrong one.
     """
     name, *words = given.split("+")
-    known = [*MODELS, ORACLE]
-    if ":" not in name and name not in known:
-        raise UnknownName.among(sought, name, known, OWN)
+    if ":" not in name and name not in MODELS:
+        raise UnknownName.among(sought, name, MODELS, OWN)
     if ":" in name:
         kind: type[Any] = _own_class(name)
     else:
-        kind = _known_class(name)
+        kind = model_class(name)
     if issubclass(kind, SavedForecaster):
         _check_whole(given, kind)
         variants = getattr(kind.config_type, "VARIANTS", {})
@@ -157,14 +154,6 @@ def entrant(
     if words:
         raise UnknownName(f"{name} has no variants, and {given!r} asks for one; leave it out")
     return ModelSpec(given, kind)
-
-
-def _known_class(name: str) -> type[Any]:
-    if name != ORACLE:
-        return model_class(name)
-    from powerphase.evaluation.oracle import Oracle
-
-    return Oracle
 
 
 def _check_whole(given: str, kind: type[SavedForecaster]) -> None:

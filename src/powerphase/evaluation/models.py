@@ -15,8 +15,8 @@ from powerphase.models.framework.base import Forecaster
 from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.run import RunFolder, is_run
 from powerphase.models.framework.saved import SavedForecaster
-from powerphase.models.registry import MODELS, model_class
 from powerphase.records.forecast_file import is_forecast
+from powerphase.registry import MODELS, model_class
 from powerphase.synthesis.signals import SIGNALS
 from powerphase.task.windows import Task
 

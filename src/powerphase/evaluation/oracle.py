@@ -42,6 +42,7 @@ class Oracle:
     """
 
     name = "oracle"
+    config_type = OracleConfig
     n_parameters = 0
 
     def __init__(self, store: Store, seed: int = 42, config: OracleConfig | None = None) -> None:

@@ -16,20 +16,11 @@ from typing import Any, Literal, TypeVar
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
+from powerphase.registry import model_kind
 
 Kind = Literal["model", "reference", "oracle", "paper"]
 
 PAPER_SEEDS = (22, 42, 3142)
-
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "last-week": "reference",
-        "last-7-days": "reference",
-        "climatology": "reference",
-        "oracle": "oracle",
-    }
-)
-"""What is not a model that competes for its own sake."""
 
 BUDGET_WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -145,7 +136,7 @@ def entry_of(rows: Sequence[Result]) -> Entry:
     scores = {name: [row.scores[name] for row in rows] for name in SCORES}
     return Entry(
         name=first.name,
-        kind=KINDS.get(first.model, "model"),
+        kind=model_kind(first.model),
         seeds=seeds,
         mean={name: _over_seeds(fmean, values) for name, values in scores.items()},
         std={name: _over_seeds(stdev, values, least=2) for name, values in scores.items()},

@@ -10,8 +10,8 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result, find_results, read_sidecar
-from powerphase.report.entries import KINDS, edition_of, representative
-from powerphase.report.figure_style import LOOKS
+from powerphase.registry import MODELS, model_kind
+from powerphase.report.entries import edition_of, representative
 from powerphase.task.protocol import PAPER_TASK
 
 
@@ -106,7 +106,7 @@ def select(
     notes += [
         f"{name} is shown with seed {rows[name].row.seed}, as it has no row with seed {seed}"
         for name in chosen
-        if name in rows and rows[name].row.seed != seed and name not in KINDS
+        if name in rows and rows[name].row.seed != seed and model_kind(name) == "model"
     ]
     notes += with_less({name: rows[name].row.name for name in chosen if name in rows})
     return Selection({name: rows.get(name) for name in chosen}, tuple(notes))
@@ -114,8 +114,8 @@ def select(
 
 def known_model(name: str, rows: Iterable[str]) -> str:
     """The name, if it is that of a row or of a model that may get one."""
-    if name not in LOOKS and name not in rows:
-        raise UnknownName.among("model", name, {*LOOKS, *rows})
+    if name not in MODELS and name not in rows:
+        raise UnknownName.among("model", name, {*MODELS, *rows})
     return name
 
 
@@ -134,8 +134,8 @@ def without_rows(names: Sequence[str], grid: str) -> list[str]:
 
 
 def _order(name: str) -> tuple[int, int, str]:
-    kind = ("model", "reference", "oracle").index(KINDS.get(name, "model"))
-    return kind, list(LOOKS).index(name) if name in LOOKS else len(LOOKS), name
+    kind = ("model", "reference", "oracle").index(model_kind(name))
+    return kind, list(MODELS).index(name) if name in MODELS else len(MODELS), name
 
 
 def _data(row: Result) -> tuple[object, ...]:

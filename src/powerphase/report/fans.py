@@ -13,13 +13,13 @@ from matplotlib.ticker import MultipleLocator
 from powerphase.axes import V
 from powerphase.errors import ResultError
 from powerphase.records.scores import NORMAL_BAND_PU
+from powerphase.registry import Look
 from powerphase.report.exhibits import Exhibit
 from powerphase.report.figure_style import (
     HOURS_PER_STEP,
     LIMIT,
     PAGE_IN,
     TRUTH,
-    Look,
     day_name,
     looks_of,
 )

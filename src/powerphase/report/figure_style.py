@@ -5,13 +5,14 @@ forms of colour blindness tell apart. Markers and dashes do so in grey.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from powerphase.axes import STEP_S
+from powerphase.registry import MODELS, Look
 
 COLUMN_IN, PAGE_IN = 3.3, 7.0
 """Widths of a column and of a page."""
@@ -47,39 +48,6 @@ STYLE: Mapping[str, Any] = MappingProxyType(
 TRUTH, LIMIT = "#000000", "#8c8c8c"
 """The colours of what happened and of the band's limits."""
 
-Dashes = tuple[int, ...]
-SOLID: Dashes = ()
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a model is shown."""
-
-    title: str
-    colour: str
-    marker: str
-    dashes: Dashes = SOLID
-
-
-LOOKS: Mapping[str, Look] = MappingProxyType(
-    {
-        "powerforge": Look("PowerForge", "#0072B2", "o"),
-        "factorforge": Look("FactorForge", "#D55E00", "D", (6, 1)),
-        "tactis-2": Look("TACTiS-2", "#009E73", "^", (4, 1, 1, 1)),
-        "transformer-tempflow": Look("Trans-TempFlow", "#56B4E9", "P", (3, 1)),
-        "timemcl": Look("TimeMCL", "#CC79A7", "v", (5, 2)),
-        "timeprism": Look("TimePrism", "#E69F00", "s", (2, 1)),
-        "tempflow": Look("TempFlow", "#117733", "<", (1, 1)),
-        "ets": Look("ETS", "#999933", "p", (6, 2, 2, 2)),
-        "deepar": Look("DeepAR", "#882255", "X", (1, 2)),
-        "timegrad": Look("TimeGrad", "#332288", "h", (4, 2, 1, 2)),
-        "climatology": Look("climatology", "#555555", "*", (3, 2)),
-        "last-week": Look("last week", "#777777", ">", (1, 1)),
-        "last-7-days": Look("last 7 days", "#999999", "d", (5, 1, 1, 1, 1, 1)),
-        "oracle": Look("oracle", "#000000", "+", (1, 3)),
-    }
-)
-
 SPARE = (
     Look("", "#AA4499", "8", (2, 2)),
     Look("", "#44AA99", "H", (6, 1, 2, 1)),
@@ -91,15 +59,15 @@ SPARE = (
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """A look for each name; models that are not known here, and variants, share out the spare."""
+    """A look for each name; variants and models outside the registry share the spare looks."""
     looks: dict[str, Look] = {}
     spared = 0
     for name in names:
-        if name in LOOKS:
-            looks[name] = LOOKS[name]
+        if name in MODELS:
+            looks[name] = MODELS[name].look
         else:
             model, *variant = name.split("+")
-            title = LOOKS[model].title if model in LOOKS else model
+            title = MODELS[model].title if model in MODELS else model
             looks[name] = replace(SPARE[spared % len(SPARE)], title="+".join([title, *variant]))
             spared += 1
     return looks

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter, StrMethodFormatter
 
 from powerphase.records.scores import SCORES
+from powerphase.registry import MODELS, Look
 from powerphase.report.buses import NEGLIGIBLE, survival, worst
 from powerphase.report.entries import Entry
 from powerphase.report.exhibits import Exhibit
@@ -17,9 +18,7 @@ from powerphase.report.figure_style import (
     COLUMN_IN,
     HOURS_PER_STEP,
     LIMIT,
-    LOOKS,
     PAGE_IN,
-    Look,
     day_name,
     looks_of,
 )
@@ -93,7 +92,7 @@ def safety_fidelity(board: Board, score: str) -> Figure:
     titles = (f"our rows, edition {board.edition}", "the paper's, on its own data")
     groups = [group for group in zip(titles, (board.entries, board.paper), strict=True) if group[1]]
     entries = (*board.entries, *board.paper)
-    looks = looks_of([*LOOKS, *(one.name for one in entries)])
+    looks = looks_of([*MODELS, *(one.name for one in entries)])
     figure = Figure(figsize=(PAGE_IN if len(groups) > 1 else COLUMN_IN, 3.0))
     panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (title, group) in zip(panels, groups, strict=True):

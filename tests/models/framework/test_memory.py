@@ -9,13 +9,13 @@ from torch import Tensor
 
 from powerphase.models.framework import neural as neural_module
 from powerphase.models.framework.memory import gib, peak_numbers
-from powerphase.models.registry import model_class
 from powerphase.models.tactis.model import TACTiS
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.model import ROWS_TENSORS
 from powerphase.models.timegrad.network import TimeGradNetwork
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.model import TimePrism
+from powerphase.registry import model_class
 from tests.models.recurrent.toys import (
     CONTEXT,
     HORIZON,

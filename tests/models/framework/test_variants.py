@@ -7,9 +7,10 @@ import pytest
 
 from powerphase.errors import ConfigError, UnknownName
 from powerphase.models.framework.configuration import replaced
+from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.framework.variants import SHORT, Variants, variant_of, with_variants
-from powerphase.models.registry import MODELS, model_class
+from powerphase.registry import MODELS, model_class
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Config:
 
 
 DEFAULT = Config()
-WITH_VARIANTS = [name for name in MODELS if hasattr(model_class(name), "config_type")]
+WITH_VARIANTS = [name for name in MODELS if issubclass(model_class(name), SavedForecaster)]
 
 
 def named(config: Config) -> str | None:

@@ -16,9 +16,9 @@ from powerphase.models.framework.base import Forecaster
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress
 from powerphase.models.framework.variants import with_variants
-from powerphase.models.registry import model_class
 from powerphase.models.timegrad.model import TimeGrad
 from powerphase.models.timemcl.model import TimeMCL
+from powerphase.registry import model_class
 from tests.models.recurrent.toys import CONTEXT, tiny, training_of, waves, window, windows_of
 from tests.models.toys import curve_of, same_weights
 

@@ -14,9 +14,9 @@ from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.framework.variants import with_variants
-from powerphase.models.registry import model_class
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.model import TACTiS
+from powerphase.registry import model_class
 from tests.models.recurrent.test_models import odd_waves
 from tests.models.recurrent.toys import training_of, waves, window, windows_of
 from tests.models.tactis.toys import tiny

@@ -16,11 +16,11 @@ from powerphase.models.framework import neural as neural_module
 from powerphase.models.framework.base import Forecaster, describe
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress
-from powerphase.models.registry import make_model
 from powerphase.models.timeprism import model as model_module
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.memory import memory_gib
 from powerphase.models.timeprism.model import TimePrism
+from powerphase.registry import model_class
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task.windows import Task
 from tests.models.factorforge import World, training_of
@@ -63,7 +63,7 @@ def stop(now: Progress) -> None:
 
 
 def test_it_is_a_forecaster_by_its_name() -> None:
-    model = make_model("timeprism")
+    model = model_class("timeprism")()
     assert isinstance(model, Forecaster)
     assert describe(model).config["hypotheses"] == 625
 

@@ -21,8 +21,8 @@ from powerphase.axes import KINDS, V
 from powerphase.errors import ReportError, UnknownName
 from powerphase.records.result import RISK_LEVELS, read_results, write_result
 from powerphase.records.scores import NORMAL_BAND_PU, RANKED, SCORES
+from powerphase.registry import MODELS
 from powerphase.report import drawing
-from powerphase.report.figure_style import LOOKS
 from powerphase.report.leaderboard import COLUMNS, leaderboard, like_the_best
 from powerphase.report.sheet import MISSING
 from powerphase.report.site import boards
@@ -280,8 +280,8 @@ def test_contrast_is_that_of_wcag() -> None:
 
 
 def test_models_stand_out_in_both_themes_and_from_each_other() -> None:
-    found = looks([*LOOKS, "mine", "yours", "ets+stale", "mine+short"])
-    assert set(found) == {*LOOKS, "mine", "yours"}
+    found = looks([*MODELS, "mine", "yours", "ets+stale", "mine+short"])
+    assert set(found) == {*MODELS, "mine", "yours"}
     for look in found.values():
         assert contrast(look["light"], LIGHT) >= 3
         assert contrast(look["dark"], DARK) >= 3

@@ -12,8 +12,9 @@ from powerphase.dataset.store import Store
 from powerphase.errors import ReportError
 from powerphase.records.forecast_file import ForecastFile
 from powerphase.records.result import Result, read_sidecar
+from powerphase.registry import model_kind
 from powerphase.report import drawing
-from powerphase.report.entries import KINDS, Entry
+from powerphase.report.entries import Entry
 from powerphase.report.leaderboard import Board
 from powerphase.report.site.data_sets import grid_title
 from powerphase.report.site.folder import Folder
@@ -78,7 +79,7 @@ class BoardPages:
     def _row(self, file: Path, row: Result) -> dict[str, Any]:
         """Write what pages draw of a row, and say where."""
         model = _model(row.key.stem, row.name, row.seed)
-        model |= {"kind": KINDS.get(row.model, "model"), "scenarios": row.scenarios}
+        model |= {"kind": model_kind(row.model), "scenarios": row.scenarios}
         if not file.with_suffix(".npz").exists():
             return model
         sidecar = read_sidecar(file)
