@@ -20,8 +20,7 @@ import scoringrules
 import torch
 
 from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
-from powerphase.metrics.points import channel_points
-from powerphase.metrics.streaming import BLOCK_BYTES, channels_at_once
+from powerphase.metrics import BLOCK_BYTES, channel_points, channels_at_once
 from powerphase.scenarios import Scenarios
 
 HORIZON = 96

@@ -23,7 +23,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from powerphase.axes import STEPS_PER_DAY
-from powerphase.metrics.streaming import Scorer
+from powerphase.metrics import Scorer
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import Factors, find_factors
 from powerphase.models.factorforge.forge import Forge, time_of_day

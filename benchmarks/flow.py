@@ -23,8 +23,7 @@ from torch import Tensor
 
 from powerphase.axes import KINDS, V
 from powerphase.cost import commit, hardware
-from powerphase.metrics.fan import Fan
-from powerphase.metrics.fidelity import crps
+from powerphase.metrics import Fan, crps
 from powerphase.models.flows.network import MEASURED
 from powerphase.models.flows.normalisation import Moments
 from powerphase.models.flows.realnvp import EVEN, ODD

@@ -17,7 +17,7 @@ import scoringrules
 import torch
 
 from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
-from powerphase.metrics.streaming import Scorecard, Scorer
+from powerphase.metrics import Scorecard, Scorer
 from powerphase.scenarios import Layout, Scenarios
 
 HORIZON, N_WINDOWS = 96, 10

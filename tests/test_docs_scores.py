@@ -16,8 +16,7 @@ from powerphase.axes import VARIABLES
 from powerphase.evaluation.sidecar import BY_BUS
 from powerphase.grid.case import PD, PG, PQ, Grid
 from powerphase.grid.catalog import load_grid
-from powerphase.metrics.proper import N_PROJECTIONS, energy_score
-from powerphase.metrics.streaming import RELIABILITY_BINS
+from powerphase.metrics import N_PROJECTIONS, RELIABILITY_BINS, energy_score
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.leaderboard import leaderboard

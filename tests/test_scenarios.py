@@ -249,7 +249,7 @@ def test_parts_of_scenarios_are_parts_of_their_tensors() -> None:
 
 def test_shares_are_the_weights_whatever_they_sum_to() -> None:
     weights = torch.tensor([0.2, 0.3, 0.5]).reshape(1, 3, 1) * (1 + 8e-6)
-    shares = Scenarios(torch.zeros(1, 3, 1, 1), weights).shares
+    shares = Scenarios(torch.zeros(1, 3, 1, 1), weights).normalised_weights
     assert shares.flatten().tolist() == pytest.approx([0.2, 0.3, 0.5], abs=1e-7)
 
 

@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from powerphase.axes import VARIABLES, V
-from powerphase.metrics.proper import energy_score
-from powerphase.metrics.streaming import Scorecard, Scorer
+from powerphase.metrics import Scorecard, Scorer, energy_score
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.scenarios import Layout, Scenarios
 from powerphase.seeds import stream

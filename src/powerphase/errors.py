@@ -1,25 +1,25 @@
 """Every error that powerphase raises on purpose, as one tree.
 
     PowerphaseError
-    ├── UnknownName        a grid, model or option that is not in its table
-    ├── CaseError          a MATPOWER case that cannot be taken as it is
-    ├── SignalError        load, solar and wind that cannot be taken as they are
-    ├── DownloadError      a file that could not be fetched whole and unchanged
-    ├── RecipeError        options that do not go together or make no data set
-    ├── PowerFlowError     a grid that cannot be solved at all
-    ├── StoreError         a data set on disk that is missing, broken or in the way
+    ├── UnknownName        an unknown grid, model, option or other name
+    ├── CaseError          a MATPOWER case that cannot be used
+    ├── SignalError        load, solar and wind records that cannot be used
+    ├── DownloadError      a file that could not be downloaded intact
+    ├── RecipeError        options that are inconsistent or describe no data set
+    ├── PowerFlowError     a grid without a power flow solution
+    ├── StoreError         a data set on disk that is missing, damaged or in the way
     │   └── StoreBusy      another process is writing it
-    ├── TaskError          windows that a record cannot give
+    ├── TaskError          windows that do not fit a record
     ├── ForecastError      scenarios that cannot be scored, in memory or in a file
-    ├── ConfigError        options that a model does not know or cannot take
-    ├── TrainingError      a training that cannot begin or go on
-    ├── CheckpointError    saved weights that are broken, or of another model or grid
-    ├── ResultError        a result row that cannot be trusted
+    ├── ConfigError        model options that are unknown or invalid
+    ├── TrainingError      a training that cannot start or continue
+    ├── CheckpointError    saved weights that are damaged, or of another model or grid
+    ├── ResultError        a result row that is damaged or inconsistent
     ├── FigureError        a figure that cannot be drawn or written
-    └── ReportError        a report that cannot be made of what was given, or not in its place
+    └── ReportError        a report that cannot be built or written
 
-A message says where, what was found, what was needed and what to do. The command line prints it as
-one sentence; `--debug` shows the traceback.
+A message says where the problem is, what was found, what is needed and what to do. The command line
+prints it as one line; `--debug` shows the traceback.
 """
 
 import sysconfig
@@ -32,16 +32,17 @@ PACKAGE = Path(__file__).parent
 LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
 
 
-def place_in_own_code(error: Exception) -> str | None:
-    """The innermost line of neither powerphase nor a library that an error came through, if any.
+def user_code_location(error: Exception) -> str | None:
+    """File and line of the innermost frame outside powerphase and all libraries, or None.
 
-    It is that of a forecaster of one's own: whoever wrote it has to look there.
+    For an error in a user's own forecaster, this is the line to look at.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [PACKAGE in Path(frame.filename).parents for frame in frames]
-    for k in reversed(range(ours.index(True) if True in ours else 0, len(frames))):
+    in_package = [PACKAGE in Path(frame.filename).parents for frame in frames]
+    first = in_package.index(True) if True in in_package else 0
+    for k in reversed(range(first, len(frames))):
         file = Path(frames[k].filename)
-        if not ours[k] and file.is_file() and not {*LIBRARIES}.intersection(file.parents):
+        if not in_package[k] and file.is_file() and not {*LIBRARIES}.intersection(file.parents):
             return f"{file.name}, line {frames[k].lineno}"
     return None
 
@@ -51,17 +52,17 @@ class PowerphaseError(Exception):
 
 
 class UnknownName(PowerphaseError):
-    """A name that is not in the table it was looked up in."""
+    """A name that is not among the known ones."""
 
     @classmethod
     def among(cls, kind: str, name: str, known: Iterable[str], also: str = "") -> "UnknownName":
-        """The error for `name`, with its near misses (or all of a short table) as advice.
+        """The error for `name`, which suggests similar names, or all known ones.
 
         Args:
-            kind: what it should be the name of.
-            name: what was asked for.
-            known: the table.
-            also: what else may be given instead of a name of the table.
+            kind: what the name should refer to, such as "grid".
+            name: the unknown name.
+            known: the known names.
+            also: what else is accepted instead of a known name.
         """
         names = sorted(known)
         near = get_close_matches(name.lower(), names, n=3, cutoff=0.5) or names
@@ -70,7 +71,7 @@ class UnknownName(PowerphaseError):
 
 
 class CaseError(PowerphaseError):
-    """A MATPOWER case that cannot be read, or that describes no solvable grid."""
+    """A MATPOWER case that cannot be read or whose grid cannot be solved."""
 
 
 class SignalError(PowerphaseError):
@@ -78,7 +79,7 @@ class SignalError(PowerphaseError):
 
 
 class DownloadError(PowerphaseError):
-    """A download that was cut, refused, or is not the file it should be."""
+    """A download that failed, was cut off, or has a wrong checksum."""
 
 
 class RecipeError(PowerphaseError):
@@ -86,26 +87,26 @@ class RecipeError(PowerphaseError):
 
 
 class PowerFlowError(PowerphaseError):
-    """A power flow without a solution where one is indispensable."""
+    """A power flow without a solution where one is needed."""
 
 
 class StoreError(PowerphaseError):
-    """A data set on disk that is missing, unfinished, damaged or something else."""
+    """A data set on disk that is missing, unfinished or damaged, or is not a data set."""
 
 
 class StoreBusy(StoreError):
-    """A data set that another process is writing right now."""
+    """A data set that another process is writing."""
 
 
 class TaskError(PowerphaseError):
-    """A task that does not fit the record it is asked of."""
+    """A task whose windows do not fit the record."""
 
 
 class ForecastError(PowerphaseError):
-    """A forecast that cannot be scored as it is; nothing of it is dropped or mended.
+    """A forecast that cannot be scored; no part of it is dropped or fixed.
 
-    It says where the first offending value lies, as far as that is known. Who knows more, such as
-    which windows a model was asked for, raises it again with `placed`.
+    It holds the location of the first invalid value, as far as it is known. A caller that knows
+    which windows and channels a block contains raises the error again `with_offset`.
     """
 
     def __init__(
@@ -117,14 +118,14 @@ class ForecastError(PowerphaseError):
         channel: int | None = None,
     ) -> None:
         self.problem, self.window, self.step, self.channel = problem, window, step, channel
-        places = {"window": window, "step": step, "channel": channel}
+        location = {"window": window, "step": step, "channel": channel}
         where = ", ".join(
-            f"{name} {number}" for name, number in places.items() if number is not None
+            f"{name} {number}" for name, number in location.items() if number is not None
         )
         super().__init__(f"{where}: {problem}" if where else problem)
 
-    def placed(self, window: int, channel: int = 0) -> "ForecastError":
-        """The same error, counted from the given window and channel on."""
+    def with_offset(self, window: int, channel: int = 0) -> "ForecastError":
+        """The same error, with its location counted from the given window and channel."""
         return ForecastError(
             self.problem,
             window=window + (self.window or 0),
@@ -134,24 +135,24 @@ class ForecastError(PowerphaseError):
 
 
 class ConfigError(PowerphaseError):
-    """A model's options with an unknown field, or a value that the field cannot take."""
+    """Options of a model with an unknown field or an invalid value."""
 
 
 class TrainingError(PowerphaseError):
-    """A training that cannot begin or cannot go on; what was saved before is kept."""
+    """A training that cannot start or continue; checkpoints written before are kept."""
 
 
 class CheckpointError(PowerphaseError):
-    """Saved weights that are broken, foreign, or made for something else."""
+    """Saved weights that are damaged, or of another model, configuration or grid."""
 
 
 class ResultError(PowerphaseError):
-    """A result row or its sidecar that is broken, inconsistent or of another schema."""
+    """A result row or sidecar that is damaged, inconsistent or of another schema."""
 
 
 class FigureError(PowerphaseError):
-    """A figure that cannot be drawn from what is there, or not written."""
+    """A figure that cannot be drawn from the available rows, or not written."""
 
 
 class ReportError(PowerphaseError):
-    """A report whose parts do not belong together, or whose place holds something else."""
+    """A report whose parts do not belong together, or whose folder holds other files."""

@@ -310,8 +310,8 @@ class Scenarios:
         return self._unchecked(values.to(target), weights.to(target))
 
     @property
-    def shares(self) -> Float[Tensor, "B M C"]:
-        """The weights, divided by their sum, which rounding may have left beside 1."""
+    def normalised_weights(self) -> Float[Tensor, "B M C"]:
+        """The weights divided by their sum, which may differ from 1 by rounding."""
         exact = self.weights.double()
         return (exact / exact.sum(1, keepdim=True)).to(self.values.dtype)
 

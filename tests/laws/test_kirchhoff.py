@@ -17,13 +17,13 @@ Solved = tuple[Grid, NDArray[np.float64], NDArray[np.float64], NDArray[np.comple
 
 @pytest.fixture(params=GRIDS)
 def solved(request: pytest.FixtureRequest, problem_of: Callable[[str], Problem]) -> Solved:
-    """A grid, what it was asked for in a few steps, and the voltages that answer."""
+    """A grid, its specified injections of a few steps, and the solved voltages."""
     problem = problem_of(request.param)
     p_mw, q_mvar = problem.injections.steps(40, 52)
     solution = problem.flow.solve(p_mw, q_mvar)
-    kept = solution.converged
-    assert kept.sum() > 6
-    return problem.grid, p_mw[kept], q_mvar[kept], solution.voltage[kept]
+    converged = solution.converged
+    assert converged.sum() > 6
+    return problem.grid, p_mw[converged], q_mvar[converged], solution.voltage[converged]
 
 
 def flows_mva(
@@ -41,7 +41,7 @@ def flows_mva(
     return grid.base_mva * into_from, grid.base_mva * into_to
 
 
-def test_what_a_bus_draws_from_its_branches_is_what_it_consumes(solved: Solved) -> None:
+def test_the_flows_into_a_bus_equal_its_consumption(solved: Solved) -> None:
     grid, p_mw, q_mvar, voltage = solved
     into_from, into_to = flows_mva(grid, voltage)
     leaving = np.abs(voltage) ** 2 * (grid.bus[:, GS] - 1j * grid.bus[:, BS])
@@ -54,23 +54,25 @@ def test_what_a_bus_draws_from_its_branches_is_what_it_consumes(solved: Solved) 
     np.testing.assert_allclose(-leaving.imag[:, pq], q_mvar[:, pq], atol=1e-6)
 
 
-def test_specified_injections_are_met_to_a_billionth(solved: Solved) -> None:
+def test_solved_injections_equal_the_specified_ones(solved: Solved) -> None:
     grid, p_mw, q_mvar, voltage = solved
-    drawn = consumption_mva(admittance(grid), grid.base_mva, voltage)
-    assert mismatch_pu(grid, drawn, p_mw, q_mvar).max() < 1e-9
+    consumption = consumption_mva(admittance(grid), grid.base_mva, voltage)
+    assert mismatch_pu(grid, consumption, p_mw, q_mvar).max() < 1e-9
 
 
-def test_generation_is_load_plus_losses(solved: Solved) -> None:
+def test_generation_equals_load_plus_losses(solved: Solved) -> None:
     """Losses are counted where they arise: in each branch's resistance and each bus's shunt."""
     grid, _, _, voltage = solved
-    drawn = consumption_mva(admittance(grid), grid.base_mva, voltage)
+    consumption = consumption_mva(admittance(grid), grid.base_mva, voltage)
     into_from, into_to = flows_mva(grid, voltage)
     in_branches = (into_from + into_to).sum(axis=1)
     in_shunts = (np.abs(voltage) ** 2 * (grid.bus[:, GS] - 1j * grid.bus[:, BS])).sum(axis=1)
-    np.testing.assert_allclose(-drawn.sum(axis=1), in_branches + in_shunts, rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(
+        -consumption.sum(axis=1), in_branches + in_shunts, rtol=1e-9, atol=1e-6
+    )
 
 
-def test_no_branch_with_resistance_makes_active_power(solved: Solved) -> None:
+def test_no_branch_with_resistance_generates_active_power(solved: Solved) -> None:
     grid, _, _, voltage = solved
     into_from, into_to = flows_mva(grid, voltage)
     resistive = grid.branch[grid.branch_on, BR_R] >= 0

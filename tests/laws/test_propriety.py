@@ -1,7 +1,7 @@
-"""Propriety: who knows the distribution of the truth cannot do better than to say so.
+"""Propriety: no forecast beats the true distribution.
 
-Truths are drawn at random from a distribution at the lower edge of the voltage band. Forecasts are
-the quantiles of that distribution, or of one that is moved, too narrow or too wide.
+Targets are drawn from a distribution at the lower edge of the voltage band. Forecasts are the
+quantiles of that distribution, or of one that is shifted, too narrow or too wide.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,8 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from powerphase.metrics import fidelity, proper, safety
-from powerphase.metrics.fan import Fan
-from powerphase.metrics.proper import energy_score, projections
+from powerphase import metrics
+from powerphase.metrics import Fan, energy_score, projections
 from powerphase.records.scores import SCORES
 from powerphase.scenarios import Scenarios
 
@@ -33,34 +32,34 @@ Pointwise = Callable[[Fan, Tensor], Tensor]
 
 
 def squared_error(fan: Fan, target: Tensor) -> Tensor:
-    return fidelity.bias(fan, target).square()
+    return metrics.bias(fan, target).square()
 
 
 def fair_crps(fan: Fan, target: Tensor) -> Tensor:
-    error = fidelity.absolute_error(fan, target)
-    return fidelity.fair_crps(fidelity.crps(fan, target), error, fan.n_scenarios)
+    error = metrics.absolute_error(fan, target)
+    return metrics.fair_crps(metrics.crps(fan, target), error, fan.n_scenarios)
 
 
 def brier(fan: Fan, target: Tensor) -> Tensor:
-    return proper.brier(safety.violation_probability(fan), safety.violates(target))
+    return metrics.brier(metrics.violation_probability(fan), metrics.violates(target))
 
 
 def safety_mbrier(fan: Fan, target: Tensor) -> Tensor:
-    return safety.safety_mbrier(safety.violation_probability(fan), safety.violates(target))
+    return metrics.safety_mbrier(metrics.violation_probability(fan), metrics.violates(target))
 
 
 POINTWISE: dict[str, Pointwise] = {
-    "crps": fidelity.crps,
+    "crps": metrics.crps,
     "mse": squared_error,
     "brier": brier,
-    "twcrps": proper.twcrps,
+    "twcrps": metrics.twcrps,
 }
 
 STANDARD_ERRORS = 5
-"""How far from noise a difference must be."""
+"""The least significant difference."""
 
 
-def truths(shape: tuple[int, ...]) -> Tensor:
+def targets(shape: tuple[int, ...]) -> Tensor:
     normal = np.random.default_rng(2016).normal(size=shape)
     return torch.from_numpy(MEAN_PU + SPREAD_PU * normal)
 
@@ -79,38 +78,38 @@ def advantage(honest: Tensor, rival: Tensor) -> float:
     return (difference.mean() / difference.std() * len(difference) ** 0.5).item()
 
 
-def test_every_score_that_claims_to_be_proper_is_put_to_the_test() -> None:
+def test_every_score_that_claims_to_be_proper_is_tested() -> None:
     claimed = {name for name, about in SCORES.items() if about.proper}
     assert claimed == POINTWISE.keys() | {"fair_crps", "energy"}
 
 
 @pytest.mark.parametrize("rival", RIVALS)
 @pytest.mark.parametrize("name", ["crps", "brier", "twcrps"])
-def test_the_true_distribution_beats_its_rivals(name: str, rival: str) -> None:
-    target = truths((1, 100, 200))
+def test_the_true_distribution_beats_other_distributions(name: str, rival: str) -> None:
+    target = targets((1, 100, 200))
     honest = POINTWISE[name](quantiles(0, 1, target), target)
-    other = POINTWISE[name](quantiles(*RIVALS[rival], target), target)
-    assert advantage(honest, other) > STANDARD_ERRORS
+    wrong = POINTWISE[name](quantiles(*RIVALS[rival], target), target)
+    assert advantage(honest, wrong) > STANDARD_ERRORS
 
 
-def test_the_true_mean_beats_other_means_and_mse_sees_nothing_else() -> None:
-    target = truths((1, 100, 200))
+def test_the_true_mean_beats_other_means_and_mse_ignores_the_spread() -> None:
+    target = targets((1, 100, 200))
     honest = squared_error(quantiles(0, 1, target), target)
     for rival, (shift, factor) in RIVALS.items():
-        other = squared_error(quantiles(shift, factor, target), target)
+        wrong = squared_error(quantiles(shift, factor, target), target)
         if shift:
-            assert advantage(honest, other) > STANDARD_ERRORS, rival
+            assert advantage(honest, wrong) > STANDARD_ERRORS, rival
         else:
-            torch.testing.assert_close(other, honest, rtol=1e-9, atol=1e-15)
+            torch.testing.assert_close(wrong, honest, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("n_scenarios", [2, 16])
 @pytest.mark.parametrize("rival", RIVALS)
-def test_samples_of_the_true_distribution_beat_their_rivals_by_fair_crps(
+def test_samples_of_the_true_distribution_have_the_best_fair_crps(
     rival: str, n_scenarios: int
 ) -> None:
-    """Even two samples, for which plain CRPS would favour the narrow ones."""
-    target = truths((1, 100, 200))
+    """Even two samples, for which plain CRPS prefers a narrow distribution."""
+    target = targets((1, 100, 200))
     normal = np.random.default_rng(n_scenarios).normal(size=(1, n_scenarios, 100, 200))
     weights = torch.full((1, n_scenarios, 200), 1 / n_scenarios, dtype=torch.float64)
 
@@ -118,10 +117,10 @@ def test_samples_of_the_true_distribution_beat_their_rivals_by_fair_crps(
         values = torch.from_numpy(MEAN_PU + SPREAD_PU * (shift + factor * normal))
         return Fan.of(Scenarios(values, weights))
 
-    honest, other = samples(0, 1), samples(*RIVALS[rival])
-    assert advantage(*(fair_crps(fan, target) for fan in (honest, other))) > (STANDARD_ERRORS)
+    honest, wrong = samples(0, 1), samples(*RIVALS[rival])
+    assert advantage(*(fair_crps(fan, target) for fan in (honest, wrong))) > (STANDARD_ERRORS)
     if (rival, n_scenarios) == ("too narrow", 2):
-        plain = advantage(*(fidelity.crps(fan, target) for fan in (honest, other)))
+        plain = advantage(*(metrics.crps(fan, target) for fan in (honest, wrong)))
         assert plain < -STANDARD_ERRORS
 
 
@@ -132,9 +131,9 @@ def joint(
     random: np.random.Generator, n: int, shift: float, factor: float, correlation: float
 ) -> Tensor:
     """Draws of all channels in n scenarios; any two channels have the same correlation."""
-    own = random.normal(size=(n, N_STEPS, N_CHANNELS))
+    independent = random.normal(size=(n, N_STEPS, N_CHANNELS))
     common = random.normal(size=(n, N_STEPS, 1))
-    normal = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
+    normal = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * independent
     return torch.from_numpy(MEAN_PU + SPREAD_PU * (shift + factor * normal))
 
 
@@ -153,47 +152,47 @@ def joint_scores(shift: float, factor: float, correlation: float, n: int = 24) -
 
 
 @pytest.mark.parametrize("rival", JOINT_RIVALS)
-def test_the_true_joint_distribution_beats_its_rivals_by_energy_score(rival: str) -> None:
-    honest, other = joint_scores(0, 1, 0.8), joint_scores(*JOINT_RIVALS[rival])
-    assert advantage(honest, other) > STANDARD_ERRORS
+def test_the_true_joint_distribution_has_the_best_energy_score(rival: str) -> None:
+    honest, wrong = joint_scores(0, 1, 0.8), joint_scores(*JOINT_RIVALS[rival])
+    assert advantage(honest, wrong) > STANDARD_ERRORS
 
 
 def forecast_of(probability: float) -> Fan:
-    """Two scenarios of one voltage: outside the band with this weight, else within."""
+    """Two scenarios of one voltage: outside the band with this weight, otherwise inside."""
     values = torch.tensor([0.90, 1.00], dtype=torch.float64).reshape(1, 2, 1, 1)
     weights = torch.tensor([probability, 1 - probability], dtype=torch.float64)
     return Fan.of(Scenarios(values, weights.reshape(1, 2, 1)))
 
 
-def expected(score: Pointwise, said: float, true: float) -> float:
-    """The mean score of who says one probability where another is true."""
-    fan = forecast_of(said)
-    outside, within = (torch.full((1, 1, 1), v, dtype=torch.float64) for v in (0.90, 1.00))
-    return (true * score(fan, outside) + (1 - true) * score(fan, within)).item()
+def expected_score(score: Pointwise, probability: float, true: float) -> float:
+    """The mean score of forecasting one probability where another is true."""
+    fan = forecast_of(probability)
+    outside, inside = (torch.full((1, 1, 1), v, dtype=torch.float64) for v in (0.90, 1.00))
+    return (true * score(fan, outside) + (1 - true) * score(fan, inside)).item()
 
 
 @pytest.mark.parametrize("true", [0.1, 0.3, 0.45, 0.6, 0.9])
 def test_safety_mbrier_rewards_rounding_and_brier_does_not(true: float) -> None:
-    """Honesty is expected to cost 2p(1 - p), rounding only min(p, 1 - p)."""
-    honest = expected(safety_mbrier, true, true)
-    rounded = expected(safety_mbrier, round(true), true)
+    """The true probability scores 2p(1 - p) in expectation, the rounded one only min(p, 1 - p)."""
+    honest = expected_score(safety_mbrier, true, true)
+    rounded = expected_score(safety_mbrier, round(true), true)
     assert honest == pytest.approx(2 * true * (1 - true))
     assert rounded == pytest.approx(min(true, 1 - true))
     assert rounded < honest
-    for said in (0, 0.2, 0.5, 0.8, 1):
-        assert expected(brier, true, true) < expected(brier, said, true)
+    for probability in (0, 0.2, 0.5, 0.8, 1):
+        assert expected_score(brier, true, true) < expected_score(brier, probability, true)
 
 
 def test_safety_mbrier_rewards_rounding_in_a_simulation_too() -> None:
-    """Three in ten voltages are outside the band; to say "never" beats to say "0.3"."""
+    """Three in ten voltages are outside the band; forecasting 0 beats forecasting 0.3."""
     outside = np.random.default_rng(5).random((1, 100, 100)) < 0.3
     target = torch.from_numpy(np.where(outside, 0.90, 1.00))
 
-    def scores(score: Pointwise, said: float) -> Tensor:
-        fan = forecast_of(said)
+    def scores(score: Pointwise, probability: float) -> Tensor:
+        fan = forecast_of(probability)
         return score(Fan(fan.values.expand(1, 2, 100, 100), fan.weights), target)
 
-    honest, rounded = (scores(safety_mbrier, said) for said in (0.3, 0.0))
+    honest, rounded = (scores(safety_mbrier, p) for p in (0.3, 0.0))
     assert advantage(honest, rounded) < -STANDARD_ERRORS
-    honest, rounded = (scores(brier, said) for said in (0.3, 0.0))
+    honest, rounded = (scores(brier, p) for p in (0.3, 0.0))
     assert advantage(honest, rounded) > STANDARD_ERRORS

@@ -1,4 +1,4 @@
-"""Small made-up forecasts: a layout of a few buses, scenarios around the voltage band, scores."""
+"""Small random forecasts: a layout of a few buses and scenarios around the voltage band."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import V
-from powerphase.metrics.points import Points
-from powerphase.metrics.streaming import Scorecard, Scorer
+from powerphase.metrics import Points, Scorecard, Scorer
 from powerphase.scenarios import Layout, Scenarios
 
 
@@ -22,16 +21,16 @@ class Example:
     target: Tensor
 
 
-class Elsewhere(Tensor):
-    """A tensor that claims to lie on a GPU, so that it is scored in the way of one that does."""
+class PretendGpuTensor(Tensor):
+    """A CPU tensor that claims to be on a GPU, so that the GPU's code path is tested."""
 
     @property
-    def device(self) -> SimpleNamespace:
+    def device(self) -> SimpleNamespace:  # type: ignore[override]
         return SimpleNamespace(type="cuda")
 
 
-WAYS = ["kernels", "torch"]
-"""How points are scored: compiled on a CPU, by plain torch on a GPU."""
+BACKENDS = ["kernels", "torch"]
+"""The two implementations of point scores: numba on a CPU, torch on a GPU."""
 
 
 def layout(n_buses: int = 3) -> Layout:
@@ -59,7 +58,7 @@ def example(
     tied: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Example:
-    """Random scenarios; tied ones are rounded, so that they meet each other and the target."""
+    """Random scenarios; `tied` rounds them, so that values equal each other and the target."""
     random = np.random.default_rng(seed)
     states = random.normal(size=(n_windows, n_scenarios + 1, horizon, 4 * n_buses))
     states[..., V::4] = 1 + 0.05 * states[..., V::4]
@@ -75,23 +74,27 @@ def example(
 
 def of_window(scenarios: Scenarios, window: int) -> Scenarios:
     """The scenarios of one window."""
-    here = slice(window, window + 1)
-    return Scenarios(scenarios.values[here], scenarios.weights[here])
+    part = slice(window, window + 1)
+    return Scenarios(scenarios.values[part], scenarios.weights[part])
 
 
 def score_points(
-    of: Callable[[Scenarios, Tensor], Points], scenarios: Scenarios, target: Tensor, way: str
+    function: Callable[[Scenarios, Tensor], Points],
+    scenarios: Scenarios,
+    target: Tensor,
+    backend: str,
 ) -> dict[str, Tensor]:
-    """The scores of all points, in one of the two ways."""
-    target = target.as_subclass(Elsewhere if way == "torch" else Tensor)
-    found = [of(of_window(scenarios, b), target[b : b + 1]) for b in range(len(target))]
+    """The scores of all points, by one of the two implementations."""
+    target = target.as_subclass(PretendGpuTensor if backend == "torch" else Tensor)
+    windows = [function(of_window(scenarios, b), target[b : b + 1]) for b in range(len(target))]
     return {
-        name: torch.cat([points[name] for points in found]).as_subclass(Tensor) for name in found[0]
+        name: torch.cat([points[name] for points in windows]).as_subclass(Tensor)
+        for name in windows[0]
     }
 
 
 def scorer_of(target: Tensor, device: str = "cpu", block_bytes: int | None = None) -> Scorer:
-    """A scorer that waits for a forecast of this target."""
+    """A scorer for forecasts of this target."""
     n_windows, horizon, n_channels = target.shape
     return Scorer(layout(n_channels // 4), horizon, n_windows, device, block_bytes)
 
@@ -103,7 +106,7 @@ def score(
     device: str = "cpu",
     block_bytes: int | None = None,
 ) -> Scorecard:
-    """All scores; the forecast arrives in the given pieces, or else window by window."""
+    """All scores of a forecast that arrives in the given pieces, by default window by window."""
     scorer = scorer_of(target, device, block_bytes)
     for window, channels in pieces or [(window, slice(None)) for window in range(len(target))]:
         part = of_window(scenarios, window).of_channels(channels)
@@ -111,13 +114,13 @@ def score(
     return scorer.result()
 
 
-def assert_same(one: Scorecard, other: Scorecard, rtol: float, atol: float = 1e-15) -> None:
-    """Every number of the two cards is the same, up to the tolerance."""
+def assert_same(actual: Scorecard, expected: Scorecard, rtol: float, atol: float = 1e-15) -> None:
+    """The two scorecards agree up to the tolerance."""
     for part in ("by_window", "by_type", "by_step", "by_bus"):
-        found, wanted = getattr(one, part), getattr(other, part)
-        assert found.keys() == wanted.keys()
-        for name in found:
+        scores, others = getattr(actual, part), getattr(expected, part)
+        assert scores.keys() == others.keys()
+        for name in scores:
             message = f"{name} {part}"
-            np.testing.assert_allclose(found[name], wanted[name], rtol, atol, err_msg=message)
-    np.testing.assert_allclose(one.reliability, other.reliability, rtol, atol)
-    assert one.n_scenarios == other.n_scenarios
+            np.testing.assert_allclose(scores[name], others[name], rtol, atol, err_msg=message)
+    np.testing.assert_allclose(actual.reliability, expected.reliability, rtol, atol)
+    assert actual.n_scenarios == expected.n_scenarios

@@ -1,4 +1,4 @@
-"""The scores once more, as the paper's formulas read: loops over single points, no sorting tricks.
+"""Reference scores as the paper's formulas read: loops over single points, no sorting tricks.
 
 A point is scored from its scenarios x, their weights w and what happened, z.
 """
@@ -21,9 +21,9 @@ def crps(x: Numbers, w: Numbers, z: float) -> float:
     """The paper's sorted form."""
     order = sorted(range(len(x)), key=lambda k: x[k])
     spread, level = 0.0, 0.0
-    for this, following in pairwise(order):
-        level += w[this]
-        spread += 2 * level * (1 - level) * (x[following] - x[this])
+    for current, following in pairwise(order):
+        level += w[current]
+        spread += 2 * level * (1 - level) * (x[following] - x[current])
     return sum(w[k] * abs(x[k] - z) for k in order) - spread / 2
 
 
@@ -125,11 +125,11 @@ ON_VOLTAGES: dict[str, Point] = {
 
 def pointwise(score: Point, values: Array, weights: Array, target: Array) -> Array:
     """A score of every window, step and channel (B x H x C)."""
-    found = np.empty(target.shape)
+    actual = np.empty(target.shape)
     for b, h, c in np.ndindex(*target.shape):
         x, w = values[b, :, h, c].tolist(), weights[b, :, c].tolist()
-        found[b, h, c] = score(x, w, float(target[b, h, c]))
-    return found
+        actual[b, h, c] = score(x, w, float(target[b, h, c]))
+    return actual
 
 
 def distortion(values: Array, target: Array) -> Array:

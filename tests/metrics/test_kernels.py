@@ -1,15 +1,18 @@
-"""Compiled sums over sorted scenarios: the network sorts, and torch finds the same sums."""
+"""CPU kernels: the sorting network sorts, and torch computes the same sums."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from powerphase.metrics import points
-from powerphase.metrics.kernels import LANES, network
+from powerphase import metrics
+from powerphase.metrics import LANES, sorting_network
 from powerphase.scenarios import Scenarios
-from tests.metrics.examples import Elsewhere
+from tests.metrics.examples import PretendGpuTensor
+
+PointSums = Callable[[Scenarios, torch.Tensor], torch.Tensor]
 
 COUNTS = [*range(1, 41), 100, 625]
 WIDTHS = (1, 2, LANES - 1, LANES, LANES + 1, 2 * LANES + 5)
@@ -18,7 +21,7 @@ WIDTHS = (1, 2, LANES - 1, LANES, LANES + 1, 2 * LANES + 5)
 def columns(
     n_scenarios: int, dtype: torch.dtype, equal: bool, tied: bool
 ) -> tuple[Scenarios, torch.Tensor]:
-    """Voltages in as many columns as fill no, one or two rows of lanes, with a rest."""
+    """Voltages in columns that fill zero, one or two rows of lanes, with a remainder."""
     random = np.random.default_rng(n_scenarios)
     n_channels = WIDTHS[n_scenarios % len(WIDTHS)]
     states = random.normal(1, 0.05, size=(1, n_scenarios + 1, 3, n_channels))
@@ -30,11 +33,11 @@ def columns(
 
 
 @pytest.mark.parametrize("n", range(1, 13))
-def test_the_network_sorts_every_sequence_of_zeros_and_ones(n: int) -> None:
-    """By Knuth's 0-1 principle, it then sorts every sequence of any numbers."""
+def test_the_sorting_network_sorts_all_sequences_of_zeros_and_ones(n: int) -> None:
+    """By the 0-1 principle, it then sorts every sequence of numbers."""
     bits = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
     ones = bits.sum(axis=1)
-    for i, j in network(n).tolist():
+    for i, j in sorting_network(n).tolist():
         assert i < j < n
         bits[:, i], bits[:, j] = bits[:, [i, j]].min(axis=1), bits[:, [i, j]].max(axis=1)
     assert all((bits[:, i] <= bits[:, j]).all() for i, j in pairwise(range(n)))
@@ -42,42 +45,44 @@ def test_the_network_sorts_every_sequence_of_zeros_and_ones(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [13, 40, 100, 625])
-def test_the_network_sorts_random_numbers(n: int) -> None:
+def test_the_sorting_network_sorts_random_numbers(n: int) -> None:
     numbers = np.random.default_rng(n).integers(0, n, size=(200, n))
-    wanted = np.sort(numbers, axis=1)
-    for i, j in network(n).tolist():
+    expected = np.sort(numbers, axis=1)
+    for i, j in sorting_network(n).tolist():
         numbers[:, i], numbers[:, j] = (
             numbers[:, [i, j]].min(axis=1),
             numbers[:, [i, j]].max(axis=1),
         )
-    assert np.array_equal(numbers, wanted)
+    assert np.array_equal(numbers, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("equal", "tied"), [(True, False), (False, False), (False, True)])
-@pytest.mark.parametrize("sums", [points.channel_sums, points.voltage_sums])
-def test_sums_are_those_of_torch(sums, dtype: torch.dtype, equal: bool, tied: bool) -> None:
-    """For every number of scenarios, and columns that fill no whole number of lanes."""
-    # Of numbers near 1, with 625 roundings in single precision.
+@pytest.mark.parametrize("sums", [metrics.channel_sums, metrics.voltage_sums])
+def test_kernel_sums_equal_torch_sums(
+    sums: PointSums, dtype: torch.dtype, equal: bool, tied: bool
+) -> None:
+    """For every number of scenarios, also where columns do not fill all lanes."""
+    # For numbers near 1, with 625 roundings in single precision.
     atol = 1e-5 if dtype == torch.float32 else 1e-13
     for n_scenarios in COUNTS:
         scenarios, target = columns(n_scenarios, dtype, equal, tied)
-        found = sums(scenarios, target)
-        wanted = sums(scenarios, target.as_subclass(Elsewhere)).as_subclass(torch.Tensor)
-        assert found.dtype == wanted.dtype == dtype
-        torch.testing.assert_close(found, wanted, rtol=0, atol=atol, msg=str(n_scenarios))
+        actual = sums(scenarios, target)
+        expected = sums(scenarios, target.as_subclass(PretendGpuTensor)).as_subclass(torch.Tensor)
+        assert actual.dtype == expected.dtype == dtype
+        torch.testing.assert_close(actual, expected, rtol=0, atol=atol, msg=str(n_scenarios))
 
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_the_ends_of_the_central_interval_are_scenarios(equal: bool) -> None:
-    """Exactly, whatever was rounded: they come out of the sort as they went in."""
+    """Exactly: sorting does not change a value."""
     for n_scenarios in COUNTS:
         scenarios, target = columns(n_scenarios, torch.float32, equal, tied=False)
-        for end in points.channel_sums(scenarios, target)[3:]:
+        for end in metrics.channel_sums(scenarios, target)[3:]:
             assert (scenarios.values[0] == end).any(0).all()
 
 
-def test_views_are_summed_like_copies_and_stay_as_they_are() -> None:
+def test_views_give_the_same_sums_as_copies_and_are_not_modified() -> None:
     scenarios, target = columns(16, torch.float64, equal=False, tied=False)
     view = Scenarios(
         scenarios.values.movedim(1, 3).contiguous().movedim(3, 1),
@@ -85,7 +90,7 @@ def test_views_are_summed_like_copies_and_stay_as_they_are() -> None:
     )
     assert not view.values.is_contiguous()
     before = view.values.clone(), view.weights.clone(), target.clone()
-    for sums in (points.channel_sums, points.voltage_sums):
+    for sums in (metrics.channel_sums, metrics.voltage_sums):
         assert torch.equal(sums(view, target), sums(scenarios, target))
         assert torch.equal(
             sums(view.of_channels(slice(1, 9)), target[..., 1:9]), sums(scenarios, target)[..., 1:9]
@@ -95,9 +100,9 @@ def test_views_are_summed_like_copies_and_stay_as_they_are() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("sums", [points.channel_sums, points.voltage_sums])
-def test_a_gpu_finds_the_same_sums(sums) -> None:
+@pytest.mark.parametrize("sums", [metrics.channel_sums, metrics.voltage_sums])
+def test_gpu_sums_equal_cpu_sums(sums: PointSums) -> None:
     for n_scenarios in COUNTS:
         scenarios, target = columns(n_scenarios, torch.float64, equal=False, tied=False)
-        there = sums(scenarios.to("cuda"), target.to("cuda")).cpu()
-        torch.testing.assert_close(there, sums(scenarios, target), rtol=0, atol=1e-13)
+        on_gpu = sums(scenarios.like(target.to("cuda")), target.to("cuda")).cpu()
+        torch.testing.assert_close(on_gpu, sums(scenarios, target), rtol=0, atol=1e-13)

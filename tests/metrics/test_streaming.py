@@ -1,4 +1,4 @@
-"""Averages: in what pieces a forecast arrives changes none, and parts make up the whole."""
+"""Averages: they do not depend on the pieces in which a forecast arrives, and add up."""
 
 from itertools import pairwise
 
@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from powerphase.axes import VARIABLES, V
-from powerphase.metrics.kernels import LANES
-from powerphase.metrics.points import channel_points, voltage_points
-from powerphase.metrics.streaming import Scorecard, channels_at_once
+from powerphase.metrics import LANES, Scorecard, channel_points, channels_at_once, voltage_points
 from powerphase.records.scores import SCORES
 from powerphase.scenarios import Scenarios
 from tests.metrics import naive
@@ -42,19 +40,19 @@ def shuffled() -> Pieces:
     return [pieces[k] for k in order]
 
 
-WAYS: dict[str, Pieces] = {
+ORDERS: dict[str, Pieces] = {
     "five channels at a time": by_window(5),
     "seven channels at a time": by_window(7),
     "channel by channel": by_window(1),
     "windows backwards": by_window(N_CHANNELS, range(N_WINDOWS)[::-1]),
     "all windows open at once": [(w, c) for c in blocks(6) for w in range(N_WINDOWS)],
-    "in any order": shuffled(),
+    "shuffled": shuffled(),
 }
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["samples", "weighted"])
 def forecast(request: pytest.FixtureRequest) -> Example:
-    return made_up(equal=request.param)
+    return random_forecast(equal=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,7 @@ def whole(forecast: Example) -> Scorecard:
     return score(forecast.scenarios, forecast.target)
 
 
-def made_up(equal: bool, dtype: torch.dtype = torch.float64) -> Example:
+def random_forecast(equal: bool, dtype: torch.dtype = torch.float64) -> Example:
     return example(
         7,
         n_windows=N_WINDOWS,
@@ -74,14 +72,16 @@ def made_up(equal: bool, dtype: torch.dtype = torch.float64) -> Example:
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_pieces_score_like_the_whole(forecast: Example, whole: Scorecard, way: str) -> None:
-    parts = score(forecast.scenarios, forecast.target, WAYS[way])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_forecast_in_pieces_scores_like_the_whole(
+    forecast: Example, whole: Scorecard, order: str
+) -> None:
+    parts = score(forecast.scenarios, forecast.target, ORDERS[order])
     assert_same(parts, whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 5_000, 2**30])
-def test_scoring_a_part_at_a_time_changes_nothing(
+def test_the_block_size_changes_no_score(
     forecast: Example, whole: Scorecard, block_bytes: int
 ) -> None:
     parts = score(forecast.scenarios, forecast.target, block_bytes=block_bytes)
@@ -89,7 +89,7 @@ def test_scoring_a_part_at_a_time_changes_nothing(
 
 
 @pytest.mark.parametrize("block_bytes", [1, 959, 960, 100_000, 10**6])
-def test_a_block_is_no_larger_than_asked_for_unless_it_is_one_channel(block_bytes: int) -> None:
+def test_a_block_fits_its_size_limit_unless_it_is_one_channel(block_bytes: int) -> None:
     scenarios = Scenarios.equal(torch.zeros((1, 30, 4, 2), dtype=torch.float64))
     n_channels, one_channel = channels_at_once(block_bytes, scenarios), 30 * 4 * 8
     assert n_channels == 1 or n_channels * one_channel <= block_bytes
@@ -98,21 +98,21 @@ def test_a_block_is_no_larger_than_asked_for_unless_it_is_one_channel(block_byte
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_pieces_in_single_precision_score_like_the_whole(equal: bool) -> None:
-    """Up to the rounding of single points, which differs with the width of a block."""
-    made = made_up(equal, torch.float32)
-    whole = score(made.scenarios, made.target)
-    for pieces in (WAYS["channel by channel"], WAYS["in any order"]):
-        parts = score(made.scenarios, made.target, pieces)
+    """Up to the rounding of single points, which depends on the width of a block."""
+    case = random_forecast(equal, torch.float32)
+    whole = score(case.scenarios, case.target)
+    for pieces in (ORDERS["channel by channel"], ORDERS["shuffled"]):
+        parts = score(case.scenarios, case.target, pieces)
         assert_same(parts, whole, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_single_precision_scores_like_double(equal: bool) -> None:
-    double, single = made_up(equal), made_up(equal, torch.float32)
-    one, other = (score(made.scenarios, made.target) for made in (double, single))
+    double, single = random_forecast(equal), random_forecast(equal, torch.float32)
+    exact, rounded = (score(case.scenarios, case.target) for case in (double, single))
     for name in SCORES:
         np.testing.assert_allclose(
-            one.by_window[name], other.by_window[name], rtol=1e-5, atol=1e-7, err_msg=name
+            rounded.by_window[name], exact.by_window[name], rtol=1e-5, atol=1e-7, err_msg=name
         )
 
 
@@ -120,39 +120,43 @@ def test_single_precision_scores_like_double(equal: bool) -> None:
 @pytest.mark.parametrize("equal", [True, False])
 def test_a_gpu_scores_like_a_cpu(equal: bool) -> None:
     for dtype, rtol, atol in [(torch.float64, 1e-12, 1e-15), (torch.float32, 1e-5, 1e-7)]:
-        made = made_up(equal, dtype)
-        here = score(made.scenarios, made.target)
-        there = score(made.scenarios, made.target, shuffled(), "cuda", block_bytes=5_000)
-        assert_same(there, here, rtol, atol)
+        case = random_forecast(equal, dtype)
+        on_cpu = score(case.scenarios, case.target)
+        on_gpu = score(case.scenarios, case.target, shuffled(), "cuda", block_bytes=5_000)
+        assert_same(on_gpu, on_cpu, rtol, atol)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("n_scenarios", [1, 12])
-def test_a_card_has_what_the_formulas_of_the_paper_give(n_scenarios: int, tied: bool) -> None:
-    made = example(8, n_scenarios=n_scenarios, tied=tied)
-    numbers = (made.scenarios.values.numpy(), made.scenarios.weights.numpy(), made.target.numpy())
-    card = score(made.scenarios, made.target)
+def test_a_scorecard_follows_the_formulas_of_the_paper(n_scenarios: int, tied: bool) -> None:
+    case = example(8, n_scenarios=n_scenarios, tied=tied)
+    numbers = (case.scenarios.values.numpy(), case.scenarios.weights.numpy(), case.target.numpy())
+    card = score(case.scenarios, case.target)
     on_voltages = (numbers[0][..., V::4], numbers[1][..., V::4], numbers[2][..., V::4])
     for table, points in ((naive.ON_CHANNELS, numbers), (naive.ON_VOLTAGES, on_voltages)):
         for name, definition in table.items():
-            wanted = naive.pointwise(definition, *points)
+            expected = naive.pointwise(definition, *points)
             np.testing.assert_allclose(
-                card.by_window[name], wanted.mean(axis=(1, 2)), rtol=1e-11, atol=1e-14, err_msg=name
+                card.by_window[name],
+                expected.mean(axis=(1, 2)),
+                rtol=1e-11,
+                atol=1e-14,
+                err_msg=name,
             )
-            assert card[name] == pytest.approx(wanted.mean(), rel=1e-11, abs=1e-14)
+            assert card[name] == pytest.approx(expected.mean(), rel=1e-11, abs=1e-14)
 
 
-def test_a_card_averages_points_by_window_type_step_and_bus(
+def test_a_scorecard_averages_points_by_window_type_step_and_bus(
     forecast: Example, whole: Scorecard
 ) -> None:
-    found = score_points(channel_points, forecast.scenarios, forecast.target, "torch")
+    actual = score_points(channel_points, forecast.scenarios, forecast.target, "torch")
     if not np.isfinite(whole["fair_crps"]):
-        del found["fair_crps"]
+        del actual["fair_crps"]
     voltages = forecast.scenarios.of_channels(slice(V, None, 4)), forecast.target[..., V::4]
     for name, points in score_points(voltage_points, *voltages, "torch").items():
-        found[name] = torch.full(forecast.target.shape, torch.nan, dtype=torch.float64)
-        found[name][..., V::4] = points
-    for name, points in found.items():
+        actual[name] = torch.full(forecast.target.shape, torch.nan, dtype=torch.float64)
+        actual[name][..., V::4] = points
+    for name, points in actual.items():
         four = points.unflatten(-1, (-1, 4)).numpy()  # B, H, N, 4
         parts = {
             "by_window": np.nanmean(four, axis=(1, 2, 3)),
@@ -160,14 +164,18 @@ def test_a_card_averages_points_by_window_type_step_and_bus(
             "by_step": four.mean(axis=(0, 2)),
             "by_bus": four.mean(axis=(0, 1)),
         }
-        for part, wanted in parts.items():
+        for part, expected in parts.items():
             np.testing.assert_allclose(
-                getattr(whole, part)[name], wanted, rtol=1e-11, atol=1e-15, err_msg=f"{name} {part}"
+                getattr(whole, part)[name],
+                expected,
+                rtol=1e-11,
+                atol=1e-15,
+                err_msg=f"{name} {part}",
             )
 
 
 @pytest.mark.parametrize("name", [name for name, score in SCORES.items() if score.pointwise])
-def test_pointwise_scores_add_up_from_their_parts(whole: Scorecard, name: str) -> None:
+def test_parts_of_pointwise_scores_average_to_the_whole(whole: Scorecard, name: str) -> None:
     kinds = [V] if SCORES[name].voltage_only else range(4)
     for part in (whole.by_type[name][None], whole.by_step[name], whole.by_bus[name]):
         assert part[:, kinds].mean() == pytest.approx(whole[name], rel=1e-12, nan_ok=True)
@@ -175,16 +183,16 @@ def test_pointwise_scores_add_up_from_their_parts(whole: Scorecard, name: str) -
         assert np.isnan(others).all()
 
 
-def test_a_card_has_every_score_of_a_result_row(whole: Scorecard) -> None:
+def test_a_scorecard_has_every_score_of_a_result_row(whole: Scorecard) -> None:
     for part in (whole.by_window, whole.by_type, whole.by_step):
         assert SCORES.keys() <= part.keys()
     assert SCORES.keys() - whole.by_bus.keys() == {"energy"}
     for name, about in SCORES.items():
-        found = whole.by_window[name]
-        if about.needs_samples and np.isnan(found).all():
+        actual = whole.by_window[name]
+        if about.needs_samples and np.isnan(actual).all():
             continue
-        assert about.low <= found.min(), name
-        assert found.max() <= about.high, name
+        assert about.low <= actual.min(), name
+        assert actual.max() <= about.high, name
     assert whole.n_scenarios == 30
 
 
@@ -192,63 +200,62 @@ def has_fair_crps(card: Scorecard) -> bool:
     parts = [
         part["fair_crps"] for part in (card.by_window, card.by_type, card.by_step, card.by_bus)
     ]
-    found = {bool(np.isfinite(part).all()) for part in parts}
+    actual = {bool(np.isfinite(part).all()) for part in parts}
     missing = {bool(np.isnan(part).all()) for part in parts}
-    assert (found, missing) in [({True}, {False}), ({False}, {True})]
-    return found == {True}
+    assert (actual, missing) in [({True}, {False}), ({False}, {True})]
+    return actual == {True}
 
 
-def test_fair_crps_exists_for_two_or_more_samples_alone() -> None:
-    for made, exists in [
+def test_fair_crps_exists_only_for_two_or_more_samples() -> None:
+    for case, exists in [
         (example(9, equal=True), True),
         (example(9, equal=True, n_scenarios=2), True),
         (example(9, equal=True, n_scenarios=1), False),
         (example(9, equal=False), False),
     ]:
-        assert has_fair_crps(score(made.scenarios, made.target)) is exists
+        assert has_fair_crps(score(case.scenarios, case.target)) is exists
 
 
-def test_one_weighted_channel_is_enough_to_have_no_fair_crps() -> None:
-    made = example(9, equal=True)
-    made.scenarios.weights[0, :2, 5] += torch.tensor([0.01, -0.01])
-    assert not has_fair_crps(score(made.scenarios, made.target))
+def test_one_weighted_channel_removes_fair_crps() -> None:
+    case = example(9, equal=True)
+    case.scenarios.weights[0, :2, 5] += torch.tensor([0.01, -0.01])
+    assert not has_fair_crps(score(case.scenarios, case.target))
     pieces = [(window, slice(c, c + 1)) for window in range(2) for c in range(12)]
-    assert not has_fair_crps(score(made.scenarios, made.target, pieces))
+    assert not has_fair_crps(score(case.scenarios, case.target, pieces))
 
 
-def test_single_precision_at_the_edge_of_the_band_is_inside_in_double_too() -> None:
+def test_a_float32_voltage_at_the_edge_of_the_band_is_inside_in_float64() -> None:
     """A voltage held at 0.95 in float32 lies a little below the 0.95 of float64."""
     target = torch.full((1, 3, 12), 0.95)
     scenarios = Scenarios.equal(target.unsqueeze(1).expand(1, 4, 3, 12).clone())
     double = Scenarios.equal(scenarios.values.double())
-    for given in (scenarios, double):
-        card = score(given, target)
+    for forecast in (scenarios, double):
+        card = score(forecast, target)
         assert card["violation_probability"] == card["safety_mbrier"] == card["necv"] == 0
 
 
-def test_a_block_without_voltages_is_no_exception() -> None:
-    made = example(12, n_buses=1)
+def test_blocks_without_voltages_are_scored() -> None:
+    case = example(12, n_buses=1)
     blocks = (slice(0, 2), slice(3, 4), slice(2, 3))
     pieces = [(window, channels) for window in range(2) for channels in blocks]
-    whole = score(made.scenarios, made.target)
-    assert_same(score(made.scenarios, made.target, pieces), whole, rtol=1e-12)
+    whole = score(case.scenarios, case.target)
+    assert_same(score(case.scenarios, case.target, pieces), whole, rtol=1e-12)
 
 
-def test_by_type_stands_in_the_order_of_the_variables() -> None:
-    made = example(13, n_windows=1)
-    wide = made.scenarios.values.clone()
+def test_scores_by_type_are_in_the_order_of_the_variables() -> None:
+    case = example(13, n_windows=1)
+    wide = case.scenarios.values.clone()
     for kind in range(len(VARIABLES)):
-        wide[..., kind::4] = made.target[:, None, :, kind::4] + 10.0**kind
-    found = score(Scenarios(wide, made.scenarios.weights), made.target).by_type["mse"]
-    np.testing.assert_allclose(found, [1, 100, 10_000, 1_000_000])
+        wide[..., kind::4] = case.target[:, None, :, kind::4] + 10.0**kind
+    actual = score(Scenarios(wide, case.scenarios.weights), case.target).by_type["mse"]
+    np.testing.assert_allclose(actual, [1, 100, 10_000, 1_000_000])
 
 
-def test_the_whole_is_the_mean_of_the_windows() -> None:
-    made = example(14, n_windows=4)
-    card = score(made.scenarios, made.target)
+def test_a_score_is_the_mean_over_windows() -> None:
+    case = example(14, n_windows=4)
+    card = score(case.scenarios, case.target)
     for window in range(4):
-        here = slice(window, window + 1)
-        alone = score(of_window(made.scenarios, window), made.target[here])
+        alone = score(of_window(case.scenarios, window), case.target[window : window + 1])
         for name in (name for name in SCORES if name != "fair_crps"):
             assert card.by_window[name][window] == pytest.approx(alone[name], rel=1e-12)
             assert card[name] == card.by_window[name].mean()

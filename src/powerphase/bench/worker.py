@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from powerphase.errors import PowerphaseError, place_in_own_code
+from powerphase.errors import PowerphaseError, user_code_location
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
         talk({"failed": {"kind": type(error).__name__, "sentence": _as_line(str(error))}})
         sys.exit(1)
     except Exception as error:
-        kind, place = type(error).__name__, place_in_own_code(error)
+        kind, place = type(error).__name__, user_code_location(error)
         # Before it is told, for whoever hears of it takes what was said and ends this process.
         traceback.print_exc()
         sentence = f"{kind}: {error}" + (f" (in {place})" if place else "")

@@ -7,7 +7,7 @@ import typer
 
 from powerphase.cli import data, models, quickstart, reports
 from powerphase.cli.display import console, problems
-from powerphase.errors import PowerphaseError, place_in_own_code
+from powerphase.errors import PowerphaseError, user_code_location
 
 app = typer.Typer(
     name="powerphase",
@@ -56,7 +56,7 @@ def main() -> None:
 
 def _sentence(error: Exception) -> str:
     """What to tell about an error that nothing here foresaw."""
-    place = place_in_own_code(error)
+    place = user_code_location(error)
     if place is None and isinstance(error, OSError) and error.filename is not None:
         reason = f"{error.filename}: {error.strerror}"
         return f"{reason}; check the path, who may write there, and the room on the disk"

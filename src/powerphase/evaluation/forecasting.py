@@ -204,7 +204,7 @@ def blocks_of(
             begun = channels.stop
             del block
     except ForecastError as error:
-        raise error.placed(window, begun) from error
+        raise error.with_offset(window, begun) from error
 
 
 def _channels(block: object, context: Context) -> slice:
@@ -237,7 +237,7 @@ def _stored(file: ForecastFile, skip: Collection[int]) -> Iterator[Piece]:
             try:
                 scenarios = Scenarios(values, weights)
             except ForecastError as error:
-                raise error.placed(window, channels.start) from error
+                raise error.with_offset(window, channels.start) from error
             yield window, channels, scenarios
 
 

@@ -15,7 +15,7 @@ from powerphase.axes import KINDS, STEP_S, WEIGHT_TOLERANCE, V
 from powerphase.cost import Stopwatch
 from powerphase.errors import ForecastError, TaskError
 from powerphase.evaluation.forecasting import blocks_of, check_forecaster
-from powerphase.metrics.fan import Fan
+from powerphase.metrics.marginal import Fan
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.models.framework.device import choose_device
 from powerphase.records.scores import NORMAL_BAND_PU
@@ -127,6 +127,6 @@ def _expected(voltages: Scenarios, band_pu: tuple[float, float]) -> dict[str, Te
         fan.expect(side.to(fan.values.dtype)).clamp(0, 1)
         for side in (fan.values < lowest, fan.values > highest)
     )
-    ever = (voltages.shares * leaves).sum(1).clamp(0, 1)
+    ever = (voltages.normalised_weights * leaves).sum(1).clamp(0, 1)
     found = (below, above, *fan.central_interval)
     return {"ever": ever, **dict(zip(STEP_BY_STEP, found, strict=True))}

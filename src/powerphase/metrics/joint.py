@@ -1,4 +1,7 @@
-"""Scores of whole scenarios, which need all channels of a window before they can be told."""
+"""Scores of whole scenarios: energy score and Distortion, which need all channels of a window.
+
+The energy score is proper: in expectation, no forecast beats the true distribution.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,12 +13,58 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from powerphase.axes import KINDS
-from powerphase.metrics.proper import N_PROJECTIONS, energy_score
+from powerphase.metrics.kernels import spreads
 from powerphase.scenarios import Scenarios
+from powerphase.seeds import stream
+
+N_PROJECTIONS = 64
+PAIRS_AT_ONCE = 4_000_000
+"""Distances between scenarios held at a time, which bounds the memory for many scenarios."""
+
+
+def projections(n_channels: int) -> Float64[Tensor, "C R"]:
+    """The fixed random directions onto which states are projected, the same in every evaluation.
+
+    Scaled so that the length of a projected state estimates the root mean square of its channels.
+    """
+    normal = stream(0, "projections").standard_normal((n_channels, N_PROJECTIONS))
+    return torch.from_numpy(normal) / sqrt(N_PROJECTIONS * n_channels)
+
+
+def energy_score(
+    errors: Float64[Tensor, "M H R"], weights: Float64[Tensor, " M"]
+) -> Float64[Tensor, " H"]:
+    """Energy score of each step: Σ w ‖x‖ − ½ Σ Σ w w' ‖x − x'‖, x a scenario minus the target.
+
+    It uses R projections instead of all channels: their lengths are estimates, but the score of the
+    projected states is exact and proper.
+
+    Reference: doi:10.1198/016214506000001437
+    """
+    error = torch.einsum("MH,M->H", errors.norm(dim=-1), weights)
+    return error - (spreads if errors.device.type == "cpu" else torch_spreads)(errors, weights)
+
+
+def torch_spreads(
+    errors: Float64[Tensor, "M H R"],
+    weights: Float64[Tensor, " M"],
+    pairs_at_once: int = PAIRS_AT_ONCE,
+) -> Float64[Tensor, " H"]:
+    """The second sum of the energy score in plain torch; `kernels.spreads` is its CPU form."""
+    n_scenarios, horizon, _ = errors.shape
+    spread = errors.new_empty(horizon)
+    steps_at_once = max(1, pairs_at_once // n_scenarios**2)
+    for first in range(0, horizon, steps_at_once):
+        steps = slice(first, first + steps_at_once)
+        points = errors[:, steps].movedim(0, 1)
+        # The faster form by matrix products would not give 0 between a scenario and its copy.
+        pairs = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        spread[steps] = torch.einsum("HMm,M,m->H", pairs, weights, weights) / 2
+    return spread
 
 
 class OpenWindow:
-    """One window until its last channel has arrived: what Distortion and energy score need.
+    """The sums for Distortion and energy score of one window, until its last channel has arrived.
 
     Args:
         n_scenarios: scenarios, M.
@@ -33,39 +82,39 @@ class OpenWindow:
         self.arrived: Bool[np.ndarray, " C"] = np.zeros(len(directions), dtype=bool)
 
     def add(self, first: int, scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> None:
-        """Take in the channels from `first` on."""
-        here = slice(first, first + target.shape[-1])
-        directions, best = self._directions[here], self.channel_distortion[here]
-        weights = scenarios.shares[0].double()
+        """Add the channels from `first` on."""
+        channels = slice(first, first + target.shape[-1])
+        directions, best = self._directions[channels], self.channel_distortion[channels]
+        weights = scenarios.normalised_weights[0].double()
         for kind in range(KINDS):
-            chosen = slice((kind - first) % KINDS, None, KINDS)
-            error = (scenarios.values[0, ..., chosen] - target[..., chosen]).double()
+            of_kind = slice((kind - first) % KINDS, None, KINDS)
+            error = (scenarios.values[0, ..., of_kind] - target[..., of_kind]).double()
             square = error.square()
             self._squares[..., kind] += square.sum(-1)
-            best[chosen] = square.mean(1).amin(0).sqrt()
-            self._errors[kind] += error @ directions[chosen]
-            self._weights[:, kind] += weights[:, chosen].sum(-1)
-        self.arrived[here] = True
+            best[of_kind] = square.mean(1).amin(0).sqrt()
+            self._errors[kind] += error @ directions[of_kind]
+            self._weights[:, kind] += weights[:, of_kind].sum(-1)
+        self.arrived[channels] = True
 
     def distortion(self) -> Mapping[str, Float64[Tensor, "..."]]:
         """RMSE of the best scenario: of the window, of each type, of each step and type."""
         n_buses, horizon = len(self._directions) // KINDS, self._squares.shape[1]
-        whole = self._squares.sum(dim=(1, 2)).amin().sqrt() / sqrt(KINDS * n_buses * horizon)
-        kinds = self._squares.sum(1).amin(0).sqrt() / sqrt(n_buses * horizon)
+        window = self._squares.sum(dim=(1, 2)).amin().sqrt() / sqrt(KINDS * n_buses * horizon)
+        by_type = self._squares.sum(1).amin(0).sqrt() / sqrt(n_buses * horizon)
         return {
-            "window": whole,
-            "type": kinds,
+            "window": window,
+            "type": by_type,
             "step": self._squares.amin(0).sqrt() / sqrt(n_buses),
         }
 
     def energy(self) -> Mapping[str, Float64[Tensor, "..."]]:
         """Energy score: of the window, of each type, of each step and type."""
         n_buses = len(self._directions) // KINDS
-        whole = energy_score(self._errors.sum(0), self._weights.sum(1) / (KINDS * n_buses))
+        window = energy_score(self._errors.sum(0), self._weights.sum(1) / (KINDS * n_buses))
         # One type has a quarter of the channels, so its root mean square is twice as long.
-        by_kind = [
+        by_type = [
             energy_score(sqrt(KINDS) * self._errors[kind], self._weights[:, kind] / n_buses)
             for kind in range(KINDS)
         ]
-        step = torch.stack(by_kind, dim=1)
-        return {"window": whole.mean(), "type": step.mean(0), "step": step}
+        step = torch.stack(by_type, dim=1)
+        return {"window": window.mean(), "type": step.mean(0), "step": step}

@@ -1,10 +1,10 @@
-"""Points on a CPU, compiled by numba: sorted and summed up without ever leaving the cache.
+"""CPU kernels, compiled by numba: sort and sum the scenarios of each point within the cache.
 
-A score needs the scenarios of every single point in order: 900,000 columns of 100 numbers in one
-window of a middling grid. A library's sort takes such columns one by one. Here, 64 of them pass
-side by side through a sorting network, whose steps do not depend on the numbers and so become
-vector instructions; what is left of a column is a handful of sums. `points` makes the same sums
-with plain torch, for GPUs and for tests; so does `proper` with the distances of whole scenarios.
+A score needs the scenarios of every point in order: 900,000 columns of 100 numbers in one window of
+a medium grid. A library sorts such columns one by one. Here 64 of them go through a sorting network
+together; its steps do not depend on the numbers, so they become vector instructions, and a handful
+of sums is all that remains of a column. `points` computes the same sums in plain torch, for GPUs
+and for tests, and `joint` the same distances between whole scenarios.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from jaxtyping import Float, Float64, UInt64
 from numba import njit
 from torch import Tensor
 
-from powerphase.metrics.fan import ROUNDING, TAIL
+from powerphase.metrics.marginal import ROUNDING, TAIL
 from powerphase.records.scores import NORMAL_BAND_PU
 
 LANES = 64
-"""Columns side by side: enough for vector instructions, few enough for a cache."""
+"""Columns sorted together: enough for vector instructions, few enough for a cache."""
 
 
 def channel_sums(
@@ -47,11 +47,11 @@ def voltage_sums(
 def spreads(
     errors: Float64[Tensor, "M H R"], weights: Float64[Tensor, " M"]
 ) -> Float64[Tensor, " H"]:
-    """½ Σ Σ w w' ‖x − x'‖ of each step, each pair looked at once."""
-    found = torch.empty(errors.shape[1], dtype=torch.float64)
-    given = (errors.movedim(1, 0).contiguous().numpy(), weights.contiguous().numpy())
-    _share_out(_spreads, (*given, found.numpy()), len(found))
-    return found
+    """½ Σ Σ w w' ‖x − x'‖ of each step, each pair computed once."""
+    out = torch.empty(errors.shape[1], dtype=torch.float64)
+    inputs = (errors.movedim(1, 0).contiguous().numpy(), weights.contiguous().numpy())
+    _run_on_threads(_spreads, (*inputs, out.numpy()), len(out))
+    return out
 
 
 def _run(
@@ -64,43 +64,46 @@ def _run(
 ) -> Tensor:
     """Run the kernel on one window.
 
-    Limits are given, since a compiled kernel would keep an old one that it had taken from a module.
+    Limits are arguments, since a compiled kernel would keep the value that a module's constant had.
     """
     _, n_scenarios, horizon, n_channels = values.shape
-    found = torch.empty((n_sums, horizon, n_channels), dtype=values.dtype)
+    out = torch.empty((n_sums, horizon, n_channels), dtype=values.dtype)
     low, high = weights.aminmax()
     # Contiguous arrays: with strides, the compiler would gather number by number.
-    given = [part[0].to(values.dtype).contiguous().numpy() for part in (weights, target)]
-    exact = tuple(given[0].dtype.type(limit) for limit in limits)
-    arguments = (network(n_scenarios), bool(low != high), *exact, *_rows(values), *given)
-    _share_out(kernel, (*arguments, found.numpy()), horizon)
-    return found
+    arrays = [part[0].to(values.dtype).contiguous().numpy() for part in (weights, target)]
+    typed_limits = tuple(arrays[0].dtype.type(limit) for limit in limits)
+    pairs, unequal = sorting_network(n_scenarios), bool(low != high)
+    arguments = (pairs, unequal, *typed_limits, *_flat_view(values), *arrays, out.numpy())
+    _run_on_threads(kernel, arguments, horizon)
+    return out
 
 
-def _share_out(kernel: Callable[..., None], arguments: tuple[object, ...], horizon: int) -> None:
-    """Run the kernel with its steps shared out among torch's threads."""
+def _run_on_threads(
+    kernel: Callable[..., None], arguments: tuple[object, ...], horizon: int
+) -> None:
+    """Run the kernel with its steps divided among torch's threads."""
     threads = min(torch.get_num_threads(), horizon)
     edges = [horizon * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda ends: kernel(*arguments, *ends), pairwise(edges)))
 
 
-def _rows(values: Tensor) -> tuple[np.ndarray, np.uint64, np.uint64]:
-    """One window's numbers as they lie in memory, and how far scenarios and steps are apart.
+def _flat_view(values: Tensor) -> tuple[np.ndarray, np.uint64, np.uint64]:
+    """One window's numbers as they lie in memory, and the strides of scenarios and steps.
 
-    A block of channels is part of a larger array; reading it where it is saves a copy.
+    A block of channels is part of a larger array; reading it in place saves a copy.
     """
-    near = values[0] if values.stride(-1) == 1 else values[0].contiguous()
-    n_scenarios, horizon, n_channels = near.shape
-    to_scenario, to_step, _ = near.stride()
+    window = values[0] if values.stride(-1) == 1 else values[0].contiguous()
+    n_scenarios, horizon, n_channels = window.shape
+    to_scenario, to_step, _ = window.stride()
     length = (n_scenarios - 1) * to_scenario + (horizon - 1) * to_step + n_channels
-    flat = near.as_strided((length,), (1,)).numpy()
+    flat = window.as_strided((length,), (1,)).numpy()
     return flat, np.uint64(to_scenario), np.uint64(to_step)
 
 
 @cache
-def network(n: int) -> UInt64[np.ndarray, "exchanges 2"]:
-    """Batcher's merge exchange for n numbers: pairs (i, j), i < j, to be put in order in turn.
+def sorting_network(n: int) -> UInt64[np.ndarray, "exchanges 2"]:
+    """Batcher's merge exchange for n numbers: pairs (i, j), i < j, to compare and swap in order.
 
     Reference: Knuth, The Art of Computer Programming 3, section 5.2.2, algorithm M.
     """
@@ -120,12 +123,12 @@ def network(n: int) -> UInt64[np.ndarray, "exchanges 2"]:
 @no_type_check
 @njit(nogil=True, cache=True)
 def _channel_sums(
-    pairs, unequal, tail, values, to_scenario, to_step, weights, target, found, first, last
+    pairs, unequal, tail, values, to_scenario, to_step, weights, target, out, first, last
 ):
     n_scenarios, n_channels = weights.shape
     tile = np.zeros((n_scenarios, LANES), values.dtype)
-    cargo = np.zeros((n_scenarios, LANES), values.dtype)
-    aside = np.empty((4, LANES), values.dtype)
+    tile_weights = np.zeros((n_scenarios, LANES), values.dtype)
+    scratch = np.empty((4, LANES), values.dtype)
     truth = np.empty(LANES, values.dtype)
     distance = np.empty(LANES, values.dtype)
     below = np.empty(LANES, values.dtype)
@@ -135,33 +138,33 @@ def _channel_sums(
     low = np.empty(LANES, values.dtype)
     high = np.empty(LANES, values.dtype)
     for h in range(first, last):
-        for begin in range(0, n_channels, LANES):
-            n = min(LANES, n_channels - begin)
-            start = np.uint64(h) * to_step + np.uint64(begin)
-            _load(values, start, to_scenario, weights, begin, n, tile, cargo)
-            _sort(pairs, unequal, tile, cargo, aside, n)
+        for offset in range(0, n_channels, LANES):
+            n = min(LANES, n_channels - offset)
+            start = np.uint64(h) * to_step + np.uint64(offset)
+            _load(values, start, to_scenario, weights, offset, n, tile, tile_weights)
+            _sort(pairs, unequal, tile, tile_weights, scratch, n)
             for lane in range(n):
-                truth[lane] = target[h, begin + lane]
-            _add_crps(tile, cargo, truth, distance, below, crps, n)
-            _add_errors(tile, cargo, truth, error, bias, n)
-            _find_ends(tile, cargo, below, low, high, tail, n)
+                truth[lane] = target[h, offset + lane]
+            _sum_crps(tile, tile_weights, truth, distance, below, crps, n)
+            _sum_errors(tile, tile_weights, truth, error, bias, n)
+            _find_interval(tile, tile_weights, below, low, high, tail, n)
             for lane in range(n):
-                found[0, h, begin + lane] = crps[lane]
-                found[1, h, begin + lane] = error[lane]
-                found[2, h, begin + lane] = bias[lane]
-                found[3, h, begin + lane] = low[lane]
-                found[4, h, begin + lane] = high[lane]
+                out[0, h, offset + lane] = crps[lane]
+                out[1, h, offset + lane] = error[lane]
+                out[2, h, offset + lane] = bias[lane]
+                out[3, h, offset + lane] = low[lane]
+                out[4, h, offset + lane] = high[lane]
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
 def _voltage_sums(
-    pairs, unequal, low, high, values, to_scenario, to_step, weights, target, found, first, last
+    pairs, unequal, low, high, values, to_scenario, to_step, weights, target, out, first, last
 ):
     n_scenarios, n_channels = weights.shape
     tile = np.zeros((n_scenarios, LANES), values.dtype)
-    cargo = np.zeros((n_scenarios, LANES), values.dtype)
-    aside = np.empty((4, LANES), values.dtype)
+    tile_weights = np.zeros((n_scenarios, LANES), values.dtype)
+    scratch = np.empty((4, LANES), values.dtype)
     truth = np.empty(LANES, values.dtype)
     distance = np.empty(LANES, values.dtype)
     below = np.empty(LANES, values.dtype)
@@ -169,53 +172,53 @@ def _voltage_sums(
     probability = np.empty(LANES, values.dtype)
     excursion = np.empty(LANES, values.dtype)
     for h in range(first, last):
-        for begin in range(0, n_channels, LANES):
-            n = min(LANES, n_channels - begin)
-            start = np.uint64(h) * to_step + np.uint64(begin)
-            _load(values, start, to_scenario, weights, begin, n, tile, cargo)
-            _sort(pairs, unequal, tile, cargo, aside, n)
-            # The signed distance outside the band keeps the order, so what is sorted stays sorted.
+        for offset in range(0, n_channels, LANES):
+            n = min(LANES, n_channels - offset)
+            start = np.uint64(h) * to_step + np.uint64(offset)
+            _load(values, start, to_scenario, weights, offset, n, tile, tile_weights)
+            _sort(pairs, unequal, tile, tile_weights, scratch, n)
+            # The signed distance outside the band keeps the order: sorted values stay sorted.
             for lane in range(n):
-                voltage = target[h, begin + lane]
+                voltage = target[h, offset + lane]
                 truth[lane] = voltage - min(max(voltage, low), high)
             for m in range(n_scenarios):
                 for lane in range(n):
                     tile[m, lane] -= min(max(tile[m, lane], low), high)
-            _add_crps(tile, cargo, truth, distance, below, twcrps, n)
-            _count_outside(tile, cargo, probability, excursion, n)
+            _sum_crps(tile, tile_weights, truth, distance, below, twcrps, n)
+            _sum_outside(tile, tile_weights, probability, excursion, n)
             for lane in range(n):
-                found[0, h, begin + lane] = probability[lane]
-                found[1, h, begin + lane] = excursion[lane]
-                found[2, h, begin + lane] = twcrps[lane]
-                found[3, h, begin + lane] = _mean_of_worst(tile, lane)
+                out[0, h, offset + lane] = probability[lane]
+                out[1, h, offset + lane] = excursion[lane]
+                out[2, h, offset + lane] = twcrps[lane]
+                out[3, h, offset + lane] = _mean_of_worst(tile, lane)
 
 
 @no_type_check
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})  # to sum in vectors
-def _spreads(errors, weights, found, first, last):
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})  # sums in vectors
+def _spreads(errors, weights, out, first, last):
     _, n_scenarios, n_directions = errors.shape
     for h in range(first, last):
         total = 0.0
-        for one in range(n_scenarios):
-            near = 0.0
-            for other in range(one):
+        for i in range(n_scenarios):
+            inner = 0.0
+            for j in range(i):
                 square = 0.0
                 for r in range(n_directions):
-                    apart = errors[h, one, r] - errors[h, other, r]
-                    square += apart * apart
-                near += weights[other] * np.sqrt(square)
-            total += weights[one] * near
-        found[h] = total
+                    difference = errors[h, i, r] - errors[h, j, r]
+                    square += difference * difference
+                inner += weights[j] * np.sqrt(square)
+            total += weights[i] * inner
+        out[h] = total
 
 
-# The sums over a tile are functions of their own, made of loops with one result each. In one large
-# loop, the compiler would give up proving that the arrays do not overlap, and vectorise nothing.
+# The sums over a tile are separate functions of loops with one result each. In one large loop, the
+# compiler cannot prove that the arrays do not overlap, and vectorises nothing.
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _add_crps(tile, cargo, truth, distance, below, crps, n):
-    """CRPS of sorted scenarios, as in `fidelity.crps`."""
+def _sum_crps(tile, tile_weights, truth, distance, below, crps, n):
+    """CRPS of sorted scenarios, as in `marginal.crps`."""
     half, zero = tile.dtype.type(0.5), tile.dtype.type(0)
     for lane in range(n):
         below[lane] = zero
@@ -225,17 +228,17 @@ def _add_crps(tile, cargo, truth, distance, below, crps, n):
         for lane in range(n):
             distance[lane] = tile[m, lane] - truth[lane]
         for lane in range(n):
-            weight = cargo[m, lane]
+            weight = tile_weights[m, lane]
             above = distance[lane] if distance[lane] > zero else zero
             level = below[lane] + half * weight
             crps[lane] += (weight + weight) * (above - level * distance[lane])
         for lane in range(n):
-            below[lane] += cargo[m, lane]
+            below[lane] += tile_weights[m, lane]
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _add_errors(tile, cargo, truth, error, bias, n):
+def _sum_errors(tile, tile_weights, truth, error, bias, n):
     """Σ w|x − z| and Σ w(x − z)."""
     zero = tile.dtype.type(0)
     for lane in range(n):
@@ -244,32 +247,32 @@ def _add_errors(tile, cargo, truth, error, bias, n):
         bias[lane] = zero
     for m in range(len(tile)):
         for lane in range(n):
-            error[lane] += cargo[m, lane] * abs(tile[m, lane] - truth[lane])
+            error[lane] += tile_weights[m, lane] * abs(tile[m, lane] - truth[lane])
         for lane in range(n):
-            bias[lane] += cargo[m, lane] * (tile[m, lane] - truth[lane])
+            bias[lane] += tile_weights[m, lane] * (tile[m, lane] - truth[lane])
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _find_ends(tile, cargo, below, low, high, tail, n):
-    """Where the weight below, and the weight above, first reaches the tail."""
-    zero, one = tile.dtype.type(0), tile.dtype.type(1)
+def _find_interval(tile, tile_weights, below, low, high, tail, n):
+    """The values at which the weight from below, and that from above, first reaches the tail."""
+    zero, unit = tile.dtype.type(0), tile.dtype.type(1)
     for lane in range(n):
         below[lane] = zero
     for m in range(len(tile)):
         for lane in range(n):
             low[lane] = tile[m, lane] if below[lane] < tail else low[lane]
         for lane in range(n):
-            high[lane] = tile[m, lane] if one - below[lane] >= tail else high[lane]
+            high[lane] = tile[m, lane] if unit - below[lane] >= tail else high[lane]
         for lane in range(n):
-            below[lane] += cargo[m, lane]
+            below[lane] += tile_weights[m, lane]
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _count_outside(tile, cargo, probability, excursion, n):
-    """The weight of distances that are not 0, and their weighted mean; leaves them unsigned."""
-    zero, one = tile.dtype.type(0), tile.dtype.type(1)
+def _sum_outside(tile, tile_weights, probability, excursion, n):
+    """The weight of nonzero distances and their weighted mean; replaces distances by their size."""
+    zero, unit = tile.dtype.type(0), tile.dtype.type(1)
     for lane in range(n):
         probability[lane] = zero
     for lane in range(n):
@@ -278,18 +281,18 @@ def _count_outside(tile, cargo, probability, excursion, n):
         for lane in range(n):
             tile[m, lane] = abs(tile[m, lane])
         for lane in range(n):
-            probability[lane] += cargo[m, lane] if tile[m, lane] > zero else zero
+            probability[lane] += tile_weights[m, lane] if tile[m, lane] > zero else zero
         for lane in range(n):
-            excursion[lane] += cargo[m, lane] * tile[m, lane]
+            excursion[lane] += tile_weights[m, lane] * tile[m, lane]
     for lane in range(n):
-        # Rounded weights may sum to a little more than 1, a probability must not.
-        probability[lane] = min(probability[lane], one)
+        # Rounded weights may sum to slightly more than 1; a probability must not.
+        probability[lane] = min(probability[lane], unit)
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
 def _mean_of_worst(distances, lane):
-    """Mean of the tenth of the distances that is largest; they are largest at the two ends."""
+    """Mean of the largest tenth of the distances; the largest are at the two ends."""
     i, j = 0, len(distances) - 1
     worst, n = distances[0, lane] - distances[0, lane], -(-len(distances) // 10)
     for _ in range(n):
@@ -304,34 +307,34 @@ def _mean_of_worst(distances, lane):
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _load(values, start, to_scenario, weights, begin, n, tile, cargo):
+def _load(values, start, to_scenario, weights, offset, n, tile, tile_weights):
     for m in range(len(tile)):
         row = start + np.uint64(m) * to_scenario
         for lane in range(np.uint64(n)):
             tile[m, lane] = values[row + lane]
         for lane in range(n):
-            cargo[m, lane] = weights[m, begin + lane]
+            tile_weights[m, lane] = weights[m, offset + lane]
 
 
-# In both networks, offsets are unsigned, since a signed one could count from the end, and ordered
-# pairs go by way of `low` and `high`, since the compiler cannot know that the rows of a tile do not
-# overlap. Without either, or with slices in place of loops, little is vectorised.
+# In both sorts, offsets are unsigned, since a signed one could count from the end. Ordered pairs go
+# through `low` and `high`, since the compiler cannot know that the rows of a tile do not overlap.
+# Without either, or with slices instead of loops, little is vectorised.
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _sort(pairs, unequal, tile, cargo, aside, n):
+def _sort(pairs, unequal, tile, tile_weights, scratch, n):
     if unequal:
-        low, high, with_low, with_high = aside[0], aside[1], aside[2], aside[3]
-        flat, along = tile.reshape(-1), cargo.reshape(-1)
-        _pass_weighted(pairs, flat, along, low, high, with_low, with_high, np.uint64(n))
+        low, high, low_weight, high_weight = scratch[0], scratch[1], scratch[2], scratch[3]
+        values, weights = tile.reshape(-1), tile_weights.reshape(-1)
+        _sort_with_weights(pairs, values, weights, low, high, low_weight, high_weight, np.uint64(n))
     else:
-        _pass(pairs, tile.reshape(-1), aside[0], aside[1], np.uint64(n))
+        _sort_values(pairs, tile.reshape(-1), scratch[0], scratch[1], np.uint64(n))
 
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _pass(pairs, tile, low, high, lanes):
+def _sort_values(pairs, tile, low, high, lanes):
     row = np.uint64(LANES)
     for k in range(len(pairs)):
         i, j = pairs[k, 0] * row, pairs[k, 1] * row
@@ -347,7 +350,7 @@ def _pass(pairs, tile, low, high, lanes):
 
 @no_type_check
 @njit(nogil=True, cache=True)
-def _pass_weighted(pairs, tile, cargo, low, high, with_low, with_high, lanes):
+def _sort_with_weights(pairs, tile, tile_weights, low, high, low_weight, high_weight, lanes):
     row = np.uint64(LANES)
     for k in range(len(pairs)):
         i, j = pairs[k, 0] * row, pairs[k, 1] * row
@@ -357,12 +360,12 @@ def _pass_weighted(pairs, tile, cargo, low, high, with_low, with_high, lanes):
             high[lane] = a if a > b else b
         for lane in range(lanes):
             swap = tile[i + lane] > tile[j + lane]
-            a, b = cargo[i + lane], cargo[j + lane]
-            with_low[lane] = b if swap else a
-            with_high[lane] = a if swap else b
+            a, b = tile_weights[i + lane], tile_weights[j + lane]
+            low_weight[lane] = b if swap else a
+            high_weight[lane] = a if swap else b
         for lane in range(lanes):
             tile[i + lane] = low[lane]
-            cargo[i + lane] = with_low[lane]
+            tile_weights[i + lane] = low_weight[lane]
         for lane in range(lanes):
             tile[j + lane] = high[lane]
-            cargo[j + lane] = with_high[lane]
+            tile_weights[j + lane] = high_weight[lane]

@@ -1,21 +1,22 @@
-"""The paper's voltage safety scores, point by point. All tensors here hold voltages [p.u.].
+"""Scores of voltages at the normal band, point by point. All tensors here hold voltages [p.u.].
 
-They are what the paper defines, and two of them never look at what happened: a forecast of 1.0 p.u.
-everywhere has a perfect NECV and CVaR. `proper` has the scores that cannot be played.
+Safety_mBrier, NECV and CVaR are the paper's. Two of them never look at what happened: a forecast of
+1.0 p.u. everywhere has a perfect NECV and CVaR. The Brier score and the threshold-weighted CRPS are
+proper: in expectation, no forecast beats the true distribution.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.metrics.fan import Fan
+from powerphase.metrics.marginal import Fan, crps
 from powerphase.records.scores import NORMAL_BAND_PU
 
 LOWEST, HIGHEST = NORMAL_BAND_PU
 
 
 def signed_excursion(voltage: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-    """How far a voltage is above (+) or below (-) the band; 0 within."""
+    """How far a voltage is above (+) or below (-) the band; 0 inside it."""
     return voltage - voltage.clamp(LOWEST, HIGHEST)
 
 
@@ -25,20 +26,42 @@ def violates(voltage: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
 
 
 def violation_probability(fan: Fan) -> Float[Tensor, "B H N"]:
-    """The weight of all scenarios outside the band."""
-    # Rounded weights may sum to a little more than 1, a probability must not.
+    """The total weight of the scenarios outside the band."""
+    # Rounded weights may sum to slightly more than 1; a probability must not.
     return fan.expect(violates(fan.values)).clamp(0, 1)
 
 
 def safety_mbrier(
     probability: Float[Tensor, "B H N"], violated: Float[Tensor, "B H N"]
 ) -> Float[Tensor, "B H N"]:
-    """Σ w (Ŷ − Y)² over scenarios, with Ŷ and Y whether scenario and target violate the band.
+    """Σ w (Ŷ − Y)² over scenarios, where Ŷ and Y say whether scenario and target violate the band.
 
-    Since (Ŷ − Y)² is 0 or 1, this is |p − Y| with p the violation probability: a linear score,
+    Since (Ŷ − Y)² is 0 or 1, this equals |p − Y| with p the violation probability: a linear score,
     which rewards rounding p to 0 or 1.
     """
     return (probability - violated).abs()
+
+
+def brier(
+    probability: Float[Tensor, "B H N"], violated: Float[Tensor, "B H N"]
+) -> Float[Tensor, "B H N"]:
+    """Squared error of the probability that a voltage leaves the band.
+
+    Reference: doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2
+    """
+    return (probability - violated).square()
+
+
+def twcrps(fan: Fan, target: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
+    """CRPS of the part of a voltage outside the band [p.u.]; values inside the band do not count.
+
+    The chaining function v(x) = min(x, 0.95) + max(x, 1.05) differs from the signed excursion by a
+    constant, and does not change the order of the scenarios.
+
+    Reference: doi:10.1137/22M1532184
+    """
+    chained = Fan(signed_excursion(fan.values), fan.weights)
+    return crps(chained, signed_excursion(target))
 
 
 def expected_excursion(fan: Fan) -> Float[Tensor, "B H N"]:
@@ -47,7 +70,7 @@ def expected_excursion(fan: Fan) -> Float[Tensor, "B H N"]:
 
 
 def cvar(fan: Fan) -> Float[Tensor, "B H N"]:
-    """The mean of the ⌈M/10⌉ largest distances outside the band [p.u.], whatever their weights."""
+    """The mean of the ⌈M/10⌉ largest distances outside the band [p.u.], ignoring weights."""
     n = -(-fan.n_scenarios // 10)
     # The largest distances are at the two ends of the sorted scenarios.
     ends = fan.values

@@ -1,11 +1,13 @@
-"""Scores of a whole forecast, taken in window by window and channel block by channel block.
+"""Scores of a whole forecast, accumulated window by window and block of channels by block.
 
-A forecast of 36,964 channels in 100 scenarios is 1.4 GB per window. So points are scored in blocks
-that fit a processor's cache, summed in float64, and forgotten. In what pieces a forecast arrives
-changes no score beyond the rounding of those sums. Scores are averaged here and nowhere else.
+A forecast of 36,964 channels in 100 scenarios is 1.4 GB per window. Points are therefore scored in
+blocks that fit a processor's cache, summed in float64, and discarded. How a forecast is cut into
+blocks changes no score beyond the rounding of these sums. Scores are averaged only here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,23 +16,21 @@ from torch import Tensor
 
 from powerphase.axes import KINDS, V
 from powerphase.errors import ForecastError
-from powerphase.metrics.fan import ROUNDING, has_equal_weights
-from powerphase.metrics.joint import OpenWindow
+from powerphase.metrics.joint import OpenWindow, projections
 from powerphase.metrics.kernels import LANES
+from powerphase.metrics.marginal import ROUNDING, has_equal_weights
 from powerphase.metrics.points import channel_points, voltage_points
-from powerphase.metrics.proper import projections
-from powerphase.metrics.sums import Sums
 from powerphase.scenarios import Layout, Scenarios
 
-ON_CHANNELS = ("crps", "mse", "fair_crps", "coverage_80", "width_80")
-ON_VOLTAGES = (
+CHANNEL_SCORES = ("crps", "mse", "fair_crps", "coverage_80", "width_80")
+VOLTAGE_SCORES = (
     *("safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps", "excursion_error", "excursion_bias"),
     *("violation_probability", "violation", "excursion"),
 )
-JOINT = ("distortion", "energy")
+JOINT_SCORES = ("distortion", "energy")
 
 RELIABILITY_BINS = 20
-"""Bins of the violation probability above 0; a bin of its own holds what rounds to 0."""
+"""Bins of the violation probability above 0; one more bin holds probabilities that round to 0."""
 
 BLOCK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Size of the scenarios that are scored at a time, by device."""
@@ -38,28 +38,82 @@ BLOCK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 
 @dataclass(frozen=True, eq=False)
 class Scorecard:
-    """All averages of a forecast. A score that does not exist for it is NaN here."""
+    """All averages of a forecast. A score that does not exist for the forecast is NaN."""
 
     by_window: dict[str, Float64[np.ndarray, " B"]]
     by_type: dict[str, Float64[np.ndarray, " 4"]]
-    """Scores of voltages stand in the column of V; their other columns are NaN."""
+    """Voltage scores are in the column of V; their other columns are NaN."""
     by_step: dict[str, Float64[np.ndarray, "H 4"]]
     by_bus: dict[str, Float64[np.ndarray, "N 4"]]
-    """Of all scores but the energy score, which has no part of a single bus."""
+    """All scores except the energy score, which does not split by bus."""
     reliability: Float64[np.ndarray, "bins 3"]
-    """By violation probability: points, mean forecast probability, share that violated."""
+    """By violation probability: points, mean forecast probability, share of violations."""
     n_scenarios: int
 
     def __getitem__(self, name: str) -> float:
-        """The score as a whole: its mean over windows."""
+        """The mean of a score over windows."""
         return float(self.by_window[name].mean())
 
 
 def channels_at_once(block_bytes: int, scenarios: Scenarios) -> int:
-    """How many channels of one window fit into a block; whole lanes of the sorter if they can."""
+    """How many channels of one window fit into a block, rounded down to whole lanes if possible."""
     one_channel = scenarios.values[0, ..., 0].numel() * scenarios.values.element_size()
     fit = max(1, block_bytes // one_channel)
     return fit - fit % LANES if fit > LANES else fit
+
+
+class Sums:
+    """Running float64 sums of several point scores: by window, by step and by channel.
+
+    Args:
+        names: the scores.
+        n_windows: windows, B.
+        horizon: steps, H.
+        n_channels: channels, C.
+        device: the device that holds the sums.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        n_windows: int,
+        horizon: int,
+        n_channels: int,
+        device: torch.device,
+    ) -> None:
+        self.names = tuple(names)
+        zeros = partial(torch.zeros, dtype=torch.float64, device=device)
+        self._window = zeros((len(names), n_windows, KINDS))
+        self._step = zeros((len(names), horizon, KINDS))
+        self._channel = zeros((len(names), n_channels))
+
+    def add(
+        self, window: int, first: int, points: Float[Tensor, "scores H C"], stride: int = 1
+    ) -> None:
+        """Add the points of one window, of the channels `first`, `first + stride` and so on."""
+        exact = points.double()
+        channels = first + stride * torch.arange(points.shape[-1], device=points.device)
+        is_kind = torch.nn.functional.one_hot(channels % KINDS, KINDS).double()
+        by_channel = exact.sum(1)
+        self._window[:, window] += by_channel @ is_kind
+        self._step += exact @ is_kind
+        self._channel[:, channels] += by_channel
+
+    def by_window(self, name: str) -> Float64[np.ndarray, "B 4"]:
+        """Means over steps and buses."""
+        n_points = self._step.shape[1] * self._channel.shape[1] // KINDS
+        return (self._window[self.names.index(name)] / n_points).cpu().numpy()
+
+    def by_step(self, name: str) -> Float64[np.ndarray, "H 4"]:
+        """Means over windows and buses."""
+        n_points = self._window.shape[1] * self._channel.shape[1] // KINDS
+        return (self._step[self.names.index(name)] / n_points).cpu().numpy()
+
+    def by_bus(self, name: str) -> Float64[np.ndarray, "N 4"]:
+        """Means over windows and steps."""
+        n_points = self._window.shape[1] * self._step.shape[1]
+        mean = self._channel[self.names.index(name)] / n_points
+        return mean.cpu().numpy().reshape(-1, KINDS)
 
 
 class Scorer:
@@ -69,8 +123,8 @@ class Scorer:
         layout: the channels.
         horizon: forecast steps, H.
         n_windows: windows, B.
-        device: where to compute; scenarios are moved there block by block.
-        block_bytes: how much of a forecast to score at a time; by default, what suits the device.
+        device: the device that computes; scenarios are moved to it block by block.
+        block_bytes: how much of a forecast to score at a time; the default depends on the device.
     """
 
     def __init__(
@@ -85,15 +139,15 @@ class Scorer:
         self.device = torch.device(device)
         self._block_bytes = block_bytes or BLOCK_BYTES[self.device.type]
         size = (n_windows, horizon, layout.n_channels, self.device)
-        self._on_channels = Sums(ON_CHANNELS, *size)
-        self._on_voltages = Sums(ON_VOLTAGES, *size)
+        self._channel_sums = Sums(CHANNEL_SCORES, *size)
+        self._voltage_sums = Sums(VOLTAGE_SCORES, *size)
         self._directions = projections(layout.n_channels).to(self.device)
         self._open: dict[int, OpenWindow] = {}
         self._closed: dict[int, dict[str, np.ndarray]] = {}
         self._reliability = torch.zeros(
             (RELIABILITY_BINS + 1, 3), dtype=torch.float64, device=self.device
         )
-        self._samples = True
+        self._are_samples = True
         self._n_scenarios = 0
 
     def add(
@@ -103,129 +157,135 @@ class Scorer:
         target: Float[Tensor, "1 H C"],
         channels: slice = slice(None),
     ) -> None:
-        """Take in one window's scenarios (B = 1), of all channels or of a block of them."""
-        here = slice(*channels.indices(self.layout.n_channels))
+        """Add one window's scenarios (B = 1), of all channels or of a block of them."""
+        block = slice(*channels.indices(self.layout.n_channels))
         _, n_scenarios, _, n_channels = scenarios.values.shape
-        state = self._window(window, scenarios, target, here)
-        self._samples &= n_scenarios > 1 and has_equal_weights(scenarios)
+        open_window = self._open_window(window, scenarios, target, block)
+        self._are_samples &= n_scenarios > 1 and has_equal_weights(scenarios)
         self._n_scenarios = n_scenarios
-        at_once = channels_at_once(self._block_bytes, scenarios)
-        for first in range(0, n_channels, at_once):
-            part = slice(first, first + at_once)
+        width = channels_at_once(self._block_bytes, scenarios)
+        for first in range(0, n_channels, width):
+            part = slice(first, first + width)
             truth = target[..., part].to(self.device)
-            block = scenarios.of_channels(part).like(truth)
-            self._score(window, state, here.start + first, block, truth)
-        if state.arrived.all():
+            forecast = scenarios.of_channels(part).like(truth)
+            self._score(window, open_window, block.start + first, forecast, truth)
+        if open_window.arrived.all():
             self._close(window)
 
     def result(self) -> Scorecard:
         """The averages, once every channel of every window has arrived."""
         for window in range(self.n_windows):
-            missing = "the forecast has no scenarios here"
+            problem = "the forecast has no scenarios"
             if window in self._open:
                 channel = int(np.flatnonzero(~self._open[window].arrived)[0])
-                raise ForecastError(missing, window=window, channel=channel)
+                raise ForecastError(problem, window=window, channel=channel)
             if window not in self._closed:
-                raise ForecastError(missing, window=window)
-        card = Scorecard({}, {}, {}, {}, self._binned(), self._n_scenarios)
-        for sums in (self._on_channels, self._on_voltages):
+                raise ForecastError(problem, window=window)
+        card = Scorecard({}, {}, {}, {}, self._reliability_curve(), self._n_scenarios)
+        for sums in (self._channel_sums, self._voltage_sums):
             for name in sums.names:
                 self._average(card, sums, name)
-        for name in JOINT:
-            parts = [self._closed[window] for window in range(self.n_windows)]
-            card.by_window[name] = np.array([part[f"{name} window"] for part in parts])
-            card.by_type[name] = np.mean([part[f"{name} type"] for part in parts], axis=0)
-            card.by_step[name] = np.mean([part[f"{name} step"] for part in parts], axis=0)
-        distortion = np.mean([part["distortion channel"] for part in parts], axis=0)
+        for name in JOINT_SCORES:
+            windows = [self._closed[window] for window in range(self.n_windows)]
+            card.by_window[name] = np.array([scores[f"{name} window"] for scores in windows])
+            card.by_type[name] = np.mean([scores[f"{name} type"] for scores in windows], axis=0)
+            card.by_step[name] = np.mean([scores[f"{name} step"] for scores in windows], axis=0)
+        distortion = np.mean([scores["distortion channel"] for scores in windows], axis=0)
         card.by_bus["distortion"] = distortion.reshape(-1, KINDS)
         return card
 
-    def _window(
-        self, window: int, scenarios: Scenarios, target: Float[Tensor, "1 H C"], here: slice
+    def _open_window(
+        self, window: int, scenarios: Scenarios, target: Float[Tensor, "1 H C"], block: slice
     ) -> OpenWindow:
-        """The state of the window, if these scenarios fit it and are new."""
+        """The sums of a window to which these scenarios can be added; raises if they cannot."""
         n_windows, n_scenarios, horizon, n_channels = scenarios.values.shape
-        wanted = (1, self.horizon, here.stop - here.start)
-        if (n_windows, horizon, n_channels) != wanted or target.shape != wanted:
+        expected = (1, self.horizon, block.stop - block.start)
+        if (n_windows, horizon, n_channels) != expected or target.shape != expected:
             raise ForecastError(
                 f"scenarios of {(n_windows, horizon, n_channels)} and a target of "
-                f"{tuple(target.shape)} windows, steps and channels, where {wanted} are asked for",
+                f"{tuple(target.shape)} windows, steps and channels; expected {expected} for both",
                 window=window,
             )
         if not 0 <= window < self.n_windows:
-            raise ForecastError(f"there are {self.n_windows} windows", window=window)
+            raise ForecastError(
+                f"the forecast has {self.n_windows} windows, counted from 0", window=window
+            )
         if window in self._closed:
-            raise ForecastError("was forecast already", window=window)
+            raise ForecastError("already scored; add every channel of a window once", window=window)
         if not target.isfinite().all():
             _, step, channel = (~target.isfinite()).nonzero()[0].tolist()
-            problem = "what happened is no finite number; `powerphase verify` checks the data set"
-            raise ForecastError(problem, window=window, step=step, channel=here.start + channel)
+            problem = "the target is not finite; check the data set with `powerphase verify`"
+            raise ForecastError(problem, window=window, step=step, channel=block.start + channel)
         if n_scenarios != (self._n_scenarios or n_scenarios):
             raise ForecastError(
-                f"{n_scenarios} scenarios where others have {self._n_scenarios}; give the same "
-                "number everywhere",
+                f"{n_scenarios} scenarios, but earlier blocks have {self._n_scenarios}; give the "
+                "same number everywhere",
                 window=window,
-                channel=here.start,
+                channel=block.start,
             )
         if window not in self._open:
             self._open[window] = OpenWindow(n_scenarios, horizon, self._directions)
-        state = self._open[window]
-        if state.arrived[here].any():
-            channel = here.start + int(np.flatnonzero(state.arrived[here])[0])
-            raise ForecastError("was forecast already", window=window, channel=channel)
-        return state
+        open_window = self._open[window]
+        if open_window.arrived[block].any():
+            channel = block.start + int(np.flatnonzero(open_window.arrived[block])[0])
+            raise ForecastError(
+                "already scored; add every channel of a window once", window=window, channel=channel
+            )
+        return open_window
 
     def _score(
         self,
         window: int,
-        state: OpenWindow,
+        open_window: OpenWindow,
         first: int,
         scenarios: Scenarios,
         target: Float[Tensor, "1 H C"],
     ) -> None:
         """Score one block, of the channels from `first` on."""
-        state.add(first, scenarios, target)
+        open_window.add(first, scenarios, target)
         points = channel_points(scenarios, target)
-        self._on_channels.add(window, first, torch.cat([points[name] for name in ON_CHANNELS]))
+        self._channel_sums.add(window, first, torch.cat([points[name] for name in CHANNEL_SCORES]))
         voltages = slice((V - first) % KINDS, None, KINDS)
         if voltages.start >= target.shape[-1]:
             return
         points = voltage_points(scenarios.of_channels(voltages), target[..., voltages])
-        found = torch.cat([points[name] for name in ON_VOLTAGES])
-        self._on_voltages.add(window, first + voltages.start, found, every=KINDS)
-        self._count(points["violation_probability"], points["violation"])
+        scores = torch.cat([points[name] for name in VOLTAGE_SCORES])
+        self._voltage_sums.add(window, first + voltages.start, scores, stride=KINDS)
+        self._add_to_bins(points["violation_probability"], points["violation"])
 
-    def _count(self, probability: Float[Tensor, "1 H N"], violated: Float[Tensor, "1 H N"]) -> None:
-        """Sort points into bins of their violation probability."""
-        # Less what rounding may add: five scenarios of twenty are a quarter, not a little more.
+    def _add_to_bins(
+        self, probability: Float[Tensor, "1 H N"], violated: Float[Tensor, "1 H N"]
+    ) -> None:
+        """Count points in bins of their violation probability."""
+        # Subtract what rounding may add: five scenarios of twenty are exactly a quarter.
         above = (probability.double() - ROUNDING).clamp(min=0)
-        number = (above * RELIABILITY_BINS).ceil().long().flatten()
-        facts = torch.stack([torch.ones_like(probability), probability, violated], dim=-1)
-        self._reliability.index_add_(0, number, facts.reshape(-1, 3).double())
+        bins = (above * RELIABILITY_BINS).ceil().long().flatten()
+        columns = torch.stack([torch.ones_like(probability), probability, violated], dim=-1)
+        self._reliability.index_add_(0, bins, columns.reshape(-1, 3).double())
 
     def _close(self, window: int) -> None:
-        state = self._open.pop(window)
-        found = {"distortion": state.distortion(), "energy": state.energy()}
+        open_window = self._open.pop(window)
+        scores = {"distortion": open_window.distortion(), "energy": open_window.energy()}
         self._closed[window] = {
             f"{name} {part}": values.cpu().numpy()
-            for name, parts in found.items()
+            for name, parts in scores.items()
             for part, values in parts.items()
         }
-        self._closed[window]["distortion channel"] = state.channel_distortion.cpu().numpy()
+        self._closed[window]["distortion channel"] = open_window.channel_distortion.cpu().numpy()
 
     def _average(self, card: Scorecard, sums: Sums, name: str) -> None:
         by_window = sums.by_window(name)
         card.by_step[name], card.by_bus[name] = sums.by_step(name), sums.by_bus(name)
         for part in (by_window, card.by_step[name], card.by_bus[name]):
-            if name in ON_VOLTAGES:
+            if name in VOLTAGE_SCORES:
                 part[:, np.arange(KINDS) != V] = np.nan
-            if name == "fair_crps" and not self._samples:
+            if name == "fair_crps" and not self._are_samples:
                 part[:] = np.nan
         card.by_type[name] = by_window.mean(axis=0)
-        card.by_window[name] = by_window[:, V] if name in ON_VOLTAGES else by_window.mean(axis=1)
+        card.by_window[name] = by_window[:, V] if name in VOLTAGE_SCORES else by_window.mean(axis=1)
 
-    def _binned(self) -> Float64[np.ndarray, "bins 3"]:
-        """Points, mean probability and violated share of each bin; NaN where there are none."""
+    def _reliability_curve(self) -> Float64[np.ndarray, "bins 3"]:
+        """Points, mean probability and share of violations of each bin; NaN in empty bins."""
         points, probability, violated = self._reliability.cpu().numpy().T
         share = np.full((2, len(points)), np.nan)
         np.divide([probability, violated], points, out=share, where=points > 0)

@@ -1,1 +1,5 @@
 """The task: which steps train, which are forecast, and how states are normalised."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

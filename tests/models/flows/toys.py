@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase.metrics.fan import Fan
-from powerphase.metrics.fidelity import crps
+from powerphase.metrics import Fan, crps
 from powerphase.scenarios import Scenarios, Training
 from tests.models.recurrent.toys import HORIZON, tiny, training_of
 

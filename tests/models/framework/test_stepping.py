@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from powerphase.errors import TrainingError
-from powerphase.metrics.fan import Fan
-from powerphase.metrics.fidelity import crps
+from powerphase.metrics import Fan, crps
 from powerphase.models.framework import training as training_module
 from powerphase.models.framework.device import Team
 from powerphase.models.framework.stepping import Stepper, make_optimiser, set_rate

@@ -13,7 +13,7 @@ from torch import nn
 
 from powerphase.dataset.store import Store
 from powerphase.errors import ConfigError, ForecastError, TaskError, TrainingError
-from powerphase.metrics.streaming import Scorer
+from powerphase.metrics import Scorer
 from powerphase.models.framework import training as training_module
 from powerphase.models.framework.checkpoint import read_tensors
 from powerphase.models.framework.device import Team

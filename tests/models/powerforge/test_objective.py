@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS, STEP_S, THETA, P, Q, V
-from powerphase.metrics.fan import Fan
-from powerphase.metrics.fidelity import crps
+from powerphase.metrics import Fan, crps
 from powerphase.models.powerforge.anchor import wrap
 from powerphase.models.powerforge.judge import PARTS, Truth, deviations
 from powerphase.models.powerforge.network import PowerForgeNetwork, by_kind

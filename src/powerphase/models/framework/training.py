@@ -18,8 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from powerphase.cost import hardware
 from powerphase.errors import TrainingError
-from powerphase.metrics.fan import Fan
-from powerphase.metrics.fidelity import crps
+from powerphase.metrics.marginal import Fan, crps
 from powerphase.models.framework.checkpoint import load_into
 from powerphase.models.framework.device import Team, team
 from powerphase.models.framework.stepping import Stepper, is_recorded, make_optimiser, set_rate

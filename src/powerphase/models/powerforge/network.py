@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS, THETA
-from powerphase.metrics.fan import Fan
-from powerphase.metrics.fidelity import crps
+from powerphase.metrics.marginal import Fan, crps
 from powerphase.models.framework.kernels.backend import known_backend, uses_triton
 from powerphase.models.framework.training import Losses
 from powerphase.models.powerforge.anchor import reference, wrap

@@ -2,14 +2,16 @@
 
 import pytest
 
-from powerphase.metrics.kernels import network
+from powerphase.metrics import sorting_network
 from powerphase.models.framework.kernels.toolkit import backward_partner, n_layers, partner
 
 
 @pytest.mark.parametrize("m", range(2, 34))
 def test_the_network_is_the_one_that_scores_sort_by(m: int) -> None:
     pairs = [(k, partner(m, layer, k)) for layer in range(n_layers(m)) for k in range(m)]
-    assert [pair for pair in pairs if pair[0] < pair[1]] == [tuple(pair) for pair in network(m)]
+    assert [pair for pair in pairs if pair[0] < pair[1]] == [
+        tuple(pair) for pair in sorting_network(m)
+    ]
 
 
 @pytest.mark.parametrize("m", range(2, 34))
