@@ -17,7 +17,7 @@ from benchmarks.powerforge_tables import beyond_gib, slope
 from powerphase.axes import KINDS
 from powerphase.grid.catalog import CATALOG, PAPER_GRIDS
 from powerphase.models.powerforge.config import BATCH_SIZES, PowerForgeConfig
-from powerphase.models.powerforge.memory import memory_gib
+from powerphase.models.powerforge.model import memory_gib
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.records.result import read_results
 from tests.models.powerforge import context_of, grid_states

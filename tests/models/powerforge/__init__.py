@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from powerphase.axes import STEP_S, THETA, P, V
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.powers import Views
+from powerphase.models.powerforge.kernels.bridge_inputs import Views
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.scenarios import Context, Layout
 

@@ -15,7 +15,7 @@ from powerphase.axes import THETA, P, Q, V
 from powerphase.errors import ForecastError
 from powerphase.models.powerforge.anchor import anchored, reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels import weeks
+from powerphase.models.powerforge.kernels import anchor as weeks
 from tests.models.powerforge import TINY, grid_states
 
 TWO_DAYS = replace(TINY, segments=2, segment_steps=2, query_steps=2, bias_steps=1)

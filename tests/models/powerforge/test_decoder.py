@@ -12,7 +12,7 @@ from torch import Tensor
 from powerphase.axes import THETA, P, Q, V
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Decoder
-from powerphase.models.powerforge.judge import deviations
+from powerphase.models.powerforge.objective import deviations
 from tests.models.powerforge import TINY, network
 
 B, N, M, H, K = 2, 3, 4, 12, 8

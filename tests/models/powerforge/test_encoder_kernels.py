@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.models.powerforge.encoder import ChannelEncoder
-from powerphase.models.powerforge.kernels import settling
+from powerphase.models.powerforge.kernels import encoder_output as settling
+from powerphase.models.powerforge.kernels.encoder_output import settled
 from powerphase.models.powerforge.kernels.gating import gated
-from powerphase.models.powerforge.kernels.settling import settled
 from tests.models.powerforge import TINY
 
 pytest.importorskip("triton", reason="kernels need Triton")

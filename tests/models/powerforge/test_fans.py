@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, V
-from powerphase.models.powerforge.kernels.fans import Terms, _fan
+from powerphase.models.powerforge.kernels.pinball import Terms, _fan
 from tests.models.powerforge.straightforward import wrapped
 
 B, N, M, H = 2, 3, 5, 7

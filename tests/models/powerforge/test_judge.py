@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from powerphase.models.powerforge.judge import PARTS, Truth, judged, pinball
-from powerphase.models.powerforge.kernels.powers import Views
-from powerphase.models.powerforge.objective import Counts, Objective
+from powerphase.models.powerforge.kernels.bridge_inputs import Views
+from powerphase.models.powerforge.objective import PARTS, Counts, Objective, Truth, judged, pinball
 from tests.models.powerforge import TINY, random_views
 
 B, N, M, H = 1, 2, 3, 3

@@ -12,11 +12,10 @@ from torch import Tensor
 from powerphase.axes import THETA
 from powerphase.models.framework.kernels import toolkit
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.judge import Truth, heard_by
-from powerphase.models.powerforge.kernels.fans import Sums, Terms, gate_fans, power_fans
-from powerphase.models.powerforge.kernels.powers import Views, hear, power_slopes
-from powerphase.models.powerforge.kernels.weeks import anchored
-from powerphase.models.powerforge.objective import Counts, Objective
+from powerphase.models.powerforge.kernels.anchor import anchored
+from powerphase.models.powerforge.kernels.bridge_inputs import Views, hear, power_slopes
+from powerphase.models.powerforge.kernels.pinball import Sums, Terms, gate_fans, power_fans
+from powerphase.models.powerforge.objective import Counts, Objective, Truth, heard_by
 from tests.models.powerforge import TINY, grid_states, network, random_views, windows
 from tests.models.powerforge.straightforward import Straightforward
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from powerphase.models.powerforge.mixer import Attention, TokenMixer
+from powerphase.models.powerforge.encoder import Attention, TokenMixer
 from tests.models.powerforge import TINY
 
 Vectors = NDArray[np.float64]

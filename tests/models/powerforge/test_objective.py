@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from powerphase.axes import KINDS, STEP_S, THETA, P, Q, V
 from powerphase.metrics import Fan, crps
 from powerphase.models.powerforge.anchor import wrap
-from powerphase.models.powerforge.judge import PARTS, Truth, deviations
 from powerphase.models.powerforge.network import PowerForgeNetwork, by_kind
-from powerphase.models.powerforge.objective import Counts, Objective
+from powerphase.models.powerforge.objective import PARTS, Counts, Objective, Truth, deviations
 from powerphase.scenarios import Batches, Record
 from tests.models.powerforge import TINY, grid_states, layout, network, random_views, windows
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta as beta_distribution
 
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.quantiles import QuantileLaw
+from powerphase.models.powerforge.objective import QuantileLaw
 from tests.models.powerforge.straightforward import beta_cdf
 
 SHAPES = [(1, 1), (1.1, 0.9), (0.6, 1.7), (0.5, 0.5), (0.3, 0.4), (2, 5), (7.5, 6), (40, 25)]

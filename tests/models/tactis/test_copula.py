@@ -15,9 +15,9 @@ from powerphase.models.framework.sampling import window_generators
 from powerphase.models.framework.training import Progress
 from powerphase.models.tactis import copula as copula_module
 from powerphase.models.tactis.copula import Copula
+from powerphase.models.tactis.encoder import scale_of
 from powerphase.models.tactis.model import TACTiS
 from powerphase.models.tactis.network import TactisNetwork
-from powerphase.models.tactis.tokens import scale_of
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves, windows_of
 from tests.models.tactis.toys import tiny
 from tests.models.toys import same_weights

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from powerphase.models.tactis import attention
-from powerphase.models.tactis.attention import AttentionLayer, attend, over_series, over_time
+from powerphase.models.tactis import encoder as attention
 from powerphase.models.tactis.config import TactisConfig
-from powerphase.models.tactis.encoder import Encoder
+from powerphase.models.tactis.encoder import AttentionLayer, Encoder, attend, over_series, over_time
 from tests.models.tactis.toys import tiny
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from powerphase.models.tactis import network as network_module
+from powerphase.models.tactis.encoder import scale_of
 from powerphase.models.tactis.margins import Margin
 from powerphase.models.tactis.network import TactisNetwork
-from powerphase.models.tactis.tokens import scale_of
 from powerphase.scenarios import Context, Scenarios
 from tests.models.recurrent.toys import HORIZON, window, windows_of
 from tests.models.tactis.toys import network_of

@@ -6,7 +6,7 @@ from math import sqrt
 import torch
 
 from powerphase.models.tactis.config import TactisConfig
-from powerphase.models.tactis.tokens import Tokens, draw_bags, scale_of
+from powerphase.models.tactis.encoder import Tokens, draw_bags, scale_of
 
 CPU = torch.device("cpu")
 

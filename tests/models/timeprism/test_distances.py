@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from powerphase.models.timeprism.distances import (
+from powerphase.models.timeprism.loss import (
     Sides,
     distances,
     nearest,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from powerphase.models.timeprism.heads import averaged_back
-from powerphase.models.timeprism.judge import split
+from powerphase.models.timeprism.loss import split
+from powerphase.models.timeprism.network import averaged_back
 from tests.models.timeprism import CONTEXT, HORIZON, network_of, small
 from tests.models.timeprism.straightforward import average
 

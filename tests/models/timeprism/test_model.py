@@ -18,8 +18,7 @@ from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress
 from powerphase.models.timeprism import model as model_module
 from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.timeprism.memory import memory_gib
-from powerphase.models.timeprism.model import TimePrism
+from powerphase.models.timeprism.model import TimePrism, memory_gib
 from powerphase.registry import model_class
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task.windows import Task

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.powers import Views
+from powerphase.models.powerforge.kernels.bridge_inputs import Views
 
 ALIGNED_ROWS = 4
 """Matrix products are fast where rows are whole multiples of 16 bytes."""

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from powerphase.axes import KINDS
 from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.powerforge.kernels.encoder_output import settled
 from powerphase.models.powerforge.kernels.gating import gated
-from powerphase.models.powerforge.kernels.settling import settled
 
 DAY_S, WEEK_S = 86_400, 7 * 86_400
 
@@ -113,3 +113,49 @@ def mean_calendar(time: Shaped[np.ndarray, "B T"]) -> Float[Tensor, "B 4"]:
     angles = [2 * np.pi * (second % period) / period for period in (DAY_S, WEEK_S)]
     waves = [wave(angle).mean(1) for angle in angles for wave in (np.sin, np.cos)]
     return torch.from_numpy(np.stack(waves, axis=1))
+
+
+class TokenMixer(nn.Module):
+    """Single-head attention between channels and tokens, each step added to what was there."""
+
+    def __init__(self, config: PowerForgeConfig) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.tokens = nn.Parameter(torch.randn(config.tokens, hidden) / hidden**0.5)
+        self.read = Attention(hidden)
+        self.write = Attention(hidden)
+
+    def forward(self, state: Float[Tensor, "B C K"]) -> Float[Tensor, "B C K"]:
+        """Channels that know of each other."""
+        state = self.read.from_few(state, self.tokens.expand(len(state), -1, -1))
+        tokens = self.tokens + self.write.from_many(self.tokens, state)
+        return self.read.from_few(state, tokens)
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention, folded for the case that one side is small."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(hidden, hidden, bias=False)
+        self.key = nn.Linear(hidden, hidden, bias=False)
+        self.value = nn.Linear(hidden, hidden, bias=False)
+
+    def from_few(
+        self, many: Float[Tensor, "B C K"], few: Float[Tensor, "B G K"]
+    ) -> Float[Tensor, "B C K"]:
+        """Many, each with what it takes from a few."""
+        directions = self._scaled(self.key(few)) @ self.query.weight  # B G K
+        attention = torch.softmax(torch.bmm(many, directions.mT), dim=-1)
+        return torch.baddbmm(many, attention, self.value(few))
+
+    def from_many(
+        self, few: Float[Tensor, "G K"], many: Float[Tensor, "B C K"]
+    ) -> Float[Tensor, "B G K"]:
+        """What each of a few takes from many."""
+        directions = self._scaled(self.query(few)) @ self.key.weight  # G K
+        attention = torch.softmax(directions @ many.mT, dim=-1)
+        return self.value(attention @ many)
+
+    def _scaled(self, vectors: Float[Tensor, "*B G K"]) -> Float[Tensor, "*B G K"]:
+        return vectors / vectors.shape[-1] ** 0.5

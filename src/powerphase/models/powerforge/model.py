@@ -1,19 +1,79 @@
 """PowerForge as a forecaster: what ties the network to training, prediction and memory."""
 
 from math import ceil
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from powerphase.axes import KINDS
 from powerphase.models.framework.device import choose_device, team_size
 from powerphase.models.framework.kernels.backend import uses_triton
 from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.run import Place
 from powerphase.models.framework.sampling import window_seeds
+from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.memory import memory_gib
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.scenarios import Context, Scenarios, Training
+
+NUMBER_BYTES = 4
+GIB = 2**30
+
+
+class Factors(NamedTuple):
+    """Tensors of windows × channels × (scenarios × steps | context and horizon | hidden)."""
+
+    decoded: float
+    input: float
+    state: float
+
+
+KERNELS, PLAIN = Factors(2.15, 2.9, 15.5), Factors(4.2, 5.5, 16.0)
+
+ALWAYS_GIB = 0.33
+"""Whatever the size: work space of matrix products, sums of programs, the network itself."""
+
+SCORED = 8.0
+"""Of windows × scenarios × steps × channels, when scenarios of validation windows are made."""
+
+
+def memory_gib(
+    config: PowerForgeConfig,
+    batch: int,
+    n_buses: int,
+    record_steps: int,
+    validation_windows: int,
+    windows: tuple[int, int],
+    channel_block: int | None,
+    fast: bool,
+) -> float:
+    """About the peak on one process's device, with the record and the network itself.
+
+    Args:
+        config: of the network.
+        batch: windows that a process trains on at a time.
+        n_buses: buses of the grid.
+        record_steps: steps of the training record, which is kept on the device.
+        validation_windows: windows that are kept there too.
+        windows: steps of context and horizon.
+        channel_block: channels that are decoded at a time, or None for all.
+        fast: whether Triton's kernels run.
+    """
+    context, horizon = windows
+    factors, n_channels = KERNELS if fast else PLAIN, KINDS * n_buses
+    at_once = min(channel_block or n_channels, n_channels)
+    decoded = config.scenarios * horizon
+    kept = n_channels * (record_steps + validation_windows * (context + horizon))
+    encoded = n_channels * (factors.input * (context + horizon) + factors.state * config.hidden)
+    training = batch * (factors.decoded * at_once * decoded + encoded)
+    share = max(1, batch // VALIDATION_SHARE)
+    validation = training * share / batch
+    if config.objective != "ordered-quantile":
+        validation = SCORED * share * n_channels * decoded
+    # A recorded step keeps its memory to itself.
+    peak = training + validation if fast else max(training, validation)
+    return ALWAYS_GIB + NUMBER_BYTES * (kept + peak) / GIB
 
 
 class PowerForge(NeuralForecaster):

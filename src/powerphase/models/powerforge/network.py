@@ -14,11 +14,9 @@ from powerphase.models.framework.training import Losses
 from powerphase.models.powerforge.anchor import reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Decoder, Folded
-from powerphase.models.powerforge.encoder import ChannelEncoder, mean_calendar
-from powerphase.models.powerforge.judge import Truth, deviations
-from powerphase.models.powerforge.kernels.weeks import anchored
-from powerphase.models.powerforge.mixer import TokenMixer
-from powerphase.models.powerforge.objective import Counts, Objective
+from powerphase.models.powerforge.encoder import ChannelEncoder, TokenMixer, mean_calendar
+from powerphase.models.powerforge.kernels.anchor import anchored
+from powerphase.models.powerforge.objective import Counts, Objective, Truth, deviations
 from powerphase.scenarios import Batches, Context, Scenarios
 
 ALIGNED_BUSES = 16

@@ -14,9 +14,8 @@ from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import blocks, remade
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.copula import Copula
-from powerphase.models.tactis.encoder import Encoder
+from powerphase.models.tactis.encoder import Encoder, draw_bags, scale_of
 from powerphase.models.tactis.margins import Margins
-from powerphase.models.tactis.tokens import draw_bags, scale_of
 from powerphase.scenarios import Batches, Context, Scenarios
 
 ANSWER_CHANNELS = 1024

@@ -8,12 +8,54 @@ import torch
 from torch import nn
 
 from powerphase.models.framework.device import team_size
+from powerphase.models.framework.memory import gib, peak_numbers
 from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.run import Place
 from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.timeprism.memory import memory_gib
-from powerphase.models.timeprism.network import TimePrismNetwork
+from powerphase.models.timeprism.network import TimePrismNetwork, channels_at_once
 from powerphase.scenarios import Context, Scenarios, Training
+
+HEADS = 10.0
+"""Copies of the heads: themselves, gradient, Adam's two moments, and what folds them and back."""
+
+ALWAYS_GIB = 0.55
+"""Whatever the size: torch, the reader of data sets, work space of matrix products."""
+
+
+def memory_gib(
+    config: TimePrismConfig,
+    batch: int,
+    n_channels: int,
+    record_steps: int,
+    validation_windows: int,
+    windows: tuple[int, int],
+    channel_block: int | None,
+    recorded: bool,
+) -> float:
+    """About the peak on one process's device, with the record and the network itself.
+
+    Args:
+        config: of the network.
+        batch: windows that a process trains on at a time.
+        n_channels: channels of the grid.
+        record_steps: steps of the training record, which is kept on the device.
+        validation_windows: windows that are kept there too.
+        windows: steps of context and horizon.
+        channel_block: channels that are judged at a time, or None for the default.
+        recorded: whether steps are, which keep a copy of their batch.
+    """
+    context, horizon = windows
+    made = (config.trends + config.seasons) * horizon + config.hypotheses
+    kept = n_channels * (record_steps + validation_windows * (context + horizon))
+    gathered = (2 if recorded else 1) * batch * n_channels * (context + horizon)
+    rows = batch * min(channels_at_once(channel_block, batch), n_channels)
+    # Of a row: what goes in, what the heads make of it, the seasons' slopes, and all hypotheses'
+    # distances, shares and weights.
+    row = context + horizon + made + config.seasons * horizon + 3 * config.hypotheses
+    block, heads = float(rows * row), made * (context + 1)
+    peak = peak_numbers(block, block, heads, recorded)
+    return ALWAYS_GIB + gib(kept + gathered + peak + HEADS * heads)
+
 
 ANSWER_BYTES = 256 * 2**20
 """Of the scenarios that are made at a time: those of a large grid are 9 GB a window."""

@@ -1,30 +1,75 @@
-"""From contexts and targets to the loss, and back: hypotheses of a block of channels at a time.
+"""How far all hypotheses of a channel are from what happened, without making any of them.
 
-The loss is a mean over windows and channels. So a block's hypotheses are made, judged and forgotten
-in the forward pass, with the slope of its loss along the heads; what is kept is as small as the
-heads are.
+Hypothesis (n, k) is trend n plus season k. With r_n, what happened less trend n, its error is
+r_n − s_k, and ‖r_n − s_k‖² = ‖r_n‖² + ‖s_k‖² − 2 r_n·s_k takes 25 + 25 rows and one small product
+in place of 625 rows. The slopes of any weighted sum of these distances are small products too.
 """
 
 from math import inf
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from powerphase.models.framework.choice import shares
 from powerphase.models.framework.products import exact_products
 from powerphase.models.framework.scaling import mean_sizes
 from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.timeprism.distances import (
-    Sides,
-    distances,
-    nearest,
-    put_slopes,
-)
-from powerphase.models.timeprism.heads import Folded
+
+
+class Sides(NamedTuple):
+    """Of each row, a window's channel: the two between which distances are."""
+
+    rest: Float[Tensor, "R N H"]
+    """What happened, less each trend."""
+    season: Float[Tensor, "R K H"]
+
+
+def distances(sides: Sides) -> Float[Tensor, "R M"]:
+    """The squared distance of hypothesis (n, k), at n · K + k, summed over steps."""
+    found = (sides.rest @ sides.season.mT).mul_(-2)
+    # Norms are one pass each; squares to be summed would be a copy of all that there is.
+    found += torch.linalg.vector_norm(sides.rest, dim=2).square_().unsqueeze(2)
+    found += torch.linalg.vector_norm(sides.season, dim=2).square_().unsqueeze(1)
+    return found.clamp_(min=0).flatten(1)
+
+
+def nearest(
+    sides: Sides, distance: Float[Tensor, "R M"]
+) -> tuple[Int[Tensor, "R 1"], Float[Tensor, "R 1"]]:
+    """The hypothesis at the least distance, and that distance as the sum of squares it is.
+
+    The product loses what two long rows have in common, and between no two is that more than
+    between the nearest.
+    """
+    winner = distance.argmin(1, keepdim=True)
+    n, k = winner // sides.season.shape[1], winner % sides.season.shape[1]
+    rest = torch.take_along_dim(sides.rest, n.unsqueeze(2), 1)
+    season = torch.take_along_dim(sides.season, k.unsqueeze(2), 1)
+    return winner, (rest - season).square_().sum(2)
+
+
+def put_slopes(sides: Sides, share: Float[Tensor, "R M"]) -> None:
+    """Write, in place of both sides, the slopes of Σ share · distance along trends and seasons."""
+    twice = share.unflatten(1, (sides.rest.shape[1], -1)) * 2  # R N K
+    across = twice.mT @ sides.rest
+    sides.rest.mul_(-twice.sum(2, keepdim=True)).baddbmm_(twice, sides.season)
+    sides.season.mul_(twice.sum(1).unsqueeze(2)).sub_(across)
+
 
 PARTS = ("distance", "score", "largest input", "zero channels", "winning share")
+
+
+class Folded(NamedTuple):
+    """One linear map in place of all heads: trends, seasons, logits, and zeros that fill it up.
+
+    A hypothesis is the sum of a trend and a season, so what seasons have in common can be the
+    trends'. Here it is: distances of sums come from products, which lose digits on what is common.
+    """
+
+    weight: Float[Tensor, "J T"]
+    bias: Float[Tensor, " J"]
 
 
 class Terms(NamedTuple):

@@ -16,7 +16,7 @@ from powerphase.axes import THETA, P, Q, V
 from powerphase.models.framework.kernels import toolkit
 from powerphase.models.framework.kernels.toolkit import constexpr, jit, tl, triton
 from powerphase.models.powerforge.anchor import wrap
-from powerphase.models.powerforge.kernels.powers import Views, power_at, trajectory
+from powerphase.models.powerforge.kernels.bridge_inputs import Views, power_at, trajectory
 
 M, H = 1, 2
 """Where scenarios and steps are among the axes of scenarios, B M H W."""
