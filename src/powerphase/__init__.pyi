@@ -1,3 +1,4 @@
+from . import clock as clock
 from . import models as models
 from .dataset.certificate import Certificate as Certificate
 from .dataset.certificate import verify as verify
@@ -8,6 +9,7 @@ from .errors import PowerphaseError as PowerphaseError
 from .evaluation.forecasting import Forecast as Forecast
 from .evaluation.forecasting import forecast as forecast
 from .evaluation.forecasting import load_forecast as load_forecast
+from .evaluation.forecasting import task_facts as task_facts
 from .evaluation.oracle import Oracle as Oracle
 from .evaluation.outlook import Outlook as Outlook
 from .evaluation.outlook import outlook as outlook
@@ -16,9 +18,15 @@ from .evaluation.scoring import Evaluation as Evaluation
 from .evaluation.scoring import score as score
 from .grid.case import Grid as Grid
 from .grid.catalog import load_grid as load_grid
+from .records.forecast_file import forecast_writer as forecast_writer
+from .records.forecast_header import ForecastHeader as ForecastHeader
 from .records.result import Result as Result
 from .records.result import read_results as read_results
+from .report.figures import FigureOptions as FigureOptions
+from .report.figures import draw_figure as draw_figure
+from .report.figures import write_figure as write_figure
 from .report.leaderboard import leaderboard as leaderboard
+from .scenarios import Batches as Batches
 from .scenarios import Context as Context
 from .scenarios import Layout as Layout
 from .scenarios import Scenarios as Scenarios

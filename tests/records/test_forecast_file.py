@@ -21,8 +21,8 @@ from powerphase.records import forecast_file, forecast_header, forecast_layout
 from powerphase.records.forecast_file import (
     ForecastHeader,
     ForecastWriter,
+    forecast_writer,
     open_forecast,
-    writing_forecast,
 )
 from powerphase.records.forecast_header import RECORD
 from powerphase.records.forecast_layout import LOCK
@@ -104,7 +104,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("forecasts") / "undisturbed"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forecast_header, "CHUNK_BYTES", 4 * M * H * (WIDTH + 1))
-        with writing_forecast(path, HEADER) as writer:
+        with forecast_writer(path, HEADER) as writer:
             fill(writer)
     return path
 
@@ -128,7 +128,7 @@ def forecast(tmp_path: Path, undisturbed: Path) -> Path:
     ],
 )
 def test_what_is_read_is_what_was_written_whatever_the_blocks(tmp_path: Path, blocks: Any) -> None:
-    with writing_forecast(tmp_path / "f", HEADER) as writer:
+    with forecast_writer(tmp_path / "f", HEADER) as writer:
         fill(writer, blocks)
     forecast = open_forecast(tmp_path / "f")
     assert forecast.header == HEADER
@@ -148,7 +148,7 @@ def test_any_channels_are_read_whatever_the_chunks(undisturbed: Path) -> None:
 
 
 def test_windows_may_be_written_side_by_side(tmp_path: Path, undisturbed: Path) -> None:
-    with writing_forecast(tmp_path / "f", HEADER) as writer:
+    with forecast_writer(tmp_path / "f", HEADER) as writer:
         for block in ODD:
             for window in range(3):
                 write(writer, window, [block])
@@ -197,7 +197,7 @@ def test_equal_weights_take_next_to_no_space(
     monkeypatch.undo()
     header = replace(HEADER, windows=HEADER.windows[:1], n_channels=400, scenarios=100, horizon=1)
     weights = np.full((100, 400), 0.01, dtype=np.float32)
-    with writing_forecast(tmp_path, header) as writer:
+    with forecast_writer(tmp_path, header) as writer:
         writer.write(0, slice(0, 400), np.ones((100, 1, 400), dtype=np.float32), weights)
         writer.finish_window(0)
     assert (tmp_path / "weights/c/0/0/0").stat().st_size < 0.02 * weights.nbytes
@@ -206,7 +206,7 @@ def test_equal_weights_take_next_to_no_space(
 def test_a_nan_of_the_model_is_told_from_a_lost_chunk(tmp_path: Path) -> None:
     nothing = np.full((M, H, C), np.nan, dtype=np.float32)
     header = replace(HEADER, windows=HEADER.windows[:1])
-    with writing_forecast(tmp_path, header) as writer:
+    with forecast_writer(tmp_path, header) as writer:
         writer.write(0, slice(0, C), nothing, weights_of(0))
         writer.finish_window(0)
         writer.close(COST)
@@ -219,7 +219,7 @@ def test_a_kill_within_a_window_costs_that_window_and_nothing_else(
     tmp_path: Path, undisturbed: Path, blocks: list[slice]
 ) -> None:
     path = tmp_path / "f"
-    with suppress(KeyboardInterrupt), writing_forecast(path, HEADER) as writer:
+    with suppress(KeyboardInterrupt), forecast_writer(path, HEADER) as writer:
         write(writer, 1, ODD)
         writer.finish_window(1)
         write(writer, 0, blocks, sign=-1)
@@ -230,7 +230,7 @@ def test_a_kill_within_a_window_costs_that_window_and_nothing_else(
     for rubble in ("values/c/0/0/0/1.ab12.partial", "values/c/0/0/0/2", "weights/c/0/0/0"):
         (path / rubble).parent.mkdir(parents=True, exist_ok=True)
         (path / rubble).write_bytes(bytes(10))
-    with writing_forecast(path, HEADER) as writer:
+    with forecast_writer(path, HEADER) as writer:
         assert writer.finished == {1}
         fill(writer, WHOLE)
     assert files_of(path) == files_of(undisturbed)
@@ -255,17 +255,17 @@ def test_a_crash_within_any_file_but_the_chunks_is_made_good(
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
         for module in (forecast_file, forecast_layout):
             patch.setattr(module, "replace_file", dies)
-        with writing_forecast(tmp_path / "f", HEADER) as writer:
+        with forecast_writer(tmp_path / "f", HEADER) as writer:
             fill(writer)
     assert replaced == crash + 1
-    with writing_forecast(tmp_path / "f", HEADER) as writer:
+    with forecast_writer(tmp_path / "f", HEADER) as writer:
         fill(writer)
     assert files_of(tmp_path / "f") == files_of(undisturbed)
 
 
 def test_a_complete_forecast_is_left_alone(forecast: Path, undisturbed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in forecast.rglob("*") if path.is_file()}
-    with writing_forecast(forecast, HEADER) as writer:
+    with forecast_writer(forecast, HEADER) as writer:
         assert writer.finished == {0, 1, 2}
         with pytest.raises(ForecastError, match=r"window 1: .* the window is finished"):
             write(writer, 1, WHOLE)
@@ -280,7 +280,7 @@ def test_another_forecast_in_the_same_place_is_refused(forecast: Path, undisturb
     other = replace(HEADER, seed=3142, config={"layers": [1, 3]}, version="0.2.0")
     with (
         pytest.raises(ForecastError, match=r"it differs in config, seed, version\); choose"),
-        writing_forecast(forecast, other),
+        forecast_writer(forecast, other),
     ):
         pass
     assert files_of(forecast) == files_of(undisturbed)
@@ -291,18 +291,18 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "values/thesis.tex").write_text("years of work")
     with (
         pytest.raises(ForecastError, match="holds files that are no forecast; choose an empty"),
-        writing_forecast(tmp_path, HEADER),
+        forecast_writer(tmp_path, HEADER),
     ):
         pass
     assert files_of(tmp_path) == {"values/thesis.tex": b"years of work"}
 
 
 def test_a_file_of_the_user_within_the_directory_survives(tmp_path: Path) -> None:
-    with writing_forecast(tmp_path, HEADER) as writer:
+    with forecast_writer(tmp_path, HEADER) as writer:
         write(writer, 0, ODD)
     notes = tmp_path / "values/notes.txt"
     notes.write_text("mine")
-    with writing_forecast(tmp_path, HEADER) as writer:
+    with forecast_writer(tmp_path, HEADER) as writer:
         fill(writer)
     assert notes.read_text() == "mine"
 
@@ -312,7 +312,7 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
     place.write_text("mine")
     with (
         pytest.raises(ForecastError, match=r"f: cannot be written .*; check the path"),
-        writing_forecast(place, HEADER),
+        forecast_writer(place, HEADER),
     ):
         pass
     with pytest.raises(ForecastError, match="no forecast here"):
@@ -324,7 +324,7 @@ def test_a_url_is_not_taken_for_a_directory(tmp_path: Path, monkeypatch: Any) ->
     monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(ForecastError, match="is written to a local directory"),
-        writing_forecast("s3://bucket/forecast", HEADER),
+        forecast_writer("s3://bucket/forecast", HEADER),
     ):
         pass
     assert not list(tmp_path.iterdir())
@@ -333,11 +333,11 @@ def test_a_url_is_not_taken_for_a_directory(tmp_path: Path, monkeypatch: Any) ->
 def test_a_second_writer_is_refused_and_the_first_is_not_disturbed(
     tmp_path: Path, undisturbed: Path
 ) -> None:
-    with writing_forecast(tmp_path / "f", HEADER) as writer:
+    with forecast_writer(tmp_path / "f", HEADER) as writer:
         write(writer, 0, ODD)
         with (
             pytest.raises(ForecastError, match="another process is writing it"),
-            writing_forecast(tmp_path / "f", HEADER),
+            forecast_writer(tmp_path / "f", HEADER),
         ):
             pass
         writer.finish_window(0)
@@ -361,10 +361,10 @@ def test_a_full_disk_stops_with_a_sentence_and_the_work_goes_on(
     monkeypatch.setattr(LocalStore, "set", fails_once)
     with (
         pytest.raises(ForecastError, match="the disk is full; nothing that was finished is lost"),
-        writing_forecast(tmp_path / "f", HEADER) as writer,
+        forecast_writer(tmp_path / "f", HEADER) as writer,
     ):
         fill(writer)
-    with writing_forecast(tmp_path / "f", HEADER) as writer:
+    with forecast_writer(tmp_path / "f", HEADER) as writer:
         fill(writer)
     assert files_of(tmp_path / "f") == files_of(undisturbed)
 
@@ -372,7 +372,7 @@ def test_a_full_disk_stops_with_a_sentence_and_the_work_goes_on(
 def test_an_error_of_the_model_is_not_taken_for_one_of_the_disk(tmp_path: Path) -> None:
     with (
         pytest.raises(OSError, match="the model's own"),
-        writing_forecast(tmp_path, HEADER),
+        forecast_writer(tmp_path, HEADER),
     ):
         raise OSError("the model's own")
 
@@ -418,7 +418,7 @@ def test_a_header_that_says_too_little_is_refused_at_birth(
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[ForecastWriter]:
-    with writing_forecast(tmp_path / "f", HEADER) as writer:
+    with forecast_writer(tmp_path / "f", HEADER) as writer:
         yield writer
 
 
@@ -434,7 +434,7 @@ def test_a_missing_channel_is_named(writer: ForecastWriter) -> None:
 
 
 def test_a_repeated_channel_is_named_and_changes_nothing(tmp_path: Path, undisturbed: Path) -> None:
-    with writing_forecast(tmp_path / "f", HEADER) as writer:
+    with forecast_writer(tmp_path / "f", HEADER) as writer:
         write(writer, 0, [slice(0, 9)])
         with pytest.raises(ForecastError, match="written already; write every") as refusal:
             write(writer, 0, [slice(7, 12)], sign=-1)
@@ -523,7 +523,7 @@ def test_weights_that_do_not_sum_to_one_are_refused_when_they_are_written(
 
 
 def test_a_missing_window_keeps_a_forecast_open(tmp_path: Path) -> None:
-    with writing_forecast(tmp_path, HEADER) as writer:
+    with forecast_writer(tmp_path, HEADER) as writer:
         for window in (0, 2):
             write(writer, window, ODD)
             writer.finish_window(window)
@@ -536,7 +536,7 @@ def test_a_missing_window_keeps_a_forecast_open(tmp_path: Path) -> None:
 
 
 def test_a_cost_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
-    with writing_forecast(tmp_path, HEADER) as writer:
+    with forecast_writer(tmp_path, HEADER) as writer:
         with pytest.raises(ForecastError, match="window 0: "):
             writer.close({})
         for window in range(3):
@@ -607,7 +607,7 @@ def test_a_record_that_was_cut_is_refused_for_reading_and_writing(
         open_forecast(forecast)
     with (
         pytest.raises(ForecastError, match=r"forecast\.json: not a forecast"),
-        writing_forecast(forecast, HEADER),
+        forecast_writer(forecast, HEADER),
     ):
         pass
     assert files_of(forecast) == before

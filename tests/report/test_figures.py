@@ -18,7 +18,7 @@ from powerphase.registry import MODELS as REGISTRY
 from powerphase.report import figures
 from powerphase.report.buses import WORST
 from powerphase.report.figure_style import looks_of
-from powerphase.report.figures import FIGURES, FORMATS, Options, figure_of, write_figure
+from powerphase.report.figures import FIGURES, FORMATS, FigureOptions, draw_figure, write_figure
 from powerphase.report.leaderboard import leaderboard, paper_entries
 from powerphase.report.weighted import LEVELS, weighted_quantiles
 from powerphase.synthesis.archetypes import shapes
@@ -62,8 +62,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def options(tree: Path, **changes: Any) -> Options:
-    return Options(results=(tree,), **changes)
+def options(tree: Path, **changes: Any) -> FigureOptions:
+    return FigureOptions(results=(tree,), **changes)
 
 
 def lines(axes: Axes) -> list[NDArray[Any]]:
@@ -75,7 +75,7 @@ def panels(figure: Figure) -> list[Axes]:
 
 
 def test_archetypes_are_the_recipe_s_shapes() -> None:
-    drawn = figure_of("archetypes", Options(signals="synthetic"))
+    drawn = draw_figure("archetypes", FigureOptions(signals="synthetic"))
     signals = load_signals("synthetic")
     days = signals.time.astype("datetime64[D]")
     chosen = (days >= np.datetime64("2015-04-14")) & (days < np.datetime64("2015-04-17"))
@@ -87,7 +87,7 @@ def test_archetypes_are_the_recipe_s_shapes() -> None:
 
 
 def test_voltages_are_the_kept_scenarios_their_median_and_what_happened(tree: Path) -> None:
-    drawn = figure_of("voltages", options(tree, models=MODELS, bus=22))
+    drawn = draw_figure("voltages", options(tree, models=MODELS, bus=22))
     grid = np.reshape(panels(drawn.figure), (3, 3))
     for m, w in product(range(3), range(3)):
         arrays = sidecar(m)
@@ -107,24 +107,24 @@ def test_voltages_are_the_kept_scenarios_their_median_and_what_happened(tree: Pa
 
 
 def test_a_record_of_a_failure_is_no_row_of_a_figure(tree: Path) -> None:
-    usual = figure_of("voltages", options(tree, models=MODELS, bus=22))
+    usual = draw_figure("voltages", options(tree, models=MODELS, bus=22))
     (folder,) = {file.parent for file in tree.glob("**/*.json")}
     failed = folder / "deepar-22.failed.json"
     failed.write_text("{}")
     try:
-        drawn = figure_of("voltages", options(tree, models=MODELS, bus=22))
+        drawn = draw_figure("voltages", options(tree, models=MODELS, bus=22))
     finally:
         failed.unlink()
     assert drawn.notes == usual.notes
 
 
 def test_the_bus_that_is_half_outside_the_band_is_shown_by_default(tree: Path) -> None:
-    notes = figure_of("voltages", options(tree)).notes
+    notes = draw_figure("voltages", options(tree)).notes
     assert notes[0] == "bus 44 of polish2383, edition opsd-r"
 
 
 def test_bus_safety_counts_the_buses_above_each_value(tree: Path) -> None:
-    drawn = figure_of("bus-safety", options(tree, models=MODELS))
+    drawn = draw_figure("bus-safety", options(tree, models=MODELS))
     left, right = panels(drawn.figure)
     for draw in range(3):
         per_bus = sidecar(draw)["by_bus/safety_mbrier"]
@@ -137,7 +137,7 @@ def test_bus_safety_counts_the_buses_above_each_value(tree: Path) -> None:
 
 
 def test_safety_fidelity_shows_means_over_seeds_and_the_paper_s_numbers(tree: Path) -> None:
-    drawn = figure_of("safety-fidelity", options(tree, score="cvar_0.1"))
+    drawn = draw_figure("safety-fidelity", options(tree, score="cvar_0.1"))
     rows = [read_result(file) for file in tree.glob("**/*.json")]
     expected = [leaderboard(rows)[0].entries, paper_entries("polish2383")]
     for axes, entries in zip(panels(drawn.figure), expected, strict=True):
@@ -152,7 +152,7 @@ def test_safety_fidelity_shows_a_small_budget_as_its_model_and_says_so(tmp_path:
     short = row(draw=1, model="timemcl", variant="short", grid="polish2383", edition="opsd-r")
     for one in (row(draw=0, model="powerforge", grid="polish2383", edition="opsd-r"), short):
         write_result(one, sidecar(0), tmp_path)
-    drawn = figure_of("safety-fidelity", options(tmp_path))
+    drawn = draw_figure("safety-fidelity", options(tmp_path))
     points = {
         tuple(np.asarray(line.get_xydata())[0])
         for line in panels(drawn.figure)[0].lines
@@ -170,13 +170,13 @@ def test_safety_fidelity_shows_a_small_budget_of_a_model_that_the_paper_lacks(
     for draw, variant in enumerate((None, "short", "no-anchor")):
         model = "mine" if variant == "short" else "powerforge"
         write_result(row(draw=draw, model=model, variant=variant, **place), sidecar(0), tmp_path)
-    notes = figure_of("safety-fidelity", options(tmp_path, models=models)).notes
+    notes = draw_figure("safety-fidelity", options(tmp_path, models=models)).notes
     assert any("mine is shown with a smaller budget (mine+short)" in note for note in notes)
     assert not any("no row on polish2383 is there for mine" in note for note in notes)
 
 
 def test_a_score_that_the_paper_lacks_leaves_one_panel_and_a_note(tree: Path) -> None:
-    drawn = figure_of("safety-fidelity", options(tree, score="brier", models=MODELS))
+    drawn = draw_figure("safety-fidelity", options(tree, score="brier", models=MODELS))
     assert len(panels(drawn.figure)) == 1
     assert drawn.notes[1:] == ("the paper prints no Brier of these models on polish2383",)
 
@@ -185,7 +185,9 @@ def test_a_score_that_the_paper_lacks_leaves_one_panel_and_a_note(tree: Path) ->
 @pytest.mark.parametrize("score", ["brier", "safety_mbrier"])
 def test_numbers_on_the_axis_of_crps_do_not_lie_on_one_another(grid: str, score: str) -> None:
     results = (Path(__file__).parents[2] / "results",)
-    figure = figure_of("safety-fidelity", Options(results=results, grid=grid, score=score)).figure
+    figure = draw_figure(
+        "safety-fidelity", FigureOptions(results=results, grid=grid, score=score)
+    ).figure
     figure.draw_without_rendering()
     for axes in panels(figure):
         boxes = [
@@ -199,7 +201,7 @@ def test_numbers_on_the_axis_of_crps_do_not_lie_on_one_another(grid: str, score:
 
 
 def test_reliability_shows_the_bins_that_are_filled(tree: Path) -> None:
-    (axes,) = panels(figure_of("reliability", options(tree, models=MODELS)).figure)
+    (axes,) = panels(draw_figure("reliability", options(tree, models=MODELS)).figure)
     for draw, line in enumerate(lines(axes)[1:]):
         np.testing.assert_array_equal(line, sidecar(draw)["reliability"][:20, 1:])
 
@@ -208,12 +210,12 @@ def test_reliability_shows_the_bins_that_are_filled(tree: Path) -> None:
 def test_every_figure_is_written_whole_and_alike_each_time(
     name: str, tree: Path, tmp_path: Path
 ) -> None:
-    given = Options() if name == "archetypes" else options(tree)
-    first = write_figure(figure_of(name, given), tmp_path / "a", FORMATS)
+    given = FigureOptions() if name == "archetypes" else options(tree)
+    first = write_figure(draw_figure(name, given), tmp_path / "a", FORMATS)
     assert [file.suffix for file in first] == [".pdf", ".svg", ".png"]
     assert sorted((tmp_path / "a").iterdir()) == sorted(first)
     pdf, svg, png = (file.read_bytes() for file in first)
-    again = write_figure(figure_of(name, given), tmp_path / "b", FORMATS[:2])
+    again = write_figure(draw_figure(name, given), tmp_path / "b", FORMATS[:2])
     assert [file.read_bytes() for file in again] == [pdf, svg]
     assert pdf.startswith(b"%PDF")
     assert pdf.rstrip().endswith(b"%%EOF")
@@ -227,21 +229,21 @@ def test_every_figure_is_written_whole_and_alike_each_time(
 
 
 def test_a_model_that_was_asked_for_and_has_no_row_gets_a_place_that_says_so(tree: Path) -> None:
-    drawn = figure_of("voltages", options(tree, models=["timeprism", "powerforge"]))
+    drawn = draw_figure("voltages", options(tree, models=["timeprism", "powerforge"]))
     texts = [text.get_text() for axes in panels(drawn.figure) for text in axes.texts]
     assert texts == ["no row"] * 3
     assert drawn.notes[1] == "no row on polish2383 is there for timeprism"
 
 
 def test_by_default_the_paper_s_models_come_first_and_others_fill_up(tree: Path) -> None:
-    drawn = figure_of("voltages", options(tree))
+    drawn = draw_figure("voltages", options(tree))
     labels = [axes.get_ylabel().split("\n")[0] for axes in panels(drawn.figure)[::3]]
     assert labels == ["PowerForge", "home-made", "climatology"]
     assert drawn.notes[1] == "no row on polish2383 is there for timeprism, tactis-2"
 
 
 def test_another_seed_is_shown_if_it_is_asked_for_and_said_where_it_is_lacking(tree: Path) -> None:
-    drawn = figure_of("reliability", options(tree, models=MODELS, seed=22))
+    drawn = draw_figure("reliability", options(tree, models=MODELS, seed=22))
     (axes,) = panels(drawn.figure)
     np.testing.assert_array_equal(lines(axes)[1], sidecar(3)["reliability"][:20, 1:])
     assert drawn.notes == (
@@ -273,21 +275,21 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(
     name: str, changes: dict[str, Any], sentence: str, tree: Path
 ) -> None:
     with pytest.raises((UnknownName, ResultError, FigureError), match=sentence):
-        figure_of(name, options(tree, **changes))
+        draw_figure(name, options(tree, **changes))
 
 
 def test_an_unknown_format_is_refused(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="no format 'jpg'"):
-        write_figure(figure_of("reliability", options(tree)), tmp_path, ["jpg"])
+        write_figure(draw_figure("reliability", options(tree)), tmp_path, ["jpg"])
 
 
 def test_no_results_and_results_of_other_data_are_refused(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="no results here"):
-        figure_of("voltages", options(tmp_path / "none"))
+        draw_figure("voltages", options(tmp_path / "none"))
     other = row(fingerprint="f" * 64, grid="polish2383", edition="opsd-r", model="ets")
     write_result(other, sidecar(9), tmp_path)
     with pytest.raises(ResultError, match="scored on other data or windows"):
-        figure_of("voltages", Options(results=(tree, tmp_path)))
+        draw_figure("voltages", FigureOptions(results=(tree, tmp_path)))
 
 
 def test_a_missing_sidecar_or_array_is_named(tmp_path: Path) -> None:
@@ -296,10 +298,10 @@ def test_a_missing_sidecar_or_array_is_named(tmp_path: Path) -> None:
     del arrays["reliability"]
     path = write_result(one, arrays, tmp_path)
     with pytest.raises(ResultError, match=r"npz: holds no array 'reliability'; score the forecast"):
-        figure_of("reliability", options(tmp_path))
+        draw_figure("reliability", options(tmp_path))
     path.with_suffix(".npz").unlink()
     with pytest.raises(ResultError, match="no readable arrays"):
-        figure_of("bus-safety", options(tmp_path))
+        draw_figure("bus-safety", options(tmp_path))
 
 
 def test_without_matplotlib_a_sentence_says_what_to_install(
@@ -307,7 +309,7 @@ def test_without_matplotlib_a_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     with pytest.raises(FigureError, match=r"pip install 'powerphase\[figures\]'"):
-        figure_of("voltages", options(tree))
+        draw_figure("voltages", options(tree))
 
 
 def test_models_look_different_even_in_grey() -> None:
@@ -346,12 +348,12 @@ def test_the_page_lists_every_figure_with_its_options() -> None:
 
 def test_rows_that_are_committed_can_all_be_drawn() -> None:
     results = Path(__file__).parents[2] / "results"
-    drawn = figure_of("bus-safety", Options(results=(results,), grid="activsg500"))
+    drawn = draw_figure("bus-safety", FigureOptions(results=(results,), grid="activsg500"))
     assert len(panels(drawn.figure)[0].lines) >= 6
 
 
 def test_the_page_shows_the_load_shapes_as_they_are_drawn(tmp_path: Path) -> None:
-    (file,) = write_figure(figure_of("archetypes", Options()), tmp_path, ["svg"])
+    (file,) = write_figure(draw_figure("archetypes", FigureOptions()), tmp_path, ["svg"])
     kept = Path(__file__).parents[2] / "docs" / "figures" / "archetypes.svg"
     assert file.read_text() == kept.read_text(), "draw it anew: powerphase figure archetypes"
 
@@ -365,7 +367,7 @@ def test_a_smaller_budget_stands_for_a_model_without_another_row(
     place = {"grid": "polish2383", "edition": "opsd-r", "seed": 42, "variant": "short"}
     for model in ("deepar", "powerforge"):
         write_result(row(draw=5, model=model, **place), sidecar(5), root)
-    drawn = figure_of("bus-safety", options(root, models=["deepar", "powerforge"]))
+    drawn = draw_figure("bus-safety", options(root, models=["deepar", "powerforge"]))
     notes = [note for note in drawn.notes if "smaller budget" in note]
     assert notes == [
         "deepar is shown with a smaller budget (deepar+short), as it has no row of its own"

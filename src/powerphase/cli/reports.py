@@ -160,10 +160,12 @@ def figure(
 
     Example: `powerphase figure voltages --grid polish2383 --models powerforge,factorforge`
     """
-    from powerphase.report.figures import Options, figure_of, write_figure
+    from powerphase.report.figures import FigureOptions, draw_figure, write_figure
 
     named = listed(models) if models else None
-    drawn = figure_of(name, Options((results,), edition, grid, named, seed, bus, score, signals))
+    drawn = draw_figure(
+        name, FigureOptions((results,), edition, grid, named, seed, bus, score, signals)
+    )
     files = write_figure(drawn, out, listed(format) or [format])  # an empty one is refused
     for note in drawn.notes:
         console.print(note, soft_wrap=True)

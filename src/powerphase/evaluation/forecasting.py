@@ -18,9 +18,9 @@ from powerphase.models.framework.saved import SavedForecaster
 from powerphase.records.forecast_file import (
     ForecastFile,
     ForecastHeader,
+    forecast_writer,
     open_forecast,
     read_values,
-    writing_forecast,
 )
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task.windows import Task
@@ -39,7 +39,7 @@ class Forecast:
     """
 
     facts: dict[str, Any]
-    """Which task, on which data; see `facts_of`."""
+    """Which task, on which data; see `task_facts`."""
     description: Description
     cost: dict[str, Any]
     pieces: Callable[[Collection[int]], Iterator[Piece]]
@@ -79,7 +79,7 @@ def forecast(
         model.fit(task.training)
     cost = _cost_of_fit(model, watch.seconds, place)
     live = Forecast(
-        facts_of(task),
+        task_facts(task),
         describe(model),
         cost,
         lambda skip: _predicted(model, task, place, cost, skip),
@@ -135,7 +135,7 @@ FACTS = (
 )
 
 
-def facts_of(task: Task) -> dict[str, Any]:
+def task_facts(task: Task) -> dict[str, Any]:
     """All that must agree between a forecast and the task by which it is scored."""
     manifest, protocol = task.store.manifest, task.protocol
     return {
@@ -254,7 +254,7 @@ def _write(live: Forecast, out: Path, report: Progress) -> None:
     first = next(pieces, None)  # it tells how many scenarios there are
     if first is None:
         raise ForecastError("the model gives no scenarios", window=0)
-    with writing_forecast(out, _header(live, first[2])) as writer:
+    with forecast_writer(out, _header(live, first[2])) as writer:
         report(len(writer.finished), n_windows)
         continued = bool(writer.finished)
         if first[0] in writer.finished:

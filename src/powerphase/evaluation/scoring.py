@@ -14,7 +14,7 @@ import numpy as np
 from powerphase.axes import VARIABLES
 from powerphase.cost import Stopwatch, commit
 from powerphase.errors import ForecastError
-from powerphase.evaluation.forecasting import Forecast, Progress, facts_of, load_forecast
+from powerphase.evaluation.forecasting import Forecast, Progress, load_forecast, task_facts
 from powerphase.evaluation.sidecar import Display, sidecar_of
 from powerphase.metrics.streaming import Scorecard, Scorer
 from powerphase.models.framework.device import choose_device
@@ -105,7 +105,7 @@ def _balance_arrays(balance: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def check_same(forecast: Forecast, task: Task) -> None:
     """Refuse to score a forecast by another task, or against other data, than it was made for."""
-    for name, wanted in facts_of(task).items():
+    for name, wanted in task_facts(task).items():
         found = forecast.facts[name]
         if found == wanted:
             continue

@@ -9,6 +9,9 @@ from .flows.tempflow.model import TempFlow as TempFlow
 from .flows.transformer.config import TransformerTempFlowConfig as TransformerTempFlowConfig
 from .flows.transformer.model import TransformerTempFlow as TransformerTempFlow
 from .framework.base import Forecaster as Forecaster
+from .framework.neural import NeuralForecaster as NeuralForecaster
+from .framework.run import Place as Place
+from .framework.training import Losses as Losses
 from .framework.training_config import TrainingConfig as TrainingConfig
 from .naive import Climatology as Climatology
 from .naive import LastSevenDays as LastSevenDays

@@ -5,10 +5,10 @@ from .failure import read_failures as read_failures
 from .failure import write_failure as write_failure
 from .forecast_file import ForecastFile as ForecastFile
 from .forecast_file import ForecastWriter as ForecastWriter
+from .forecast_file import forecast_writer as forecast_writer
 from .forecast_file import is_forecast as is_forecast
 from .forecast_file import open_forecast as open_forecast
 from .forecast_file import read_values as read_values
-from .forecast_file import writing_forecast as writing_forecast
 from .forecast_header import ForecastHeader as ForecastHeader
 from .result import NOT_IN_OLDER as NOT_IN_OLDER
 from .result import RISK as RISK

@@ -47,7 +47,7 @@ from powerphase.records.forecast_layout import (
     prepare,
 )
 
-__all__ = ["ForecastFile", "ForecastHeader", "ForecastWriter", "open_forecast", "writing_forecast"]
+__all__ = ["ForecastFile", "ForecastHeader", "ForecastWriter", "forecast_writer", "open_forecast"]
 
 
 class ForecastFile:
@@ -120,7 +120,7 @@ class _Chunk:
 
 
 class ForecastWriter:
-    """Writes a forecast window by window; made by `writing_forecast`, which holds the lock.
+    """Writes a forecast window by window; made by `forecast_writer`, which holds the lock.
 
     One chunk is held in memory and stored when another is begun. So blocks that come in order are
     stored once, whatever their borders; a chunk to which a later block returns is read back.
@@ -245,7 +245,7 @@ class ForecastWriter:
 
 
 @contextmanager
-def writing_forecast(path: str | Path, header: ForecastHeader) -> Iterator[ForecastWriter]:
+def forecast_writer(path: str | Path, header: ForecastHeader) -> Iterator[ForecastWriter]:
     """The writer of the forecast at `path`: begun there, or continued if it is the same one."""
     if "://" in str(path):
         raise ForecastError(f"{path}: a forecast is written to a local directory; give its path")

@@ -1,7 +1,7 @@
 """The paper's figures that are made from data, and others of their kind, by name.
 
-`figure_of` draws one and says what a reader must be told; `write_figure` puts it into files. Equal
-data give equal files, but for other versions of matplotlib.
+`draw_figure` draws one with notes for the reader; `write_figure` writes it to files. Equal data
+give equal files, unless matplotlib has another version.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ PAPER_SAFETY = ("powerforge", "transformer-tempflow", "tactis-2", "timemcl", "ti
 
 
 @dataclass(frozen=True)
-class Options:
+class FigureOptions:
     """What may be chosen about a figure; none where it is left to the figure."""
 
     results: Sequence[Path] = (Path("results"),)
@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigure:
     """A figure, the name of its files, and what must be said about it."""
 
     figure: "Figure"
@@ -72,21 +72,21 @@ class Kind:
     """A kind of figure: what it shows, how it is drawn, and which options it takes."""
 
     shows: str
-    draw: Callable[[Options], Drawn]
+    draw: Callable[[FigureOptions], DrawnFigure]
     takes: tuple[str, ...]
 
 
-def figure_of(name: str, options: Options | None = None) -> Drawn:
+def draw_figure(name: str, options: FigureOptions | None = None) -> DrawnFigure:
     """The figure `name`, drawn and not written."""
     if name not in FIGURES:
         raise UnknownName.among("figure", name, FIGURES)
-    kind, options = FIGURES[name], options or Options()
+    kind, options = FIGURES[name], options or FigureOptions()
     _refuse_others(name, kind.takes, options)
     with _style():
         return kind.draw(options)
 
 
-def write_figure(drawn: Drawn, out: Path, formats: Iterable[str] = FORMATS) -> list[Path]:
+def write_figure(drawn: DrawnFigure, out: Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """The figure's files in the folder `out`, one for each format."""
     written = []
     for one in formats:
@@ -102,9 +102,9 @@ def write_figure(drawn: Drawn, out: Path, formats: Iterable[str] = FORMATS) -> l
     return written
 
 
-def _refuse_others(name: str, takes: Sequence[str], options: Options) -> None:
-    """Options of other figures would be passed over in silence."""
-    given = {one.name for one in fields(Options) if getattr(options, one.name) is not None}
+def _refuse_others(name: str, takes: Sequence[str], options: FigureOptions) -> None:
+    """FigureOptions of other figures would be passed over in silence."""
+    given = {one.name for one in fields(FigureOptions) if getattr(options, one.name) is not None}
     if others := sorted(given - {"results", "edition", *takes}):
         named = ", ".join(f"--{other}" for other in others)
         raise FigureError(f"{named}: figure {name} has nothing of the kind to choose; leave it out")
@@ -121,14 +121,16 @@ def _style() -> AbstractContextManager[None]:
     return style.context(["default", dict(STYLE)])
 
 
-def _archetypes(options: Options) -> Drawn:
+def _archetypes(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.plots import archetypes
 
     signals = load_signals(options.signals or "synthetic")
-    return Drawn(archetypes(signals), "archetypes", (f"signals of edition {signals.edition}",))
+    return DrawnFigure(
+        archetypes(signals), "archetypes", (f"signals of edition {signals.edition}",)
+    )
 
 
-def _voltages(options: Options) -> Drawn:
+def _voltages(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.fans import voltages
 
     exhibits, selection = _chosen(options, PAPER_FAN, most=3)
@@ -136,35 +138,35 @@ def _voltages(options: Options) -> Drawn:
         raise FigureError(f"{'; '.join(selection.notes)}; choose --models that have rows")
     figure, bus = voltages(selection.exhibits, options.bus)
     grid = exhibits[0].row.grid
-    return Drawn(
+    return DrawnFigure(
         figure, f"voltages-{grid}", (f"bus {bus} of {exhibits[0].place}", *selection.notes)
     )
 
 
-def _bus_safety(options: Options) -> Drawn:
+def _bus_safety(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.plots import bus_safety
 
     return _of_found(options, "bus-safety", bus_safety)
 
 
-def _reliability(options: Options) -> Drawn:
+def _reliability(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.plots import reliability
 
     return _of_found(options, "reliability", reliability)
 
 
 def _of_found(
-    options: Options, name: str, draw: "Callable[[Mapping[str, Exhibit]], Figure]"
-) -> Drawn:
+    options: FigureOptions, name: str, draw: "Callable[[Mapping[str, Exhibit]], Figure]"
+) -> DrawnFigure:
     """A figure of one line for each model that has a row."""
     exhibits, selection = _chosen(options, PAPER_SAFETY, most=8)
     if not selection.found:
         raise FigureError(f"{'; '.join(selection.notes)}; choose --models that have rows")
     stem = f"{name}-{exhibits[0].row.grid}"
-    return Drawn(draw(selection.found), stem, (exhibits[0].place, *selection.notes))
+    return DrawnFigure(draw(selection.found), stem, (exhibits[0].place, *selection.notes))
 
 
-def _safety_fidelity(options: Options) -> Drawn:
+def _safety_fidelity(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.plots import safety_fidelity
 
     # Of the others, less is not better.
@@ -189,7 +191,9 @@ def _safety_fidelity(options: Options) -> Drawn:
     if not ours:
         raise FigureError(f"{'; '.join(notes)}; choose --models that have rows")
     shown = replace(board, entries=tuple(ours), paper=tuple(paper))
-    return Drawn(safety_fidelity(shown, score), f"safety-fidelity-{grid}", (board.title, *notes))
+    return DrawnFigure(
+        safety_fidelity(shown, score), f"safety-fidelity-{grid}", (board.title, *notes)
+    )
 
 
 def _standing(board: Board, models: Sequence[str] | None) -> dict[str, str]:
@@ -201,7 +205,9 @@ def _standing(board: Board, models: Sequence[str] | None) -> dict[str, str]:
     return {name: representative(name, own) or name for name in wanted}
 
 
-def _chosen(options: Options, first: Sequence[str], most: int) -> tuple[list[Exhibit], Selection]:
+def _chosen(
+    options: FigureOptions, first: Sequence[str], most: int
+) -> tuple[list[Exhibit], Selection]:
     exhibits = exhibits_on(options.results, options.grid or GRID, options.edition)
     seed = SEED if options.seed is None else options.seed
     return exhibits, select(exhibits, options.models, first, most, seed)
