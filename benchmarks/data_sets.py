@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from powerphase.dataset.certificate import verify
-from powerphase.dataset.store import Store, open_store
-from powerphase.grid.catalog import CATALOG
+from powerphase.dataset import Store, open_store, verify
+from powerphase.grid import CATALOG
 
 PAPER = [name for name, entry in CATALOG.items() if entry.in_paper]
 PAPER_NECV = {

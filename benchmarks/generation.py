@@ -21,12 +21,16 @@ import numpy as np
 import pandapower
 from pandapower.converter.pypower.from_ppc import from_ppc
 
-from powerphase.dataset.generation import generate
-from powerphase.dataset.recipe import EDITION_SEED, Recipe, make_recipe, setpoints_pu
-from powerphase.dataset.solving import StepSolver
-from powerphase.grid.catalog import CATALOG, load_grid
-from powerphase.grid.powerflow import bus_level_case
-from powerphase.synthesis.sources import load_signals
+from powerphase.dataset import (
+    Recipe,
+    RecipeOptions,
+    StepSolver,
+    generate,
+    make_recipe,
+    setpoints_pu,
+)
+from powerphase.grid import CATALOG, bus_level_case, load_grid
+from powerphase.synthesis import load_signals
 
 PAPER = [name for name, entry in CATALOG.items() if entry.in_paper]
 
@@ -36,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("grids", nargs="*", default=PAPER)
     parser.add_argument("--signals", default="synthetic")
-    parser.add_argument("--seed", type=int, default=EDITION_SEED)
+    parser.add_argument("--seed", type=int, default=RecipeOptions.seed)
     parser.add_argument("--blocks", type=int, default=6, help="blocks of ten days that we make")
     parser.add_argument("--steps", type=int, default=24, help="steps that pandapower solves")
     options = parser.parse_args()
@@ -48,15 +52,7 @@ def main() -> None:
     for name in options.grids:
         end = str(np.datetime64("2015-01-01") + 10 * options.blocks - 1)
         grid = load_grid(name)
-        recipe = make_recipe(
-            grid,
-            signals,
-            seed=options.seed,
-            dispatch="proportional",
-            setpoint=1.02,
-            start="2015-01-01",
-            end=end,
-        )
+        recipe = make_recipe(grid, signals, RecipeOptions(seed=options.seed, end=end))
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
             store = generate(grid, Path(folder) / name, signals=signals, seed=options.seed, end=end)

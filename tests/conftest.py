@@ -13,14 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from powerphase.axes import STEP_S
-from powerphase.dataset.generation import generate
-from powerphase.dataset.store import Store
-from powerphase.grid.case import Grid
-from powerphase.grid.catalog import load_grid
-from powerphase.grid.powerflow import PowerFlow
+from powerphase.dataset import Store, generate
+from powerphase.grid import Grid, PowerFlow, load_grid
 from powerphase.models.framework import training
-from powerphase.synthesis.injections import Injections
-from powerphase.synthesis.signals import Signals
+from powerphase.synthesis import Injections, Signals
 from tests.dataset.exact import exact_signals
 
 # readline, which pytest loads, tells every process that pytest starts how wide the terminal is; a
@@ -82,7 +78,7 @@ def problem_of(grid_of: Callable[[str], Grid], signals: Signals) -> Callable[[st
     @cache
     def problem(name: str) -> Problem:
         grid = grid_of(name)
-        injections = Injections(grid, signals, seed=0)
+        injections = Injections(grid, signals, seed=0, dispatch="proportional")
         setpoint_pu = np.full(grid.n_buses, SETPOINT_PU)
         return Problem(grid, injections, PowerFlow(grid, setpoint_pu, *injections.mean()))
 

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.flow import FORMS, NOISY, VOLTAGES, Budget, Judge
 from powerphase.axes import KINDS
-from powerphase.grid.catalog import CATALOG
+from powerphase.grid import CATALOG
 from powerphase.models.flows.tempflow.network import TempFlowNetwork
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves
 

@@ -15,7 +15,7 @@ from benchmarks.powerforge_floor import Ceilings, Size, least_bytes, least_flops
 from benchmarks.powerforge_plot import apart, draw
 from benchmarks.powerforge_tables import beyond_gib, slope
 from powerphase.axes import KINDS
-from powerphase.grid.catalog import CATALOG, PAPER_GRIDS
+from powerphase.grid import CATALOG, PAPER_GRIDS
 from powerphase.models.powerforge.config import BATCH_SIZES, PowerForgeConfig
 from powerphase.models.powerforge.model import memory_gib
 from powerphase.models.powerforge.network import PowerForgeNetwork

@@ -14,11 +14,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.dataset.recipe import EDITION_SEED
-from powerphase.dataset.store import Store, open_store
+from powerphase.dataset import RecipeOptions, Store, open_store
 from powerphase.errors import PowerphaseError, UnknownName
-from powerphase.grid.case import Grid
-from powerphase.grid.catalog import CATALOG
+from powerphase.grid import CATALOG, Grid
 from powerphase.records.failure import Failure, write_failure
 
 COMMANDS = cli.app.registered_commands
@@ -47,7 +45,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_generate_makes_what_it_says(store: Path) -> None:
     manifest = open_store(store).manifest
     assert (manifest.grid, manifest.edition, manifest.n_steps) == ("ieee14", "synthetic", 12 * 96)
-    assert manifest.recipe["seed"] == EDITION_SEED
+    assert manifest.recipe["seed"] == RecipeOptions.seed
 
 
 def test_verify_and_info_describe_it(store: Path) -> None:

@@ -7,7 +7,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.models.framework.run import RunFolder
 from powerphase.records.result import read_results
 from powerphase.registry import model_class

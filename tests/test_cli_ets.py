@@ -5,7 +5,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.records.forecast_file import open_forecast
 from powerphase.records.result import read_result
 

@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.models.factorforge.model import FactorForge
 from powerphase.models.framework.run import WEIGHTS, RunFolder
 from powerphase.records.forecast_file import open_forecast

@@ -16,7 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.models.framework.checkpoint import read_tensors
 from powerphase.models.framework.run import RESUME, WEIGHTS, RunFolder
 from powerphase.models.powerforge.model import PowerForge

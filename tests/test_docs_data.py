@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from powerphase.dataset.store import open_store
-from powerphase.grid.catalog import load_grid
-from powerphase.synthesis.signals import COLUMNS, TIME_COLUMN
+from powerphase.dataset import open_store
+from powerphase.grid import load_grid
+from powerphase.synthesis import COLUMNS, TIME_COLUMN
 from tests.pages import blocks, commands, section, shown
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")

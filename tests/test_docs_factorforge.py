@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from powerphase.grid.catalog import CATALOG
+from powerphase.grid import CATALOG
 from powerphase.records.result import Result, read_results
 from powerphase.report.leaderboard import Board, leaderboard
 

@@ -14,8 +14,7 @@ import torch
 
 from powerphase.axes import VARIABLES
 from powerphase.evaluation.sidecar import BY_BUS
-from powerphase.grid.case import PD, PG, PQ, Grid
-from powerphase.grid.catalog import load_grid
+from powerphase.grid import PD, PG, PQ, Grid, load_grid
 from powerphase.metrics import N_PROJECTIONS, RELIABILITY_BINS, energy_score
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES

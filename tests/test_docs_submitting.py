@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.evaluation.forecasting import load_forecast
 from powerphase.evaluation.scoring import score
 from powerphase.records.result import read_result, read_results

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerphase.dataset.generation import generate
+from powerphase.dataset import generate
 from tests.dataset.exact import exact_signals
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("golden/*/input.json"))

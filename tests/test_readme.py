@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import powerphase
-from powerphase.grid.catalog import CATALOG, PAPER_GRIDS, load_grid
+from powerphase.grid import CATALOG, PAPER_GRIDS, load_grid
 from powerphase.records.result import read_result, read_results
 from powerphase.records.scores import SCORES
 from powerphase.report.leaderboard import Board, leaderboard
-from powerphase.synthesis.opsd import DOI
+from powerphase.synthesis import OPSD_DOI
 from tests.page_of_results import PART, written
 from tests.pages import section
 
@@ -92,7 +92,7 @@ def test_who_made_the_data_is_named() -> None:
     for name in PAPER_GRIDS:
         (source,) = re.findall(r"(?:doi|arXiv):\S+", CATALOG[name].citation)
         assert source in README
-    assert f"doi:{DOI}" in README
+    assert f"doi:{OPSD_DOI}" in README
 
 
 def test_the_times_are_those_of_the_pages() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid import PAPER_GRIDS
 from powerphase.records.result import Result, read_result, read_results, read_sidecar
 from powerphase.report.entries import Entry
 from powerphase.report.leaderboard import leaderboard

@@ -4,7 +4,7 @@ from math import exp
 from statistics import fmean, stdev
 
 from powerphase.axes import VARIABLES
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.report.entries import paper_ablations
 from tests.page_of_results import WORDS, measured, percent, rows_of, spread, trainings

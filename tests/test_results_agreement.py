@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid import PAPER_GRIDS
 from powerphase.records.scores import RANKED
 from powerphase.report.contrasts import against
 from powerphase.report.leaderboard import Board, leaderboard

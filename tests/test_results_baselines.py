@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid import PAPER_GRIDS
 from powerphase.report.contrasts import against
 from powerphase.report.leaderboard import leaderboard
 from tests.page_of_results import PAGE, WORDS, rows, rows_of, score

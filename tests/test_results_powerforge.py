@@ -11,7 +11,7 @@ import pytest
 
 from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
-from powerphase.grid.catalog import CATALOG, PAPER_GRIDS
+from powerphase.grid import CATALOG, PAPER_GRIDS
 from powerphase.models.powerforge.config import BATCH_SIZES, PowerForgeConfig
 from powerphase.records.result import read_sidecar
 from powerphase.records.scores import SCORES

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid import PAPER_GRIDS
 from powerphase.records.result import find_results
 from powerphase.report.buses import NEGLIGIBLE
 from powerphase.report.contrasts import Verdict, against

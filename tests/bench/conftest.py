@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 
 TOYS = "tests.bench.toy_models"
 

@@ -11,7 +11,7 @@ import pytest
 
 from powerphase.bench.processes import Outcome
 from powerphase.bench.ray_engine import Answer, Remote
-from powerphase.dataset.manifest import MANIFEST
+from powerphase.dataset import MANIFEST
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.scoring import score
 from powerphase.records.failure import read_failures

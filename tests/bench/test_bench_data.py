@@ -11,11 +11,10 @@ from powerphase.bench.data import DataSet, data_sets
 from powerphase.bench.request import Table
 from powerphase.bench.scheduler import Bench, Options
 from powerphase.cli.bench_display import BenchDisplay
-from powerphase.dataset import generation
-from powerphase.dataset.store import open_store
+from powerphase.dataset import generation, open_store
 from powerphase.errors import CaseError, StoreError
-from powerphase.grid.catalog import case_folder
-from powerphase.synthesis.signals import Signals
+from powerphase.grid import case_folder
+from powerphase.synthesis import Signals
 from tests.bench.test_workers import Paper
 from tests.dataset.exact import exact_signals
 

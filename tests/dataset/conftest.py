@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from powerphase.dataset.generation import generate
-from powerphase.synthesis.signals import Signals
+from powerphase.dataset import generate
+from powerphase.synthesis import Signals
 from tests.dataset.exact import exact_signals
 
 

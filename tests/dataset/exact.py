@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from powerphase.synthesis.signals import Signals
+from powerphase.synthesis import Signals
 
 
 def exact_signals(days: int = 30) -> Signals:

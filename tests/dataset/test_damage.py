@@ -12,14 +12,9 @@ from pathlib import Path
 import pytest
 from zarr.storage import LocalStore
 
-from powerphase.dataset import generation
-from powerphase.dataset.certificate import verify
-from powerphase.dataset.generation import generate
-from powerphase.dataset.manifest import MANIFEST
-from powerphase.dataset.store import open_store
-from powerphase.dataset.writer import StoreWriter
+from powerphase.dataset import MANIFEST, StoreWriter, generate, generation, open_store, verify
 from powerphase.errors import StoreBusy, StoreError
-from powerphase.synthesis.signals import Signals
+from powerphase.synthesis import Signals
 from tests.damage import flip, remove, truncate
 from tests.dataset.exact import files_of, stressed_signals
 

@@ -5,17 +5,23 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from powerphase.axes import THETA, P, Q, V
-from powerphase.dataset.generation import generate
-from powerphase.dataset.recipe import EDITION_SEED, make_recipe
-from powerphase.dataset.store import Store, open_store, read_manifest
+from powerphase.dataset import (
+    RecipeOptions,
+    Store,
+    generate,
+    make_recipe,
+    open_store,
+    read_manifest,
+)
 from powerphase.errors import (
     CaseError,
     PowerFlowError,
@@ -24,11 +30,8 @@ from powerphase.errors import (
     StoreError,
     UnknownName,
 )
-from powerphase.grid.case import PD, PQ, PV, SLACK
-from powerphase.grid.catalog import load_grid
-from powerphase.grid.rescue import BACKED_OFF, CARRIED, NEWTON
-from powerphase.synthesis.injections import Injections
-from powerphase.synthesis.signals import Signals
+from powerphase.grid import BACKED_OFF, CARRIED, NEWTON, PD, PQ, PV, SLACK, load_grid
+from powerphase.synthesis import Injections, Signals
 from tests.dataset.exact import HEAVY, HOPELESS, exact_signals, files_of, stressed_signals
 
 GRID = "ieee14"
@@ -129,7 +132,7 @@ def test_specified_quantities_are_stored_as_specified_and_only_solved_ones_as_so
     undisturbed: Path, signals: Signals
 ) -> None:
     store, grid = open_store(undisturbed), load_grid(GRID)
-    p_mw, q_mvar = Injections(grid, signals, EDITION_SEED).steps(0, 2880)
+    p_mw, q_mvar = Injections(grid, signals, RecipeOptions.seed, "proportional").steps(0, 2880)
     state = store.read()
     with_p, with_q = grid.bus_type != SLACK, grid.bus_type == PQ
     assert np.array_equal(state[:, with_p, P], p_mw[:, with_p].astype(np.float32))
@@ -201,16 +204,19 @@ def test_the_same_recipe_has_the_same_fingerprint_whatever_things_are_called(
     signals: Signals,
 ) -> None:
     grid = load_grid(GRID)
-    options = {"seed": 0, "dispatch": "proportional", "setpoint": 1.02, "start": None, "end": None}
-    recipe = make_recipe(grid, signals, **options)
+    options: dict[str, Any] = asdict(RecipeOptions())
+    recipe = make_recipe(grid, signals, RecipeOptions())
     renamed = make_recipe(
         replace(grid, name="other"),
         replace(signals, edition="other", attribution="other"),
-        **{**options, "setpoint": "1.020", "start": "2015-01-01", "end": "2015-01-30"},
+        RecipeOptions.parse(
+            **{**options, "setpoint": "1.020", "start": "2015-01-01", "end": "20150130"}
+        ),
     )
     assert renamed.fingerprint == recipe.fingerprint
     for change in ({"seed": 1}, {"dispatch": "slack"}, {"setpoint": "case"}, {"end": "2015-01-29"}):
-        assert make_recipe(grid, signals, **{**options, **change}).fingerprint != recipe.fingerprint
+        other = make_recipe(grid, signals, RecipeOptions.parse(**{**options, **change}))
+        assert other.fingerprint != recipe.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import pytest
 from zarr.storage import LocalStore
 
 import powerphase as pp
-from powerphase.dataset.store import Store, open_store
+from powerphase.dataset import Store, open_store
 from powerphase.errors import CaseError, StoreError, UnknownName
-from powerphase.grid.admittance import admittance
-from powerphase.grid.catalog import load_grid
-from powerphase.synthesis.signals import Signals
+from powerphase.grid import admittance_matrix, load_grid
+from powerphase.synthesis import Signals
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def test_one_bus_is_read_without_the_other_channels(
 def test_topology_travels_with_the_series(store: pp.Store, signals: Signals) -> None:
     grid, original = store.grid, load_grid("ieee14")
     assert grid.sha256 == original.sha256
-    ybus = admittance(original)
+    ybus = admittance_matrix(original)
     assert np.array_equal(store.array("grid/ybus_data")[...], ybus.data)
     assert np.array_equal(store.array("grid/bus_type")[...], original.bus_type)
     assert np.array_equal(store.time, signals.time)
@@ -116,10 +115,10 @@ def test_the_largest_power_of_any_steps_is_that_of_their_states(
 ) -> None:
     store = open_store(undisturbed)
     states = abs(np.asarray(store.state[slice(*steps)]))
-    assert store.largest(slice(*steps)) == [states[:, 0::4].max(), states[:, 1::4].max()]
+    assert store.largest_power(slice(*steps)) == [states[:, 0::4].max(), states[:, 1::4].max()]
 
 
 def test_whole_blocks_are_not_read_for_their_largest_power(undisturbed: Path) -> None:
     store = open_store(undisturbed)
     with patch.object(Store, "_load", side_effect=AssertionError("read")):
-        assert store.largest(slice(0, 1920))[0] > 0
+        assert store.largest_power(slice(0, 1920))[0] > 0

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from powerphase.dataset.generation import generate
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store, generate
 from powerphase.errors import CheckpointError, ForecastError, TrainingError, UnknownName
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.models import (

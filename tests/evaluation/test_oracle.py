@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.dataset.generation import generate
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store, generate
 from powerphase.errors import ForecastError, StoreError
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.oracle import Oracle, OracleConfig
 from powerphase.evaluation.scoring import score
-from powerphase.grid.admittance import admittance, consumption_mva
+from powerphase.grid import admittance_matrix, consumption_mva
 from powerphase.models.naive import LastSevenDays, LastWeek
 from powerphase.scenarios import Scenarios
 from powerphase.task.windows import Task
@@ -39,7 +38,7 @@ def test_draws_are_solutions_of_the_power_flow(task: Task, drawn: Scenarios) -> 
     state = drawn.values[0, 3].numpy() * task.layout.scale
     p, q, v, theta = (state[:, kind::4].astype(np.float64) for kind in range(4))
     grid = task.store.grid
-    found = consumption_mva(admittance(grid), grid.base_mva, v * np.exp(1j * theta))
+    found = consumption_mva(admittance_matrix(grid), grid.base_mva, v * np.exp(1j * theta))
     np.testing.assert_allclose(found, p + 1j * q, atol=0.01)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from powerphase.axes import KINDS, V
 from powerphase.cli.outlook_display import as_csv, sheet
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import ForecastError, TaskError
 from powerphase.evaluation.outlook import Outlook, outlook
 from powerphase.models.naive import LastSevenDays

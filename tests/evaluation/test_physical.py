@@ -11,15 +11,12 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from powerphase import cli
-from powerphase.dataset.certificate import AcCheck
-from powerphase.dataset.generation import generate
-from powerphase.dataset.store import Store
+from powerphase.dataset import AcCheck, Store, generate
 from powerphase.errors import ForecastError
 from powerphase.evaluation.forecasting import Forecast, forecast, load_forecast
 from powerphase.evaluation.physical import Balance, physical
 from powerphase.evaluation.scoring import score
-from powerphase.grid.case import PQ, PV, SLACK
-from powerphase.grid.rescue import BACKOFF_SCALES
+from powerphase.grid import BACKOFF_SCALES, PQ, PV, SLACK
 from powerphase.models.naive import LastSevenDays, LastWeek
 from powerphase.records.result import read_result, read_sidecar
 from powerphase.scenarios import Context, Scenarios, Training
@@ -91,8 +88,8 @@ def test_a_true_state_comes_back_as_itself(task: Task) -> None:
 def test_what_was_off_obeys_the_equations_as_well_as_the_record(task: Task) -> None:
     before, after, balance = pair(Noisy(), task)
     check = AcCheck(task.store.grid)
-    assert (check.excess(states(before, task))[1] > 1e4).all()
-    (largest, share) = check.excess(states(after, task))
+    assert (check.mismatch(states(before, task))[1] > 1e4).all()
+    (largest, share) = check.mismatch(states(after, task))
     assert share.max() <= 1
     assert balance.rounding_share is not None
     assert share.max() <= balance.rounding_share <= 1
@@ -141,7 +138,7 @@ def test_a_held_voltage_is_the_one_of_the_recipe(tmp_path: Path) -> None:
 def test_a_step_without_solution_is_backed_off_or_stays_and_is_counted(sixty_days: Store) -> None:
     task = Task(sixty_days, windows=1)
     before, after, balance = pair(Growing(), task)
-    share = AcCheck(task.store.grid).excess(states(after, task))[1]
+    share = AcCheck(task.store.grid).mismatch(states(after, task))[1]
     load = torch.from_numpy(task.store.grid.bus_type == PQ)
     old, new = (s.values[0, 0, :, P::4][:, load].double() for s in (before, after))
     scale = ((new * old).sum(1) / (old * old).sum(1)).numpy()

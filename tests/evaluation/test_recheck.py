@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.axes import VARIABLES
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.recheck import (
     CANCELLING,

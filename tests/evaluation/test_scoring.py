@@ -11,7 +11,7 @@ import torch
 import zarr
 
 from powerphase.axes import KINDS, VARIABLES, V
-from powerphase.dataset.store import Store, open_store
+from powerphase.dataset import Store, open_store
 from powerphase.errors import ForecastError, PowerphaseError, ResultError
 from powerphase.evaluation.forecasting import Forecast, forecast, load_forecast
 from powerphase.evaluation.scoring import Evaluation, score

@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 from lightsim2grid.network import init_from_matpower
 
-from powerphase.grid.admittance import admittance, consumption_mva, mismatch_pu
-from powerphase.grid.case import BR_STATUS, PQ, PV, SHIFT, SLACK, TAP, Grid
-from powerphase.grid.powerflow import bus_level_case
+from powerphase.grid import (
+    BR_STATUS,
+    PQ,
+    PV,
+    SHIFT,
+    SLACK,
+    TAP,
+    Grid,
+    admittance_matrix,
+    bus_level_case,
+    consumption_mva,
+    mismatch_pu,
+)
 
 GridOf = Callable[[str], Grid]
 SIX = ["activsg500", "pegase1354", "polish2383", "pegase2869", "polish3120", "pegase9241"]
@@ -38,7 +48,9 @@ def branch_by_branch(grid: Grid) -> np.ndarray:
 @pytest.mark.parametrize("name", ["ieee14", "ieee24", "nordic60", "pegase89", "ieee300"])
 def test_the_matrix_is_the_sum_of_its_branches(grid_of: GridOf, name: str) -> None:
     grid = grid_of(name)
-    np.testing.assert_allclose(admittance(grid).toarray(), branch_by_branch(grid), rtol=1e-13)
+    np.testing.assert_allclose(
+        admittance_matrix(grid).toarray(), branch_by_branch(grid), rtol=1e-13
+    )
 
 
 def test_shifters_without_a_ratio_and_lines_out_of_service_are_taken_as_such(
@@ -49,7 +61,7 @@ def test_shifters_without_a_ratio_and_lines_out_of_service_are_taken_as_such(
     branch[1, [TAP, SHIFT]] = 0.95, -30.0
     branch[2, BR_STATUS] = 0.0
     grid = replace(grid_of("ieee14"), branch=branch)
-    ybus = admittance(grid).toarray()
+    ybus = admittance_matrix(grid).toarray()
     np.testing.assert_allclose(ybus, branch_by_branch(grid), rtol=1e-13)
     assert abs(ybus[0, 1] / ybus[1, 0] - np.exp(2j * np.deg2rad(10.0))) < 1e-14
     assert ybus[1, 2] == 0
@@ -60,7 +72,7 @@ def test_the_matrix_is_the_solvers(grid_of: GridOf, name: str) -> None:
     grid = grid_of(name)
     network = init_from_matpower(bus_level_case(grid, np.ones(grid.n_buses)))
     network.ac_pf(np.ones(grid.n_buses, dtype=complex), 1, 1e-8)  # builds the matrix
-    ours, theirs = admittance(grid), network.get_Ybus()
+    ours, theirs = admittance_matrix(grid), network.get_Ybus()
     assert abs(ours - theirs).max() <= 1e-14 * abs(ours).max()
 
 
@@ -73,7 +85,7 @@ def test_a_grid_without_shunts_charging_and_ratios_draws_nothing_at_equal_voltag
     branch[:, [4, TAP, SHIFT]] = 0.0
     bare = replace(grid, bus=bus, branch=branch)
     equal = np.full((1, grid.n_buses), 1.02 * np.exp(0.3j))
-    drawn = consumption_mva(admittance(bare), bare.base_mva, equal)
+    drawn = consumption_mva(admittance_matrix(bare), bare.base_mva, equal)
     np.testing.assert_allclose(drawn, 0.0, atol=1e-9)
 
 
@@ -86,7 +98,7 @@ def test_consumption_is_minus_the_power_that_flows_into_the_branches(grid_of: Gr
         for row in voltage
     ]
     np.testing.assert_allclose(
-        consumption_mva(admittance(grid), 100.0, voltage), by_hand, rtol=1e-12
+        consumption_mva(admittance_matrix(grid), 100.0, voltage), by_hand, rtol=1e-12
     )
 
 

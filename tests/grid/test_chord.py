@@ -4,12 +4,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from powerphase.grid.admittance import admittance, consumption_mva, mismatch_pu
-from powerphase.grid.case import PQ, SLACK, Grid
-from powerphase.grid.catalog import load_grid
-from powerphase.grid.chord import LANES, Chord, _jacobian
-from powerphase.grid.powerflow import PowerFlow
-from powerphase.synthesis.injections import Injections
+from powerphase.grid import (
+    PQ,
+    SLACK,
+    Chord,
+    Grid,
+    PowerFlow,
+    admittance_matrix,
+    consumption_mva,
+    load_grid,
+    mismatch_pu,
+)
+from powerphase.grid.chord import LANES, _jacobian
+from powerphase.synthesis import Injections
 from tests.dataset.exact import exact_signals
 
 TOLERANCE_PU = 1e-10
@@ -20,10 +27,10 @@ class Problem:
 
     def __init__(self, name: str) -> None:
         self.grid = load_grid(name)
-        self.injections = Injections(self.grid, exact_signals(), seed=2)
+        self.injections = Injections(self.grid, exact_signals(), seed=2, dispatch="proportional")
         mean = self.injections.mean()
         self.flow = PowerFlow(self.grid, np.full(self.grid.n_buses, 1.02), *mean)
-        self.ybus = admittance(self.grid)
+        self.ybus = admittance_matrix(self.grid)
         self.chord = Chord(self.grid, self.ybus, self.flow.start, TOLERANCE_PU)
 
 

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from matpowercaseframes import CaseFrames
 
 from powerphase.errors import CaseError
-from powerphase.grid.case import read_grid
-from powerphase.grid.catalog import CATALOG, case_folder
-from powerphase.grid.matpower_file import read_matpower_file
+from powerphase.grid import CATALOG, case_folder, read_grid, read_matpower_file
 
 CASE = """function mpc = tiny
 mpc.version = '2';

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pandapower.converter.pypower.from_ppc import from_ppc
 
 from powerphase.errors import PowerFlowError
-from powerphase.grid.admittance import admittance, consumption_mva, mismatch_pu
-from powerphase.grid.case import (
+from powerphase.grid import (
     BASE_KV,
     BUS_TYPE,
     PD,
@@ -30,8 +29,13 @@ from powerphase.grid.case import (
     VG,
     VM,
     Grid,
+    PowerFlow,
+    Solution,
+    admittance_matrix,
+    bus_level_case,
+    consumption_mva,
+    mismatch_pu,
 )
-from powerphase.grid.powerflow import PowerFlow, Solution, bus_level_case
 from tests.conftest import SETPOINT_PU, Problem
 from tests.grid.newton_oracle import newton
 from tests.grid.two_buses import nose_pu, two_buses
@@ -103,7 +107,7 @@ def test_voltages_equal_those_of_an_independent_newton(
     pv, pq = (np.flatnonzero(grid.bus_type == kind) for kind in (PV, PQ))
     for row in range(len(steps)):
         wanted = newton(
-            admittance(grid),
+            admittance_matrix(grid),
             -p_mw[row] / grid.base_mva,
             -q_mvar[row] / grid.base_mva,
             pv,
@@ -144,10 +148,10 @@ def test_pandapower_reads_a_polish_grid_as_another_one(problem_of: ProblemOf) ->
     problem = problem_of("polish2383")
     p_mw, q_mvar = problem.injections.mean()
     theirs = pandapower_voltage(problem.grid, p_mw, q_mvar)
-    found = consumption_mva(admittance(problem.grid), problem.grid.base_mva, theirs[None])
+    found = consumption_mva(admittance_matrix(problem.grid), problem.grid.base_mva, theirs[None])
     assert mismatch_pu(problem.grid, found, p_mw[None], q_mvar[None])[0] > 1
     found = consumption_mva(
-        admittance(problem.grid), problem.grid.base_mva, problem.flow.start[None]
+        admittance_matrix(problem.grid), problem.grid.base_mva, problem.flow.start[None]
     )
     assert mismatch_pu(problem.grid, found, p_mw[None], q_mvar[None])[0] < 1e-9
 
@@ -185,7 +189,7 @@ def test_converged_rows_balance_to_a_billionth_by_our_own_matrix(
     problem = problem_of(name)
     p_mw, q_mvar = problem.injections.steps(0, 48)
     found = problem.flow.solve(p_mw, q_mvar)
-    drawn = consumption_mva(admittance(problem.grid), problem.grid.base_mva, found.voltage)
+    drawn = consumption_mva(admittance_matrix(problem.grid), problem.grid.base_mva, found.voltage)
     missed = mismatch_pu(problem.grid, drawn, p_mw, q_mvar)
     assert found.converged.sum() > 40
     assert missed[found.converged].max() < 1e-9
@@ -232,7 +236,7 @@ def test_a_generator_at_a_pq_bus_controls_no_voltage(problem_of: ProblemOf, name
     assert found.converged.all()
     rows = grid.generator_row[grid.generator_on]
     rows = rows[grid.bus_type[rows] == PQ]
-    drawn = consumption_mva(admittance(grid), grid.base_mva, found.voltage)
+    drawn = consumption_mva(admittance_matrix(grid), grid.base_mva, found.voltage)
     np.testing.assert_allclose(drawn.imag[:, rows], q_mvar[:, rows], atol=1e-7)
     assert (np.abs(np.abs(found.voltage[:, rows]) - SETPOINT_PU) > 1e-6).all()
 
@@ -245,7 +249,7 @@ def test_phase_shifters_without_a_ratio_are_solved_as_our_matrix_has_them(grid_o
     plain = PowerFlow(grid_of("ieee14"), grid.setpoint_pu, p_mw, q_mvar).start
     shifted = PowerFlow(grid, grid.setpoint_pu, p_mw, q_mvar).start
     assert np.abs(shifted - plain).max() > 1e-3
-    drawn = consumption_mva(admittance(grid), grid.base_mva, shifted[None])
+    drawn = consumption_mva(admittance_matrix(grid), grid.base_mva, shifted[None])
     assert mismatch_pu(grid, drawn, p_mw[None], q_mvar[None])[0] < 1e-9
 
 

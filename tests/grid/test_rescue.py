@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from powerphase.grid.admittance import admittance, consumption_mva, mismatch_pu
-from powerphase.grid.powerflow import PowerFlow, Solution
-from powerphase.grid.rescue import (
+from powerphase.dataset import PROVENANCE
+from powerphase.grid import (
     BACKED_OFF,
     BACKOFF_SCALES,
     CARRIED,
     IWAMOTO,
     NEWTON,
-    PROVENANCE,
+    PowerFlow,
     RescuedSolution,
+    Solution,
+    admittance_matrix,
+    consumption_mva,
+    mismatch_pu,
     solve_with_rescue,
 )
 from tests.conftest import Problem
@@ -80,7 +83,7 @@ def test_rescued_states_obey_kirchhoff_for_the_injections_they_hold(
 ) -> None:
     grid = problem_of("pegase1354").grid
     solved = rescued.provenance != CARRIED
-    drawn = consumption_mva(admittance(grid), grid.base_mva, rescued.voltage[solved])
+    drawn = consumption_mva(admittance_matrix(grid), grid.base_mva, rescued.voltage[solved])
     missed = mismatch_pu(grid, drawn, rescued.p_mw[solved], rescued.q_mvar[solved])
     assert missed.max() < 1e-9
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from powerphase.grid.case import (
+from powerphase.grid import (
     BASE_KV,
     BR_R,
     BR_STATUS,

@@ -6,8 +6,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from powerphase.grid.admittance import admittance, consumption_mva, mismatch_pu
-from powerphase.grid.case import BR_B, BR_R, BR_X, BS, GS, PQ, SHIFT, SLACK, TAP, Grid
+from powerphase.grid import (
+    BR_B,
+    BR_R,
+    BR_X,
+    BS,
+    GS,
+    PQ,
+    SHIFT,
+    SLACK,
+    TAP,
+    Grid,
+    admittance_matrix,
+    consumption_mva,
+    mismatch_pu,
+)
 from tests.conftest import Problem
 
 GRIDS = ["ieee14", "nordic60", "activsg500", "pegase1354", "polish2383"]
@@ -56,14 +69,14 @@ def test_the_flows_into_a_bus_equal_its_consumption(solved: Solved) -> None:
 
 def test_solved_injections_equal_the_specified_ones(solved: Solved) -> None:
     grid, p_mw, q_mvar, voltage = solved
-    consumption = consumption_mva(admittance(grid), grid.base_mva, voltage)
+    consumption = consumption_mva(admittance_matrix(grid), grid.base_mva, voltage)
     assert mismatch_pu(grid, consumption, p_mw, q_mvar).max() < 1e-9
 
 
 def test_generation_equals_load_plus_losses(solved: Solved) -> None:
     """Losses are counted where they arise: in each branch's resistance and each bus's shunt."""
     grid, _, _, voltage = solved
-    consumption = consumption_mva(admittance(grid), grid.base_mva, voltage)
+    consumption = consumption_mva(admittance_matrix(grid), grid.base_mva, voltage)
     into_from, into_to = flows_mva(grid, voltage)
     in_branches = (into_from + into_to).sum(axis=1)
     in_shunts = (np.abs(voltage) ** 2 * (grid.bus[:, GS] - 1j * grid.bus[:, BS])).sum(axis=1)

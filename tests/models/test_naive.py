@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import ForecastError, UnknownName
 from powerphase.models.framework.base import Forecaster, describe
 from powerphase.models.naive import (

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.axes import VARIABLES
 from powerphase.errors import ResultError, UnknownName
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid import PAPER_GRIDS
 from powerphase.models.powerforge.config import ABLATIONS
 from powerphase.records.result import Result, write_result
 from powerphase.records.scores import RANKED, SCORES

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerphase.grid.case import BR_STATUS
-from powerphase.grid.catalog import CATALOG, load_grid
+from powerphase.grid import BR_STATUS, CATALOG, load_grid
 from powerphase.report import drawing
 from powerphase.report.drawing import draw, drawing_of, store_layouts, stored_position
 from powerphase.report.network_layout import LATTICE, layout, unique_pairs

@@ -21,8 +21,7 @@ from powerphase.report.figure_style import looks_of
 from powerphase.report.figures import FIGURES, FORMATS, FigureOptions, draw_figure, write_figure
 from powerphase.report.leaderboard import leaderboard, paper_entries
 from powerphase.report.weighted import LEVELS, weighted_quantiles
-from powerphase.synthesis.archetypes import shapes
-from powerphase.synthesis.sources import load_signals
+from powerphase.synthesis import load_shapes, load_signals
 from tests.records.rows import row
 
 N_BUSES, KEPT, STEPS = 300, 5, 96
@@ -80,7 +79,7 @@ def test_archetypes_are_the_recipe_s_shapes() -> None:
     days = signals.time.astype("datetime64[D]")
     chosen = (days >= np.datetime64("2015-04-14")) & (days < np.datetime64("2015-04-17"))
     (axes,) = panels(drawn.figure)
-    for line, shape in zip(lines(axes)[:5], shapes(signals)[chosen].T, strict=True):
+    for line, shape in zip(lines(axes)[:5], load_shapes(signals)[chosen].T, strict=True):
         np.testing.assert_array_equal(line[:, 1], shape)
         np.testing.assert_allclose(line[:, 0], np.arange(3 * 96) / 4)
     assert "synthetic" in drawn.notes[0]

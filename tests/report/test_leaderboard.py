@@ -13,7 +13,7 @@ from rich.console import Console
 from scipy.stats import rankdata
 
 from powerphase.errors import ResultError
-from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.entries import COSTS, Entry, paper_entries, representative

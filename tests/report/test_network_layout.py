@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import laplacian, shortest_path
 
 from powerphase.errors import CaseError
-from powerphase.grid.catalog import load_grid
+from powerphase.grid import load_grid
 from powerphase.report.network_layout import (
     LATTICE,
     _snapped,

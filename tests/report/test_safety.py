@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import ResultError, UnknownName
-from powerphase.grid.catalog import PAPER_GRIDS, load_grid
+from powerphase.grid import PAPER_GRIDS, load_grid
 from powerphase.records.result import Result, find_results, write_result
 from powerphase.report.buses import by_bus, hard_buses, survival, worst
 from powerphase.report.entries import paper_entries

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import kstest
 
 from powerphase.errors import SignalError
-from powerphase.grid.case import BASE_KV, PD, Grid
-from powerphase.synthesis.archetypes import (
+from powerphase.grid import BASE_KV, PD, Grid
+from powerphase.synthesis import (
     ARCHETYPES,
     BASELINE,
     EV,
@@ -17,10 +17,10 @@ from powerphase.synthesis.archetypes import (
     NO_LOAD,
     PV,
     WIND,
+    Signals,
     assign_roles,
-    shapes,
+    load_shapes,
 )
-from powerphase.synthesis.signals import Signals
 
 GridOf = Callable[[str], Grid]
 SEEDS = range(10)
@@ -34,7 +34,7 @@ def two_halves(signals: Signals) -> Signals:
 
 
 def test_shapes_follow_the_papers_formulas(two_halves: Signals) -> None:
-    found = shapes(two_halves)
+    found = load_shapes(two_halves)
     morning, afternoon, evening = found[0], found[48], found[72]
     assert ARCHETYPES == ("baseline", "industrial", "pv", "wind", "ev")
     # Means: 50; 50; (25 + 60) / 2; 40; (48 of 40, 32 of 60, 16 of 84) / 96 = 54.
@@ -44,12 +44,12 @@ def test_shapes_follow_the_papers_formulas(two_halves: Signals) -> None:
 
 
 def test_every_shape_has_mean_one_over_the_record(signals: Signals) -> None:
-    np.testing.assert_allclose(shapes(signals).mean(axis=0), 1.0, rtol=1e-13)
+    np.testing.assert_allclose(load_shapes(signals).mean(axis=0), 1.0, rtol=1e-13)
 
 
 def test_shapes_have_no_unit(signals: Signals) -> None:
     in_kw = replace(signals, values_mw=1000 * signals.values_mw)
-    np.testing.assert_allclose(shapes(in_kw), shapes(signals), rtol=1e-13)
+    np.testing.assert_allclose(load_shapes(in_kw), load_shapes(signals), rtol=1e-13)
 
 
 @pytest.mark.parametrize("first_day", ["2015-01-01", "2015-07-01"])
@@ -57,7 +57,7 @@ def test_cars_charge_from_18_to_22_hours_utc_in_winter_and_summer(
     signals: Signals, first_day: str
 ) -> None:
     moved = signals.time - signals.time[0] + np.datetime64(first_day, "s")
-    found = shapes(replace(signals, time=moved))
+    found = load_shapes(replace(signals, time=moved))
     charging = found[:, EV] / found[:, BASELINE]
     raised = charging > 1.2 * charging.min()
     clock = moved - moved.astype("datetime64[D]")
@@ -70,7 +70,7 @@ def test_cars_charge_from_18_to_22_hours_utc_in_winter_and_summer(
 def test_a_shape_is_negative_where_renewables_exceed_the_load(signals: Signals) -> None:
     values_mw = signals.values_mw * [1.0, 2.0, 1.0]
     load, solar, _ = values_mw.T
-    found = shapes(replace(signals, values_mw=values_mw))
+    found = load_shapes(replace(signals, values_mw=values_mw))
     np.testing.assert_array_equal(found[:, PV] < 0, 3 * solar > load)
     assert (found[:, PV] < 0).any()
 
@@ -82,7 +82,7 @@ def test_renewables_beyond_the_load_on_average_are_refused(
     values_mw = signals.values_mw.copy()
     values_mw[:, column] *= 10
     with pytest.raises(SignalError, match=f"signals 'analytic': the {name} shape has a mean of -"):
-        shapes(replace(signals, values_mw=values_mw))
+        load_shapes(replace(signals, values_mw=values_mw))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from powerphase.grid.case import GEN_STATUS, PD, PG, PQ, QD, QG, Grid
-from powerphase.synthesis.archetypes import EV, NO_LOAD, PV, shapes
-from powerphase.synthesis.injections import Injections
-from powerphase.synthesis.signals import Signals
+from powerphase.grid import GEN_STATUS, PD, PG, PQ, QD, QG, Grid
+from powerphase.synthesis import EV, NO_LOAD, PV, Injections, Signals, load_shapes
 
 GridOf = Callable[[str], Grid]
 Array = NDArray[np.float64]
@@ -49,7 +47,7 @@ def loads_of(grid: Grid, p_mw: Array) -> Array:
 def noise(grid_of: GridOf, constant: Signals) -> tuple[Array, NDArray[np.int64], NDArray[np.bool_]]:
     """Relative noise of each load on Polish 3120 over two weeks, its region and voltage class."""
     grid = grid_of("polish3120")
-    injections = Injections(grid, constant, seed=0)
+    injections = Injections(grid, constant, seed=0, dispatch="proportional")
     roles = injections.roles
     p_mw, _ = injections.steps(0, len(constant.time))
     flat = (roles.archetype != EV)[grid.bus[:, PD] > 0]
@@ -103,17 +101,23 @@ def test_a_record_that_starts_later_holds_the_same_noise(
     grid_of: GridOf, constant: Signals
 ) -> None:
     later = replace(constant, time=constant.time[3 * 96 :], values_mw=constant.values_mw[3 * 96 :])
-    whole = Injections(grid_of("activsg500"), constant, seed=0).steps(3 * 96, 5 * 96)
-    alone = Injections(grid_of("activsg500"), later, seed=0).steps(0, 2 * 96)
+    whole = Injections(grid_of("activsg500"), constant, seed=0, dispatch="proportional").steps(
+        3 * 96, 5 * 96
+    )
+    alone = Injections(grid_of("activsg500"), later, seed=0, dispatch="proportional").steps(
+        0, 2 * 96
+    )
     np.testing.assert_array_equal(alone, whole)
 
 
 def test_noise_multiplies_the_shape(grid_of: GridOf, signals: Signals, constant: Signals) -> None:
     grid = grid_of("activsg500")
-    moving, still = (Injections(grid, which, seed=0) for which in (signals, constant))
+    moving, still = (
+        Injections(grid, which, seed=0, dispatch="proportional") for which in (signals, constant)
+    )
     archetype = moving.roles.archetype[grid.bus[:, PD] > 0]
     found, bare = (loads_of(grid, which.steps(0, 192)[0]) for which in (moving, still))
-    by_shape = [shapes(which)[:192, archetype] for which in (signals, constant)]
+    by_shape = [load_shapes(which)[:192, archetype] for which in (signals, constant)]
     np.testing.assert_allclose(found / by_shape[0], bare / by_shape[1], rtol=1e-9)
 
 
@@ -121,7 +125,7 @@ def test_noise_multiplies_the_shape(grid_of: GridOf, signals: Signals, constant:
 def test_any_split_of_the_record_gives_the_same_bits(
     grid_of: GridOf, signals: Signals, cuts: list[int]
 ) -> None:
-    injections = Injections(grid_of("pegase1354"), signals, seed=0)
+    injections = Injections(grid_of("pegase1354"), signals, seed=0, dispatch="proportional")
     whole = injections.steps(0, 288)
     edges = [0, *cuts, 288]
     parts = [injections.steps(a, b) for a, b in pairwise(edges)]
@@ -131,7 +135,10 @@ def test_any_split_of_the_record_gives_the_same_bits(
 
 
 def test_the_seed_decides_the_noise(grid_of: GridOf, constant: Signals) -> None:
-    blocks = [Injections(grid_of("ieee118"), constant, seed).steps(0, 96)[0] for seed in (1, 1, 2)]
+    blocks = [
+        Injections(grid_of("ieee118"), constant, seed, "proportional").steps(0, 96)[0]
+        for seed in (1, 1, 2)
+    ]
     np.testing.assert_array_equal(blocks[0], blocks[1])
     assert (blocks[0] != blocks[2]).mean() > 0.5
 
@@ -141,9 +148,9 @@ def test_loads_are_never_negative_and_zero_where_their_shape_is(
 ) -> None:
     grid = grid_of("ieee300")
     sunny = replace(signals, values_mw=signals.values_mw * [1.0, 2.0, 1.0])
-    injections = Injections(grid, sunny, seed=0)
+    injections = Injections(grid, sunny, seed=0, dispatch="proportional")
     p_mw, q_mvar = injections.steps(0, 96)
-    noon = shapes(sunny)[:96, PV] < 0
+    noon = load_shapes(sunny)[:96, PV] < 0
     pure = (injections.roles.archetype == PV) & (generation(grid, PG) == 0)
     pure &= ~np.isin(np.arange(grid.n_buses), grid.generator_row)
     assert noon.any()
@@ -160,7 +167,7 @@ def test_extreme_noise_is_clipped_at_zero(
     monkeypatch.setattr("powerphase.synthesis.injections.LV_SIGMA", 10.0)
     monkeypatch.setattr("powerphase.synthesis.injections.HV_SIGMA", 10.0)
     grid = grid_of("activsg500")
-    p_mw, _ = Injections(grid, constant, seed=0).steps(0, 96)
+    p_mw, _ = Injections(grid, constant, seed=0, dispatch="proportional").steps(0, 96)
     pure = (grid.bus[:, PD] > 0) & ~np.isin(np.arange(500), grid.generator_row)
     assert p_mw[:, pure].min() == 0
     assert 0.4 < (p_mw[:, pure] == 0).mean() < 0.5
@@ -168,7 +175,7 @@ def test_extreme_noise_is_clipped_at_zero(
 
 def test_reactive_power_follows_the_power_factor(grid_of: GridOf, signals: Signals) -> None:
     grid = grid_of("pegase1354")
-    injections = Injections(grid, signals, seed=0)
+    injections = Injections(grid, signals, seed=0, dispatch="proportional")
     p_mw, q_mvar = injections.steps(0, 96)
     pure = (grid.bus[:, PD] > 0) & ~np.isin(np.arange(grid.n_buses), grid.generator_row)
     assert pure.sum() > 300
@@ -183,7 +190,7 @@ def test_the_dispatch_ratio_is_total_load_over_nominal_load(
     grid_of: GridOf, signals: Signals, name: str
 ) -> None:
     grid = grid_of(name)
-    p_mw, _ = Injections(grid, signals, seed=0).steps(0, 4)
+    p_mw, _ = Injections(grid, signals, seed=0, dispatch="proportional").steps(0, 4)
     nominal_mw = grid.bus[grid.bus[:, PD] > 0, PD].sum()
     ratio = loads_of(grid, p_mw).sum(axis=1) / nominal_mw
     np.testing.assert_allclose(ratio_of(grid, p_mw), ratio, rtol=1e-12)
@@ -195,7 +202,7 @@ def test_generators_and_negative_loads_follow_the_dispatch_ratio(
     grid_of: GridOf, signals: Signals, name: str, n_negative: int
 ) -> None:
     grid = grid_of(name)
-    p_mw, q_mvar = Injections(grid, signals, seed=0).steps(0, 4)
+    p_mw, q_mvar = Injections(grid, signals, seed=0, dispatch="proportional").steps(0, 4)
     ratio = ratio_of(grid, p_mw)[:, None]
     negative = grid.bus[:, PD] < 0
     assert negative.sum() == n_negative
@@ -209,7 +216,7 @@ def test_a_generator_at_a_pq_bus_brings_its_reactive_power(
     grid_of: GridOf, signals: Signals
 ) -> None:
     grid = grid_of("rte1888")
-    p_mw, q_mvar = Injections(grid, signals, seed=0).steps(0, 4)
+    p_mw, q_mvar = Injections(grid, signals, seed=0, dispatch="proportional").steps(0, 4)
     given = generation(grid, QG)
     rows = (grid.bus_type == PQ) & (given != 0) & (grid.bus[:, PD] == 0) & (grid.bus[:, QD] == 0)
     assert rows.any()
@@ -226,7 +233,7 @@ def test_a_purely_reactive_load_is_constant(
     grid = grid_of(name)
     rows = (grid.bus[:, PD] == 0) & (grid.bus[:, QD] != 0)
     assert rows.sum() == n_reactive
-    _, q_mvar = Injections(grid, signals, seed=0).steps(0, 4)
+    _, q_mvar = Injections(grid, signals, seed=0, dispatch="proportional").steps(0, 4)
     rows &= grid.bus_type == PQ
     rows &= ~np.isin(np.arange(grid.n_buses), grid.generator_row)
     assert (q_mvar[:, rows] == grid.bus[rows, QD]).all()
@@ -239,7 +246,7 @@ def test_an_idle_bus_has_exactly_zero(grid_of: GridOf, signals: Signals, name: s
     running[grid.generator_row[grid.generator_on]] = True
     idle = (grid.bus[:, PD] == 0) & (grid.bus[:, QD] == 0) & ~running
     assert idle.any()
-    for found in Injections(grid, signals, seed=0).steps(0, 4):
+    for found in Injections(grid, signals, seed=0, dispatch="proportional").steps(0, 4):
         assert (found[:, idle] == 0).all()
         assert not np.signbit(found[:, idle]).any()
 
@@ -252,7 +259,7 @@ def test_the_slack_bus_is_left_with_the_losses_under_proportional_dispatch(
     nominal_mw = grid.bus[:, PD].sum()
     planned = generation(grid, PG).sum() / nominal_mw - 1
     assert 0 < planned < 0.05
-    p_mw, _ = Injections(grid, signals, seed=0).steps(0, 96)
+    p_mw, _ = Injections(grid, signals, seed=0, dispatch="proportional").steps(0, 96)
     share = -p_mw.sum(axis=1) / (ratio_of(grid, p_mw) * nominal_mw)
     np.testing.assert_allclose(share, planned, rtol=1e-9)
 
@@ -285,7 +292,7 @@ def test_the_mean_is_what_the_record_averages_to(
     """Also where clipped shapes (much sun) lift it above the nominal load."""
     grid = grid_of("ieee300")
     scaled = replace(signals, values_mw=signals.values_mw * [1.0, solar, 1.0])
-    injections = Injections(grid, scaled, seed=0)
+    injections = Injections(grid, scaled, seed=0, dispatch="proportional")
     averages = [block.mean(axis=0) for block in injections.steps(0, len(signals.time))]
     # A bus with both a load and a generator may come out near zero: no relative error there.
     single = (injections.roles.archetype == NO_LOAD) | (generation(grid, PG) == 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from powerphase.errors import SignalError
-from powerphase.synthesis.signals import Signals, read_signals
+from powerphase.synthesis import Signals, read_signals
 
 LOAD = "DE_load_actual_entsoe_transparency"
 SOLAR = "DE_solar_generation_actual"

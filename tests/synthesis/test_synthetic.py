@@ -17,8 +17,7 @@ import pytest
 
 from powerphase.clock import berlin_time, hour_of_day
 from powerphase.errors import SignalError
-from powerphase.synthesis.signals import SIGNALS, Signals
-from powerphase.synthesis.synthetic import synthetic_signals
+from powerphase.synthesis import SIGNALS, Signals, synthetic_signals
 
 FACTS = json.loads((Path(__file__).parent / "facts.json").read_text())
 LOAD, SOLAR, WIND = range(3)

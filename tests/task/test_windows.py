@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from powerphase.axes import P, Q
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import TaskError
 from powerphase.task.windows import Task
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from powerphase.dataset.manifest import Manifest
-from powerphase.dataset.recipe import DEFAULT_SETPOINT_PU, EDITION_SEED, make_recipe
+from powerphase.dataset.layout import Manifest
+from powerphase.dataset.recipe import make_recipe
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import CaseError, StoreError
 from powerphase.grid.catalog import load_grid
 from powerphase.synthesis.signals import Signals
-from powerphase.synthesis.sources import NAMED, load_signals
+from powerphase.synthesis.sources import NAMED_SOURCES, load_signals
 
 Progress = Callable[[int, int], None]
 """Called with the steps that are done and the steps of the whole record."""
@@ -41,7 +41,7 @@ class DataSet:
         from powerphase.dataset.generation import generate  # which takes seconds to load
 
         if self.signals is not None:
-            name = None if self.signals in NAMED else self.edition
+            name = None if self.signals in NAMED_SOURCES else self.edition
             options = {"signals": self.signals, "edition": name}
             generate(self.given, self.path, **options, on_progress=on_progress)  # type: ignore[arg-type]
 
@@ -113,28 +113,23 @@ def _check_unchanged(file: str, place: Path, manifest: Manifest) -> None:
 
 def _missing(grid: str, folder: Path, signals: str | None, edition: str) -> DataSet:
     """The data set that is to be made."""
-    source = signals or (edition if edition in NAMED else None)
+    source = signals or (edition if edition in NAMED_SOURCES else None)
     place = folder / _name(grid)
     if source is None:
         raise StoreError(
             f"{place}: no finished data set here, and edition {edition} does not say from which "
             "signals to make one; give --signals"
         )
-    network, driving = load_grid(grid), _signals(source, None if source in NAMED else edition)
+    network, driving = (
+        load_grid(grid),
+        _signals(source, None if source in NAMED_SOURCES else edition),
+    )
     if signals is not None and driving.edition != edition:
         raise StoreError(
             f"{place}: is to be of edition {edition}, and --signals {source} make one of "
             f"{driving.edition}; leave one of the two options out"
         )
-    recipe = make_recipe(
-        network,
-        driving,
-        seed=EDITION_SEED,
-        dispatch="proportional",
-        setpoint=DEFAULT_SETPOINT_PU,
-        start=None,
-        end=None,
-    )
+    recipe = make_recipe(network, driving)
     size = 4 * network.n_buses
     return DataSet(grid, place, driving.edition, recipe.fingerprint, size, False, source)
 

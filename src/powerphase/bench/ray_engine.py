@@ -128,9 +128,9 @@ class RayEngine:
         if find_spec("ray") is None:
             raise TaskError("engine 'ray' needs Ray; pip install 'powerphase[cluster]'")
         # Not above, since it brings the power flow, which every worker would load.
-        from powerphase.dataset.cluster import connected
+        from powerphase.dataset.solving import connect_ray
 
-        self._ray, self._out, self._limit = connected(), out, limit
+        self._ray, self._out, self._limit = connect_ray(), out, limit
         there = self._ray.cluster_resources()
         n_gpus = 0 if device == "cpu" else int(there.get("GPU", 0))
         if device == "cuda" and not n_gpus:

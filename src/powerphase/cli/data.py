@@ -17,6 +17,7 @@ from powerphase.cli.display import (
     show_run,
     show_store,
 )
+from powerphase.dataset.options import RecipeOptions
 
 if TYPE_CHECKING:
     from powerphase.dataset.certificate import Certificate
@@ -47,7 +48,7 @@ def fetch() -> None:
 
     Example: `powerphase signals fetch`
     """
-    from powerphase.synthesis.opsd import fetch as fetch_opsd
+    from powerphase.synthesis.sources import fetch_opsd
 
     with progress("OPSD time series", DownloadColumn()) as report:
         path = fetch_opsd(on_progress=report)
@@ -59,9 +60,13 @@ def generate(
     out: Annotated[Path | None, typer.Option(help="Where to; by default data/GRID.")] = None,
     signals: Annotated[str, typer.Option(help="synthetic, opsd, or a file.")] = "synthetic",
     edition: Annotated[str | None, typer.Option(help="Names a file's signals in results.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes load types, power factors, noise.")] = 2,
-    dispatch: Annotated[str, typer.Option(help="proportional or slack.")] = "proportional",
-    setpoint: Annotated[str, typer.Option(help="Voltage at generators [p.u.], or case.")] = "1.02",
+    seed: Annotated[int, typer.Option(help="Fixes load types, power factors, noise.")] = (
+        RecipeOptions.seed
+    ),
+    dispatch: Annotated[str, typer.Option(help="proportional or slack.")] = RecipeOptions.dispatch,
+    setpoint: Annotated[str, typer.Option(help="Voltage at generators [p.u.], or case.")] = str(
+        RecipeOptions.setpoint
+    ),
     start: Annotated[str | None, typer.Option(help="First day, e.g. 2015-01-01.")] = None,
     end: Annotated[str | None, typer.Option(help="Last day, included.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="By default, all cores.")] = None,

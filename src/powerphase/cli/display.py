@@ -43,7 +43,7 @@ problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft
 
 def show_store(store: "Store") -> None:
     """What a data set holds."""
-    from powerphase.dataset.facts import store_facts
+    from powerphase.dataset.certificate import store_facts
 
     _show(f"data set {store.path}", store_facts(store))
 
@@ -278,7 +278,7 @@ def _spark(values: Sequence[float], width: int) -> str:
 
 def show_certificate(certificate: "Certificate") -> None:
     """What verification found."""
-    from powerphase.dataset.facts import certificate_facts
+    from powerphase.dataset.certificate import certificate_facts
 
     _show("certificate", certificate_facts(certificate))
 

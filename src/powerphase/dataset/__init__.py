@@ -1,1 +1,5 @@
-"""Data sets: the recipe, the generator, the store on disk, and its certificate."""
+"""Data sets: recipes, generation, files, and the certificate that states are physical."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

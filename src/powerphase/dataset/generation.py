@@ -1,4 +1,4 @@
-"""From a recipe to a finished data set: makes what is missing, mends what is damaged."""
+"""Generate a data set from its recipe: make missing blocks, repair damaged ones."""
 
 import os
 from collections.abc import Callable, Generator
@@ -9,30 +9,37 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from powerphase.dataset.cluster import solve_blocks_on_ray
-from powerphase.dataset.layout import BLOCK_STEPS, Block, Static, sha256_of, static_files
-from powerphase.dataset.manifest import Manifest, cpu_features, made_with
-from powerphase.dataset.recipe import (
-    DEFAULT_SETPOINT_PU,
-    EDITION_SEED,
-    Recipe,
-    make_recipe,
-    setpoints_pu,
+from powerphase.dataset.layout import (
+    BLOCK_STEPS,
+    Block,
+    Manifest,
+    Static,
+    cpu_features,
+    library_versions,
+    sha256_of,
+    static_files,
 )
-from powerphase.dataset.solving import WORK_STEPS, StepSolver, solve_blocks
+from powerphase.dataset.options import RecipeOptions
+from powerphase.dataset.recipe import Recipe, make_recipe, setpoints_pu
+from powerphase.dataset.solving import (
+    WORK_STEPS,
+    StepSolver,
+    solve_blocks,
+    solve_blocks_on_ray,
+)
 from powerphase.dataset.store import Store, is_url, open_store
-from powerphase.dataset.writer import StoreWriter, writing
+from powerphase.dataset.writer import StoreWriter, open_writer
 from powerphase.errors import PowerFlowError, RecipeError, StoreError, UnknownName
 from powerphase.grid.case import PQ, Grid
-from powerphase.grid.catalog import licence_of, load_grid
-from powerphase.grid.rescue import CARRIED
-from powerphase.synthesis.archetypes import ARCHETYPES
+from powerphase.grid.catalog import licence_notice, load_grid
+from powerphase.grid.powerflow import CARRIED
+from powerphase.synthesis.injections import ARCHETYPES
 from powerphase.synthesis.signals import SIGNALS, Signals
 from powerphase.synthesis.sources import load_signals
 
 Engine = Literal["local", "ray"]
 Progress = Callable[[int, int], None]
-"""Called with the steps that are done and the steps of the whole record."""
+"""Called with (steps done, steps in total)."""
 
 
 def generate(
@@ -41,92 +48,95 @@ def generate(
     *,
     signals: str | Path | Signals = "synthetic",
     edition: str | None = None,
-    seed: int = EDITION_SEED,
-    dispatch: str = "proportional",
-    setpoint: float | str = DEFAULT_SETPOINT_PU,
-    start: str | None = None,
-    end: str | None = None,
+    seed: int = RecipeOptions.seed,
+    dispatch: str = RecipeOptions.dispatch,
+    setpoint: float | str = RecipeOptions.setpoint,
+    start: str | None = RecipeOptions.start,
+    end: str | None = RecipeOptions.end,
     threads: int | None = None,
     engine: str = "local",
     work_steps: int = WORK_STEPS,
     on_progress: Progress | None = None,
 ) -> Store:
-    """Make the data set at `out`, or finish or mend the one that is there, and open it.
+    """Generate the data set at `out`, finish it if interrupted, repair it if damaged; open it.
 
     Args:
-        grid: a name of the catalogue, the path of a MATPOWER `.m` file, or a grid.
+        grid: a name of the catalogue, the path of a MATPOWER `.m` file, or a `Grid`.
         out: a local directory.
-        signals: `synthetic`, `opsd`, the path of a file in OPSD's format, or signals.
-        edition: what results on this data set are called; by default it follows from the signals.
-        seed: fixes archetypes, power factors and noise; by default, that of the paper's grids.
-        dispatch: `proportional` (generation follows the load) or `slack` (it stays as it is).
-        setpoint: voltage of slack and PV buses [p.u.], or `case` for the case file's own.
-        start: first day (UTC), by default the signals' first.
-        end: last day (UTC, included), by default the signals' last.
-        threads: by default as many as there are processors; no effect on the result.
+        signals: `synthetic`, `opsd`, the path of a file with OPSD's columns, or `Signals`.
+        edition: name of a file's signals in results; by default it is derived from their content.
+        seed: determines archetypes, power factors and noise.
+        dispatch: `proportional` (generation follows the load) or `slack` (it stays constant).
+        setpoint: voltage of slack and PV buses [p.u.], or `case` for that of the case file.
+        start: first day (UTC), by default the first of the signals.
+        end: last day (UTC, included), by default the last of the signals.
+        threads: by default one per processor; no effect on the result.
         engine: `local`, or `ray` to spread blocks over a Ray cluster.
         work_steps: steps that a thread solves in one piece; no effect on the result.
-        on_progress: called with (steps done, steps in all) as blocks are finished.
+        on_progress: called with (steps done, steps in total) whenever a block is finished.
     """
     if engine not in get_args(Engine):
         raise UnknownName.among("engine", engine, get_args(Engine))
     if engine == "ray" and find_spec("ray") is None:
-        raise RecipeError("engine 'ray' needs Ray; pip install 'powerphase[cluster]'")
+        raise RecipeError("engine 'ray' needs Ray; run pip install 'powerphase[cluster]'")
     if work_steps < 1 or (threads is not None and threads < 1):
         raise RecipeError(f"threads {threads} and work_steps {work_steps} must be at least 1")
     if edition is not None and isinstance(signals, Signals):
-        raise RecipeError("edition names a file's signals; these carry their own")
+        raise RecipeError("edition is only for signals from a file; `Signals` have their own")
     if is_url(str(out)):
-        raise StoreError(f"{out}: data sets are written to a local directory; copy it afterwards")
+        raise StoreError(
+            f"{out}: data sets are written to a local directory only; copy it afterwards"
+        )
     network = grid if isinstance(grid, Grid) else load_grid(grid)
     source = signals if isinstance(signals, Signals) else load_signals(signals, edition)
-    recipe = make_recipe(
-        network, source, seed=seed, dispatch=dispatch, setpoint=setpoint, start=start, end=end
+    options = RecipeOptions.parse(
+        seed=seed, dispatch=dispatch, setpoint=setpoint, start=start, end=end
     )
+    recipe = make_recipe(network, source, options)
     solver = StepSolver(network, source, recipe)
-    manifest, files = _begin(solver, recipe)
-    with writing(Path(out), manifest, files) as writer:
+    manifest, files = _start_manifest(solver, recipe)
+    with open_writer(Path(out), manifest, files) as writer:
         todo = [(n, manifest.steps(n)) for n in _missing_or_damaged(writer.store)]
         if engine == "ray":
-            made = solve_blocks_on_ray(network, source, recipe, todo)
+            blocks = solve_blocks_on_ray(network, source, recipe, todo)
         else:
-            made = solve_blocks(solver, todo, threads or os.cpu_count() or 1, work_steps)
-        with closing(made):
-            _write_all(writer, made, manifest.n_steps - _length(todo), on_progress)
+            blocks = solve_blocks(solver, todo, threads or os.cpu_count() or 1, work_steps)
+        with closing(blocks):
+            _write_all(writer, blocks, manifest.n_steps - _count_steps(todo), on_progress)
         _carry_forward(writer)
     return open_store(out)
 
 
 def _write_all(
     writer: StoreWriter,
-    made: Generator[tuple[int, Block], None, None],
+    blocks: Generator[tuple[int, Block], None, None],
     done: int,
     on_progress: Progress | None,
 ) -> None:
-    """Write blocks as they come, whatever their order."""
+    """Write blocks as they arrive, in any order."""
     report = on_progress or (lambda done, total: None)
     report(done, writer.manifest.n_steps)
-    for number, block in made:
+    for number, block in blocks:
         writer.write(number, block)
         done += len(block.state)
         report(done, writer.manifest.n_steps)
 
 
 def _missing_or_damaged(store: Store) -> list[int]:
-    """The blocks that have to be made, or made again."""
-    blocks = store.manifest.blocks
-    return [n for n in range(store.manifest.n_blocks) if n not in blocks or store.checked(n)[1]]
+    """The blocks that must be made or made again."""
+    done = store.manifest.blocks
+    return [n for n in range(store.manifest.n_blocks) if n not in done or store.check_block(n)[1]]
 
 
-def _length(blocks: list[tuple[int, slice]]) -> int:
+def _count_steps(blocks: list[tuple[int, slice]]) -> int:
     return sum(steps.stop - steps.start for _, steps in blocks)
 
 
 def _carry_forward(writer: StoreWriter) -> None:
-    """The last pass: steps that nothing could solve take the state of the last solved step.
+    """The last pass: unsolved steps get the state of the last solved step.
 
-    It runs over the finished record, in order, because the step before may lie in another block.
-    Steps before the first solved one take that one's state.
+    It runs over the finished record, in order, because the last solved step may be in another
+    block. Steps before the first solved step get the state of that step.
     """
     blocks = writer.manifest.blocks
     for number in sorted(n for n, record in blocks.items() if record.unsolved):
@@ -146,19 +156,19 @@ def _first_solved(store: Store) -> int:
     solved = np.flatnonzero(store.provenance != CARRIED)
     if not solved.size:
         raise PowerFlowError(
-            f"{store.path}: no step of the record could be solved, even with injections scaled to "
+            f"{store.path}: no step of the record can be solved, even with injections scaled to "
             "0.70; try another setpoint or dispatch"
         )
     return int(solved[0])
 
 
-def _begin(solver: StepSolver, recipe: Recipe) -> tuple[Manifest, dict[str, bytes]]:
-    """The manifest of a data set of which no block is made yet, and its files besides blocks."""
+def _start_manifest(solver: StepSolver, recipe: Recipe) -> tuple[Manifest, dict[str, bytes]]:
+    """The manifest of a data set without blocks, and its files outside the blocks."""
     grid, signals = solver.grid, solver.injections.signals
-    n_steps, attribution = solver.last - solver.first, [licence_of(grid), signals.attribution]
-    about: dict[str, Any] = {"grid": grid.name, "edition": signals.edition}
-    about |= {"fingerprint": recipe.fingerprint, "attribution": attribution}
-    files = static_files(n_steps, grid.n_buses, about, _static(solver, recipe))
+    n_steps, attribution = solver.last - solver.first, [licence_notice(grid), signals.attribution]
+    attributes: dict[str, Any] = {"grid": grid.name, "edition": signals.edition}
+    attributes |= {"fingerprint": recipe.fingerprint, "attribution": attribution}
+    files = static_files(n_steps, grid.n_buses, attributes, _static_arrays(solver, recipe))
     manifest = Manifest(
         grid=grid.name,
         edition=signals.edition,
@@ -169,15 +179,15 @@ def _begin(solver: StepSolver, recipe: Recipe) -> tuple[Manifest, dict[str, byte
         block_steps=BLOCK_STEPS,
         attribution=attribution,
         filled_signal_values=signals.filled,
-        made_with=made_with(),
+        made_with=library_versions(),
         cpu_features=cpu_features(),
         static_sha256={name: sha256_of(content) for name, content in files.items()},
     )
     return manifest, files
 
 
-def _static(solver: StepSolver, recipe: Recipe) -> Static:
-    """Clock, signals and the grid with every bus's role: the series' context travels with it."""
+def _static_arrays(solver: StepSolver, recipe: Recipe) -> Static:
+    """Clock, signals, the grid and the role of every bus."""
     grid, roles, signals = solver.grid, solver.injections.roles, solver.injections.signals
     record = slice(solver.first, solver.last)
     ybus = solver.flow.ybus

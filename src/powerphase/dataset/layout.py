@@ -1,28 +1,54 @@
-"""The arrays of a data set on disk: names, shapes, chunks and codecs.
+"""The files of a data set: its arrays (Zarr 3) and its manifest (one JSON file).
 
-Zarr 3. The record is cut into blocks of ten days. A block of `state` is one shard of inner chunks
-of 960 steps x 128 channels: a compromise between reading a window of all channels and one bus over
-all time. Chunks are transposed before compression, so that a channel's steps lie together; the six
-data sets take 0.50 to 0.58 of their raw size. Every chunk carries a CRC, so that any reader, not
+The record is cut into blocks of ten days. A block of `state` is one shard of inner chunks of 960
+steps x 128 channels, a compromise between reading a window of all channels and one bus over all
+time. Chunks are transposed before compression, so that the steps of a channel are contiguous; the
+six data sets take 0.50 to 0.58 of their raw size. Every chunk has a CRC, so that any reader, not
 only `verify`, stops at a flipped bit.
+
+The manifest is replaced whole, never edited in place, and also records progress: a block counts as
+done once its checksums are in it. A killed generator can therefore leave a half-written file, but
+never a false claim. The manifest does not depend on when, where or with how many workers the data
+set was made.
 """
 
 import hashlib
+import json
+import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import zarr
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float, Float32, UInt8
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
-from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES
+from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES, P, Q
+from powerphase.errors import StoreError
 
 BLOCK_STEPS = 10 * STEPS_PER_DAY
 CHUNK_CHANNELS = 128
 STATE = "state"
+MANIFEST = "manifest.json"
+PACKAGES = (
+    "powerphase",
+    "lightsim2grid",
+    "llvmlite",
+    "numba",
+    "numcodecs",
+    "numpy",
+    "scipy",
+    "zarr",
+)
+FORMAT = 2
+"""Increased whenever a reader of older data sets would misread a newer one."""
+
+
+PROVENANCE = ("newton", "iwamoto", "backed off", "carried forward")
+"""Names of the codes in the array `provenance`, which are those of `powerphase.grid.powerflow`."""
 
 PER_STEP: dict[str, tuple[str, float, str]] = {
     "provenance": ("uint8", 255, "0 Newton, 1 Iwamoto, 2 backed off, 3 carried forward"),
@@ -43,7 +69,7 @@ Static = Mapping[str, tuple[np.ndarray, str]]
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One stretch of the record: states [P, Q, V, θ] per bus, and how each was solved."""
+    """Consecutive steps of the record: states [P, Q, V, θ] per bus, and how each was solved."""
 
     state: Float32[np.ndarray, "S C"]
     provenance: UInt8[np.ndarray, " S"]
@@ -60,9 +86,9 @@ class Block:
 def static_files(
     n_steps: int, n_buses: int, attributes: dict[str, Any], static: Static
 ) -> dict[str, bytes]:
-    """Every file of a data set that is not part of a block, by its path: metadata and context.
+    """Every file of a data set outside the blocks, by its path: metadata and context.
 
-    They are made in memory, so that they can be written, compared and restored one by one.
+    They are built in memory, so that each can be written, compared and restored by itself.
     """
     files: dict[str, Any] = {}
     store = MemoryStore(files)
@@ -116,6 +142,115 @@ def _create_state(store: MemoryStore, n_steps: int, n_channels: int) -> None:
 
 
 def sha256_of(values: np.ndarray | bytes) -> str:
-    """Checksum of a file's bytes, or of an array's, decoded, in C order."""
+    """Checksum of a file's bytes, or of an array's decoded bytes in C order."""
     content = values if isinstance(values, bytes) else np.ascontiguousarray(values).data
     return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """The checksums of a block's arrays (of their decoded bytes), and facts about its steps."""
+
+    sha256: dict[str, str]
+    provenance: list[int]
+    largest: list[float]
+    """Largest |P| [MW] and |Q| [MVAr], from which a task gets its scales without a long read."""
+    unsolved: int = 0
+    """Steps without a state until the last pass, which carries states forward."""
+    promised: dict[str, str] | None = None
+    """While a damaged block is made again: the checksums that it had and must have again."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Identity, origin, versions and checksums of a data set."""
+
+    grid: str
+    edition: str
+    fingerprint: str
+    recipe: dict[str, Any]
+    n_steps: int
+    n_buses: int
+    block_steps: int
+    attribution: list[str]
+    filled_signal_values: int
+    made_with: dict[str, str]
+    cpu_features: list[str]
+    static_sha256: dict[str, str]
+    """Checksums of all files outside the blocks: metadata, grid, clock, signals."""
+    blocks: dict[int, BlockRecord] = field(default_factory=dict)
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks in the whole record."""
+        return -(-self.n_steps // self.block_steps)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block is done and every step has a state."""
+        done = len(self.blocks) == self.n_blocks
+        return done and not any(record.unsolved for record in self.blocks.values())
+
+    @property
+    def provenance(self) -> list[int]:
+        """Number of steps by provenance, over the blocks that are done."""
+        counts = [record.provenance for record in self.blocks.values()]
+        return [int(n) for n in np.sum(counts, axis=0)] if counts else [0, 0, 0, 0]
+
+    def steps(self, block: int) -> slice:
+        """The steps of the record in the block."""
+        first = block * self.block_steps
+        return slice(first, min(first + self.block_steps, self.n_steps))
+
+    def to_json(self) -> str:
+        """The manifest as text; equal manifests give equal text."""
+        values = {"format": FORMAT, **asdict(self), "complete": self.complete}
+        values["blocks"] = {str(k): values["blocks"][k] for k in sorted(values["blocks"])}
+        return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str) -> "Manifest":
+        """The manifest in `text`, which was read from `path`."""
+        try:
+            values = json.loads(text)
+            if (number := values.pop("format")) != FORMAT:
+                raise StoreError(
+                    f"{path}: written in format {number}, this version reads format {FORMAT}; "
+                    "install the powerphase that wrote it"
+                )
+            del values["complete"]
+            blocks = {int(k): BlockRecord(**record) for k, record in values.pop("blocks").items()}
+            return cls(blocks=blocks, **values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(
+                f"{path}: not a manifest of powerphase ({error}); restore it or generate anew"
+            ) from error
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that determine the bytes of a data set."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def cpu_features() -> list[str]:
+    """The vector instructions that NumPy uses; they can change a last bit."""
+    config = np.show_config(mode="dicts")
+    simd = config["SIMD Extensions"] if config else {}
+    return [platform.machine(), *simd.get("baseline", []), *simd.get("found", [])]
+
+
+def make_record(block: Block) -> BlockRecord:
+    """The manifest's record of a block."""
+    counts = np.bincount(block.provenance, minlength=4)
+    return BlockRecord(
+        sha256={name: sha256_of(values) for name, values in block.arrays()},
+        provenance=[int(count) for count in counts],
+        largest=largest_power(block.state),
+        unsolved=int(np.isnan(block.state[:, 0]).sum()),
+    )
+
+
+def largest_power(state: Float[np.ndarray, "S C"]) -> list[float]:
+    """Largest |P| [MW] and |Q| [MVAr] of solved states; 0 if no step is solved."""
+    size = np.fmax.reduce(abs(state), axis=0, initial=0.0)  # fmax ignores unsolved steps
+    return [float(size[kind :: len(VARIABLES)].max()) for kind in (P, Q)]

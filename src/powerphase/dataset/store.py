@@ -1,4 +1,4 @@
-"""A data set on disk, opened for reading: all that anyone needs who did not make it."""
+"""Read a data set, from a directory or a URL."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,9 +12,16 @@ import zarr
 from jaxtyping import Float, Float32, Shaped, UInt8
 from zarr.storage import StoreLike
 
-from powerphase.axes import VARIABLES, P, Q
-from powerphase.dataset.layout import PER_STEP, STATE, Block, sha256_of
-from powerphase.dataset.manifest import MANIFEST, BlockRecord, Manifest
+from powerphase.axes import VARIABLES
+from powerphase.dataset.layout import (
+    MANIFEST,
+    PER_STEP,
+    STATE,
+    Block,
+    Manifest,
+    largest_power,
+    sha256_of,
+)
 from powerphase.errors import StoreError, UnknownName
 from powerphase.grid.case import Grid
 
@@ -22,16 +29,16 @@ TimeRange = slice | str | np.datetime64 | None
 
 
 class Store:
-    """A finished data set. Slices are read from disk as they are asked for, and no more.
+    """A finished data set, of which only the requested slices are read from disk.
 
-    `read` selects states by time, bus and variable. Everything else that the data set holds is an
-    array with a name: `array("backoff")`, `array("grid/power_factor")`.
+    `read` selects states by time, bus and variable. Everything else in the data set is an array
+    with a name: `array("backoff")`, `array("grid/power_factor")`.
     """
 
     def __init__(self, path: str | Path, manifest: Manifest) -> None:
         self.path = str(path)
         self.manifest = manifest
-        self._opened: dict[str, zarr.Array[Any]] = {}
+        self._arrays: dict[str, zarr.Array[Any]] = {}
 
     def __repr__(self) -> str:
         m = self.manifest
@@ -51,7 +58,7 @@ class Store:
     def time(self) -> Shaped[np.ndarray, " S"]:
         """Start of each step, `datetime64[s]`, UTC."""
         time = self._load("time").astype("datetime64[s]")
-        time.setflags(write=False)  # everyone shares this clock
+        time.setflags(write=False)  # all callers share this array
         return time
 
     @cached_property
@@ -61,7 +68,7 @@ class Store:
 
     @cached_property
     def grid(self) -> Grid:
-        """The network, as complete as in its case file."""
+        """The network, with all data of its case file."""
         matrices = {name: self._load(f"grid/{name}") for name in ("bus", "gen", "branch")}
         return Grid(self.manifest.grid, float(self._load("grid/base_mva")[0]), **matrices)
 
@@ -71,12 +78,12 @@ class Store:
             files = [file for file in self.manifest.static_sha256 if file.endswith("/zarr.json")]
             known = [file.removesuffix("/zarr.json") for file in files]
             raise UnknownName.among("array", name, known)
-        if name not in self._opened:
+        if name not in self._arrays:
             try:
-                self._opened[name] = zarr.open_array(zarr_store(self.path), path=name, mode="r")
-            except Exception as error:  # whatever Zarr finds wrong with its metadata
-                raise self._damaged(f"{name}/zarr.json", error) from error
-        return self._opened[name]
+                self._arrays[name] = zarr.open_array(zarr_store(self.path), path=name, mode="r")
+            except Exception as error:  # Zarr has no common error for broken metadata
+                raise self._damage_error(f"{name}/zarr.json", error) from error
+        return self._arrays[name]
 
     def read(
         self,
@@ -89,60 +96,61 @@ class Store:
         Args:
             time: a slice of step numbers or of UTC times ("2016-07-01T12:00"; the end is
                 excluded), or one day as text ("2016-07-01"). All by default.
-            bus: bus numbers as the case file has them; one number drops the axis.
-            variable: of "P", "Q", "V", "theta"; one name drops the axis.
+            bus: bus numbers of the case file; one number drops the axis.
+            variable: "P", "Q", "V" or "theta", or several; one name drops the axis.
         """
-        every = np.arange(self.manifest.n_buses)
+        rows = np.arange(self.manifest.n_buses)
         if bus is not None:
             numbers = [bus] if isinstance(bus, int | np.integer) else list(bus)
-            every = self.grid.rows(np.array(numbers))
+            rows = self.grid.rows(np.array(numbers))
         names = (variable,) if isinstance(variable, str) else tuple(variable or VARIABLES)
-        kinds = [_variable(name) for name in names]
-        channels = (len(VARIABLES) * every[:, None] + kinds).ravel()
-        chosen = self._steps(time)
+        offsets = [_offset(name) for name in names]
+        channels = (len(VARIABLES) * rows[:, None] + offsets).ravel()
+        steps = self._steps(time)
         if bus is None and variable is None:
-            values = self._load(STATE, chosen)
+            values = self._load(STATE, steps)
         else:
-            values = self._load(STATE, (chosen, channels))
-        values = values.reshape(len(values), len(every), len(kinds))
+            values = self._load(STATE, (steps, channels))
+        values = values.reshape(len(values), len(rows), len(offsets))
         if isinstance(variable, str):
             values = values[..., 0]
         return values[:, 0] if isinstance(bus, int | np.integer) else values
 
     def read_states(self, steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
-        """States of whole channels, as stored: [P, Q, V, θ] per bus."""
+        """States of consecutive channels in stored order, [P, Q, V, θ] per bus."""
         return self._load(STATE, (steps, channels))
 
-    def largest(self, steps: slice) -> list[float]:
-        """Largest |P| [MW] and |Q| [MVAr] in `steps`, read only where a block is not whole."""
-        m, found = self.manifest, [[0.0, 0.0]]
+    def largest_power(self, steps: slice) -> list[float]:
+        """Largest |P| [MW] and |Q| [MVAr] in `steps`; reads only blocks that are cut by `steps`."""
+        m, by_block = self.manifest, [[0.0, 0.0]]
         for number in range(steps.start // m.block_steps, -(-steps.stop // m.block_steps)):
             block = m.steps(number)
             part = slice(max(block.start, steps.start), min(block.stop, steps.stop))
-            whole = part == block
-            largest = m.blocks[number].largest if whole else largest_power(self._load(STATE, part))
-            found.append(largest)
-        return [float(value) for value in np.max(found, axis=0)]
+            if part == block:
+                by_block.append(m.blocks[number].largest)
+            else:
+                by_block.append(largest_power(self._load(STATE, part)))
+        return [float(value) for value in np.max(by_block, axis=0)]
 
     def read_block(self, number: int) -> Block:
-        """One block of the record, whole."""
+        """All arrays of one block."""
         steps = self.manifest.steps(number)
         names = (STATE, *PER_STEP)
         return Block(**{name: self._load(name, steps) for name in names})
 
-    def checked(self, number: int) -> tuple[dict[str, np.ndarray], list[str]]:
-        """The sound arrays of a block, and the names of its damaged ones."""
+    def check_block(self, number: int) -> tuple[dict[str, np.ndarray], list[str]]:
+        """The intact arrays of a block, and the names of the damaged ones."""
         sha256, steps = self.manifest.blocks[number].sha256, self.manifest.steps(number)
-        sound = {}
+        intact = {}
         for name, expected in sha256.items():
             with suppress(StoreError):
                 values = self._load(name, steps)
                 if sha256_of(values) == expected:
-                    sound[name] = values
-        return sound, [name for name in sha256 if name not in sound]
+                    intact[name] = values
+        return intact, [name for name in sha256 if name not in intact]
 
-    def static_damage(self) -> list[str]:
-        """The files of metadata, clock, signals and grid that are not what the manifest says."""
+    def damaged_files(self) -> list[str]:
+        """The files of metadata, clock, signals and grid that differ from the manifest."""
         expected = self.manifest.static_sha256
         return [name for name in expected if self._file_sha256(name) != expected[name]]
 
@@ -152,19 +160,19 @@ class Store:
         except OSError:
             return None
 
-    def _load(self, name: str, chosen: Any = ...) -> np.ndarray:
-        """The chosen part of an array, as it is on disk."""
+    def _load(self, name: str, selection: Any = ...) -> np.ndarray:
+        """Part of an array, by orthogonal selection."""
         try:
-            return np.asarray(self.array(name).oindex[chosen])
+            return np.asarray(self.array(name).oindex[selection])
         except (MemoryError, StoreError):
             raise
-        except Exception as error:  # codecs report broken bytes by whatever they like
-            raise self._damaged(name, error) from error
+        except Exception as error:  # codecs have no common error for broken bytes
+            raise self._damage_error(name, error) from error
 
-    def _damaged(self, name: str, error: Exception) -> StoreError:
+    def _damage_error(self, name: str, error: Exception) -> StoreError:
         return StoreError(
             f"{self.path}: {name} cannot be read ({error}); `powerphase verify` lists all damage, "
-            "and the `powerphase generate` that made the data set mends it"
+            "and the `powerphase generate` command that made the data set repairs it"
         )
 
     def _steps(self, time: TimeRange) -> slice:
@@ -173,7 +181,7 @@ class Store:
         if isinstance(time, str | np.datetime64):
             return self._day(str(time))
         if time.step not in (None, 1):
-            raise StoreError(f"a slice of every {time.step} steps is not read; thin it afterwards")
+            raise StoreError(f"slices must have step 1, not {time.step}; thin the result instead")
         first, last = (None if end is None else self._step(end) for end in (time.start, time.stop))
         return slice(*slice(first, last).indices(self.manifest.n_steps))
 
@@ -182,26 +190,26 @@ class Store:
             day = np.datetime64(date.fromisoformat(text))
         except ValueError:
             raise StoreError(f"{text!r} is not a day; write 2016-07-01, or a slice") from None
-        found = np.flatnonzero(self.time.astype("datetime64[D]") == day)
-        if not found.size:
+        steps = np.flatnonzero(self.time.astype("datetime64[D]") == day)
+        if not steps.size:
             first, last = (str(self.time[end].astype("datetime64[D]")) for end in (0, -1))
-            raise StoreError(f"{text} is not in the record, which holds {first} to {last}")
-        return slice(int(found[0]), int(found[-1]) + 1)
+            raise StoreError(f"{text} is not in the record, which covers {first} to {last}")
+        return slice(int(steps[0]), int(steps[-1]) + 1)
 
-    def _step(self, moment: int | str | np.datetime64) -> int:
-        if isinstance(moment, int | np.integer):
-            return int(moment)
+    def _step(self, time: int | str | np.datetime64) -> int:
+        if isinstance(time, int | np.integer):
+            return int(time)
         try:
-            return int(np.searchsorted(self.time, np.array(moment, dtype="datetime64[s]")))
+            return int(np.searchsorted(self.time, np.array(time, dtype="datetime64[s]")))
         except ValueError:
-            raise StoreError(f"{moment!r} is not a time; write it as 2016-07-01T12:00") from None
+            raise StoreError(f"{time!r} is not a time; write it as 2016-07-01T12:00") from None
 
 
 def open_store(path: str | Path, unfinished_ok: bool = False) -> Store:
     """The data set at `path`: a directory, or any URL that fsspec can read."""
     manifest = read_manifest(path)
     if manifest is None:
-        raise StoreError(f"{path}: no data set here; {_advice(path)}")
+        raise StoreError(f"{path}: no data set found; {_advice(path)}")
     if not manifest.complete and not unfinished_ok:
         raise StoreError(
             f"{path}: unfinished, {len(manifest.blocks)} of {manifest.n_blocks} blocks are done; "
@@ -211,63 +219,46 @@ def open_store(path: str | Path, unfinished_ok: bool = False) -> Store:
 
 
 def _advice(path: str | Path) -> str:
-    """What to do where no data set is: most often the folder above is named."""
-    within = [] if is_url(path) else sorted(Path(path).glob(f"*/{MANIFEST}"))
-    near = ", ".join(str(manifest.parent) for manifest in within[:3])
+    """What to do where no data set was found: most often its parent folder was named."""
+    inside = [] if is_url(path) else sorted(Path(path).glob(f"*/{MANIFEST}"))
+    near = ", ".join(str(manifest.parent) for manifest in inside[:3])
     return f"did you mean {near}?" if near else "make one with `powerphase generate`"
 
 
 def read_manifest(path: str | Path) -> Manifest | None:
-    """The manifest of the data set at `path`, or None where there is none."""
-    where = f"{path}/{MANIFEST}"
+    """The manifest of the data set at `path`, or None if there is no data set."""
+    file = f"{path}/{MANIFEST}"
     try:
-        return Manifest.from_json(read_bytes(where).decode(), where)
+        return Manifest.from_json(read_bytes(file).decode(), file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError, ImportError, ValueError) as error:
-        raise StoreError(f"{where}: cannot be read ({error})") from error
+        raise StoreError(f"{file}: cannot be read ({error})") from error
 
 
-def read_bytes(where: str) -> bytes:
-    """The content of a file, here or at a URL."""
-    if not is_url(where):
-        return Path(where).read_bytes()
+def read_bytes(path: str) -> bytes:
+    """The content of a local file or of a URL."""
+    if not is_url(path):
+        return Path(path).read_bytes()
     import fsspec
 
-    with fsspec.open(where, "rb") as file:
+    with fsspec.open(path, "rb") as file:
         return bytes(file.read())
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether `path` names a place that only fsspec can reach."""
+    """Whether `path` is a URL, which fsspec reads."""
     return isinstance(path, str) and "://" in path
 
 
 def zarr_store(path: str | Path, read_only: bool = True) -> StoreLike:
-    """Zarr's view of the place."""
+    """The Zarr store of a directory or URL."""
     if is_url(path):
         return zarr.storage.FsspecStore.from_url(str(path), read_only=read_only)
     return zarr.storage.LocalStore(Path(path), read_only=read_only)
 
 
-def record_of(block: Block) -> BlockRecord:
-    """The manifest's entry for a block as it stands."""
-    counts = np.bincount(block.provenance, minlength=4)
-    return BlockRecord(
-        sha256={name: sha256_of(values) for name, values in block.arrays()},
-        provenance=[int(count) for count in counts],
-        largest=largest_power(block.state),
-        unsolved=int(np.isnan(block.state[:, 0]).sum()),
-    )
-
-
-def largest_power(state: Float[np.ndarray, "S C"]) -> list[float]:
-    """Largest |P| [MW] and |Q| [MVAr] of solved states; 0 where there are none."""
-    size = np.fmax.reduce(abs(state), axis=0, initial=0.0)  # fmax passes over unsolved steps
-    return [float(size[kind :: len(VARIABLES)].max()) for kind in (P, Q)]
-
-
-def _variable(name: str) -> int:
+def _offset(name: str) -> int:
     if name not in VARIABLES:
         raise UnknownName.among("variable", name, VARIABLES)
     return VARIABLES.index(name)

@@ -1,8 +1,8 @@
-"""The one writer of a data set: takes the lock, starts or continues, writes blocks, records them.
+"""The writer of a data set: locks its directory, starts or continues it, writes and records blocks.
 
-Order makes it safe against a kill at any moment: arrays first, then the manifest that vouches for
-them, each file replaced whole. What the manifest does not record does not count and is made again,
-with the same bytes.
+It may be killed at any moment: it writes arrays first, then the manifest with their checksums, and
+replaces each file whole. A block that is missing from the manifest does not count and is made
+again, with the same bytes.
 """
 
 import shutil
@@ -13,9 +13,15 @@ from pathlib import Path
 
 import zarr
 
-from powerphase.dataset.layout import Block, sha256_of
-from powerphase.dataset.manifest import MANIFEST, BlockRecord, Manifest
-from powerphase.dataset.store import Store, read_manifest, record_of, zarr_store
+from powerphase.dataset.layout import (
+    MANIFEST,
+    Block,
+    BlockRecord,
+    Manifest,
+    make_record,
+    sha256_of,
+)
+from powerphase.dataset.store import Store, read_manifest, zarr_store
 from powerphase.errors import StoreBusy, StoreError
 from powerphase.files import disk_errors, hold_lock, replace_file
 
@@ -23,44 +29,45 @@ LOCK = ".powerphase-lock"
 
 
 class StoreWriter:
-    """Writes one data set; made by `writing`, which holds the lock meanwhile.
+    """Writes one data set; created by `open_writer`, which holds the lock meanwhile.
 
     Args:
-        path: the directory, locked.
-        manifest: what the data set is to be; no block recorded yet.
-        files: all its files that are not part of a block.
+        path: the locked directory.
+        manifest: describes the data set, with no block recorded yet.
+        files: all its files outside the blocks.
     """
 
     def __init__(self, path: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
         self.path = path
         self.manifest = manifest
-        found = read_manifest(path)
-        if found is None:
+        existing = read_manifest(path)
+        if existing is None:
             self._clear(files)
         else:
-            _check_continuable(path, found, manifest)
-            self.manifest = found
+            _check_continuable(path, existing, manifest)
+            self.manifest = existing
         self._write_static(files)
-        if found is None:  # last, so that the manifest proves that the rest is there
+        if existing is None:  # last, so that a manifest proves that the other files exist
             self._record({})
 
     @property
     def store(self) -> Store:
-        """The data set as it stands, for reading."""
+        """The data set in its present state, for reading."""
         return Store(self.path, self.manifest)
 
     def write(self, number: int, block: Block) -> None:
-        """Write a block whole, then vouch for it; one made again must come out as it was."""
-        record = self._checked(number, record_of(block))
+        """Write a block, then record it; raise if a block made again differs from its checksums."""
+        record = self._check_repeated(number, make_record(block))
         steps = self.manifest.steps(number)
         for name, values in block.arrays():
-            # Zarr would merge with what is there, and stumble over it where it is damaged.
+            # Zarr would merge the values with the old file, and fail if that is damaged.
             _remove(self.path / name / "c" / str(number))
             array = zarr.open_array(zarr_store(self.path, read_only=False), path=name, mode="r+")
             array[steps] = values
         self._record({**self.manifest.blocks, number: record})
 
-    def _checked(self, number: int, record: BlockRecord) -> BlockRecord:
+    def _check_repeated(self, number: int, record: BlockRecord) -> BlockRecord:
+        """The record to write; raise if the block was recorded before with other checksums."""
         old = self.manifest.blocks.get(number)
         if old is None:
             return record
@@ -68,19 +75,19 @@ class StoreWriter:
             return replace(record, promised=old.sha256)
         same_stage = bool(record.unsolved) == bool(old.unsolved)
         if (old.sha256 if same_stage else old.promised or record.sha256) != record.sha256:
-            raise _not_repeated(self.path, f"block {number}")
+            raise _repeat_error(self.path, f"block {number}")
         return replace(record, promised=old.promised) if same_stage else record
 
     def _write_static(self, files: Mapping[str, bytes]) -> None:
-        """Write the files that are missing or damaged; sound ones of other versions stay."""
-        for name in self.store.static_damage():
+        """Write missing and damaged files; intact files of other versions stay."""
+        for name in self.store.damaged_files():
             content = files.get(name, b"")
             if sha256_of(content) != self.manifest.static_sha256[name]:
-                raise _not_repeated(self.path, name)
+                raise _repeat_error(self.path, name)
             replace_file(self.path / name, content)
 
     def _clear(self, files: Mapping[str, bytes]) -> None:
-        """Remove the rubble of a start that was killed; what is not ours stays."""
+        """Remove the files of a start that was killed, and no others."""
         for name in {Path(file).parts[0] for file in files}:
             _remove(self.path / name)
 
@@ -90,32 +97,34 @@ class StoreWriter:
 
 
 @contextmanager
-def writing(path: Path, manifest: Manifest, files: Mapping[str, bytes]) -> Iterator[StoreWriter]:
-    """The writer of the data set at `path`: begun there, or continued if it is the same one."""
-    with disk_errors(path, StoreError), _locked(path):
+def open_writer(
+    path: Path, manifest: Manifest, files: Mapping[str, bytes]
+) -> Iterator[StoreWriter]:
+    """The writer of the data set at `path`, which it starts, or continues if it is the same one."""
+    with disk_errors(path, StoreError), _lock(path):
         for leftover in path.rglob("*.partial"):
             leftover.unlink()
         yield StoreWriter(path, manifest, files)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the directory's lock; a directory with other content is refused, an absent one made."""
+def _lock(path: Path) -> Iterator[None]:
+    """Create the directory if missing and hold its lock; raise if it has other content."""
     lock = path / LOCK
     path.mkdir(parents=True, exist_ok=True)
     if any(path.iterdir()) and not lock.exists() and not (path / MANIFEST).exists():
-        raise StoreError(f"{path}: holds files that are no data set; choose an empty place")
+        raise StoreError(f"{path}: contains files of something else; choose an empty directory")
     try:
         handle = hold_lock(lock)
     except BlockingIOError:
         raise StoreBusy(
-            f"{path}: another process is writing it; wait for it or choose another place"
+            f"{path}: another process is writing it; wait for it or choose another directory"
         ) from None
     with handle:
         try:
             yield
         finally:
-            # Without a manifest the lock stays: it marks the rubble of a false start as ours.
+            # Without a manifest the lock file stays, to mark the leftovers as a data set's.
             if (path / MANIFEST).exists() or list(path.iterdir()) == [lock]:
                 lock.unlink()
 
@@ -127,31 +136,31 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _check_continuable(path: Path, found: Manifest, wanted: Manifest) -> None:
-    """Refuse to mix two data sets, or two versions of the tools, in one place."""
-    if found.fingerprint != wanted.fingerprint:
-        differing = [k for k in wanted.recipe if found.recipe.get(k) != wanted.recipe[k]]
+def _check_continuable(path: Path, existing: Manifest, new: Manifest) -> None:
+    """Raise if the directory holds another data set, or one unfinished by other versions."""
+    if existing.fingerprint != new.fingerprint:
+        differing = [k for k in new.recipe if existing.recipe.get(k) != new.recipe[k]]
         raise StoreError(
             f"{path}: holds another data set (it differs in {', '.join(differing)}); "
-            "choose another place or remove it"
+            "choose another directory or remove it"
         )
-    if (found.grid, found.edition) != (wanted.grid, wanted.edition):
+    if (existing.grid, existing.edition) != (new.grid, new.edition):
         raise StoreError(
-            f"{path}: holds this data set as grid {found.grid!r}, edition {found.edition!r}; "
-            "use these names or choose another place"
+            f"{path}: holds this data set as grid {existing.grid!r}, edition {existing.edition!r}; "
+            "use these names or choose another directory"
         )
-    changed = [k for k, v in wanted.made_with.items() if found.made_with.get(k) != v]
-    begun = [f"{k} {found.made_with.get(k)}" for k in changed]
-    begun += ["another processor"] if found.cpu_features != wanted.cpu_features else []
-    if begun and not found.complete:
+    changed = [k for k, v in new.made_with.items() if existing.made_with.get(k) != v]
+    different = [f"{k} {existing.made_with.get(k)}" for k in changed]
+    different += ["another processor"] if existing.cpu_features != new.cpu_features else []
+    if different and not existing.complete:
         raise StoreError(
-            f"{path}: begun with {', '.join(begun)}, whose bits would not be repeated here; "
-            "finish it there or choose another place"
+            f"{path}: started with {', '.join(different)}, which may give other bits than this "
+            "installation; finish it there or choose another directory"
         )
 
 
-def _not_repeated(path: Path, what: str) -> StoreError:
+def _repeat_error(path: Path, part: str) -> StoreError:
     return StoreError(
-        f"{path}: {what} was damaged, and these versions or this processor do not repeat its bits; "
-        "mend it where it was made, or remove the data set and generate it anew"
+        f"{path}: {part} was damaged, and these versions or this processor give other bits; repair "
+        "it where it was made, or remove the data set and generate it anew"
     )

@@ -34,8 +34,13 @@ from powerphase.evaluation.forecasting import (
 from powerphase.evaluation.scoring import check_same
 from powerphase.grid.admittance import consumption_mva
 from powerphase.grid.case import PQ, SLACK
-from powerphase.grid.powerflow import PowerFlow
-from powerphase.grid.rescue import BACKED_OFF, CARRIED, RescuedSolution, solve_with_rescue
+from powerphase.grid.powerflow import (
+    BACKED_OFF,
+    CARRIED,
+    PowerFlow,
+    RescuedSolution,
+    solve_with_rescue,
+)
 from powerphase.models.framework.base import Description
 from powerphase.scenarios import Scenarios
 from powerphase.synthesis.injections import Injections
@@ -215,7 +220,7 @@ class AcSolver:
         if solved.any():
             state = rows[solved] * self._scale
             after[solved] = self._residual(state)
-            share[solved] = self._check.excess(state.astype(np.float32))[1]
+            share[solved] = self._check.mismatch(state.astype(np.float32))[1]
         return _Steps(before, after, share, solution.provenance, solution.backoff)
 
     def _forget(self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from powerphase.dataset.manifest import MANIFEST
+from powerphase.dataset.layout import MANIFEST
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.evaluation.scoring import Evaluation, score

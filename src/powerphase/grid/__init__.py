@@ -1,1 +1,5 @@
-"""Grids: MATPOWER cases, their admittance matrix, and AC power flow."""
+"""Grids: MATPOWER cases, their AC equations, and their power flow."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -1,7 +1,7 @@
-"""The bus admittance matrix, and what the AC equations say about a state.
+"""The bus admittance matrix, and the power that the AC equations give for a state.
 
-This is our own reading of the case file, independent of the solver's, so that the mismatch of a
-solved state is a check and not an echo.
+It is built from the case data without the solver, so that the mismatch of a solved state is an
+independent check.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array
 from powerphase.grid.case import BR_B, BR_R, BR_X, BS, GS, PQ, SHIFT, SLACK, TAP, Grid
 
 
-def admittance(grid: Grid) -> csr_array:
+def admittance_matrix(grid: Grid) -> csr_array:
     """The complex N x N bus admittance matrix [p.u.] with line charging, taps, shifts and shunts.
 
     A branch is MATPOWER's: a series impedance with half of its charging at each end, behind an
@@ -25,10 +25,10 @@ def admittance(grid: Grid) -> csr_array:
     shunt = (grid.bus[:, GS] + 1j * grid.bus[:, BS]) / grid.base_mva
 
     start, end = grid.branch_rows[grid.branch_on].T
-    every = np.arange(grid.n_buses)
+    all_rows = np.arange(grid.n_buses)
     values = [to_to / ratio**2, -series / tap.conj(), -series / tap, to_to, shunt]
-    rows = np.concatenate([start, start, end, end, every])
-    columns = np.concatenate([start, end, start, end, every])
+    rows = np.concatenate([start, start, end, end, all_rows])
+    columns = np.concatenate([start, end, start, end, all_rows])
     shape = (grid.n_buses, grid.n_buses)
     ybus = coo_array((np.concatenate(values), (rows, columns)), shape=shape).tocsr()
     ybus.sort_indices()
@@ -38,8 +38,8 @@ def admittance(grid: Grid) -> csr_array:
 def consumption_mva(
     ybus: csr_array, base_mva: float, voltage: Complex[np.ndarray, "S N"]
 ) -> Complex[np.ndarray, "S N"]:
-    """Net power P + jQ [MW, MVAr] that each bus draws from the network at the given voltages."""
-    # Steps lie together in memory, as the sparse product wants them; no pass is made twice.
+    """Net power P + jQ [MW, MVAr] that each bus draws from the network at these voltages."""
+    # The sparse product is fastest with the steps of a bus contiguous; products are in place.
     by_bus = np.array(voltage.T, order="C")
     power = np.conjugate(ybus @ by_bus)
     by_bus *= -base_mva
@@ -49,20 +49,20 @@ def consumption_mva(
 
 def mismatch_pu(
     grid: Grid,
-    found_mva: Complex[np.ndarray, "S N"],
+    solved_mva: Complex[np.ndarray, "S N"],
     p_mw: Float[np.ndarray, "S N"],
     q_mvar: Float[np.ndarray, "S N"],
 ) -> Float[np.ndarray, " S"]:
-    """Largest deviation [p.u.] per step between found and specified consumption.
+    """Largest deviation [p.u.] per step between solved and specified consumption.
 
     P is specified at PV and PQ buses, Q at PQ buses.
     """
     worst = np.zeros(len(p_mw))
-    for found, specified, free in (
-        (found_mva.real, p_mw, grid.bus_type == SLACK),
-        (found_mva.imag, q_mvar, grid.bus_type != PQ),
+    for solved, specified, is_free in (
+        (solved_mva.real, p_mw, grid.bus_type == SLACK),
+        (solved_mva.imag, q_mvar, grid.bus_type != PQ),
     ):
-        off = found - specified
-        off[:, free] = 0.0  # what is not specified cannot be missed
-        np.maximum(worst, np.abs(off, out=off).max(axis=1), out=worst)
+        error = solved - specified
+        error[:, is_free] = 0.0  # not specified here
+        np.maximum(worst, np.abs(error, out=error).max(axis=1), out=worst)
     return worst / grid.base_mva

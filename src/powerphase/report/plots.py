@@ -23,7 +23,7 @@ from powerphase.report.figure_style import (
     looks_of,
 )
 from powerphase.report.leaderboard import Board
-from powerphase.synthesis.archetypes import ARCHETYPES, shapes
+from powerphase.synthesis.injections import ARCHETYPES, load_shapes
 from powerphase.synthesis.signals import Signals
 
 FIRST_DAY, N_DAYS = np.datetime64("2015-04-14"), 3
@@ -46,7 +46,7 @@ def archetypes(signals: Signals) -> Figure:
     figure = Figure(figsize=(COLUMN_IN, 2.0))
     axes = figure.subplots()
     hour = np.arange(steps.stop - steps.start) * HOURS_PER_STEP
-    for name, shape in zip(ARCHETYPES, shapes(signals)[steps].T, strict=True):
+    for name, shape in zip(ARCHETYPES, load_shapes(signals)[steps].T, strict=True):
         look = SHAPE_LOOKS[name]
         axes.plot(hour, shape, color=look.colour, dashes=look.dashes, label=look.title)
     axes.axhline(0, color=LIMIT, linewidth=0.5)

@@ -1,8 +1,8 @@
 """The three national signals that drive every data set: load, solar and wind.
 
-`read_signals` takes them from a CSV file laid out like Open Power System Data's
+`read_signals` reads them from a CSV file with the columns of Open Power System Data's
 `time_series_15min_singleindex.csv`. Short gaps are filled and counted. Anything else that is wrong
-is refused in words: a repair made in silence here would reach every bus of every data set.
+raises an error: a silent repair would affect every bus of every data set.
 """
 
 import csv
@@ -32,13 +32,13 @@ COLUMNS = {
     "solar": "DE_solar_generation_actual",
     "wind": "DE_wind_generation_actual",
 }
-"""The column of each signal [MW]; with `utc_timestamp`, all that is read of a file."""
+"""The column of each signal [MW]; only these and `utc_timestamp` are read."""
 
 RECORD = (np.datetime64("2015-01-01T00:00:00", "s"), np.datetime64("2017-01-01T00:00:00", "s"))
-"""The two years that are taken from any file that covers them; the second time is excluded."""
+"""The two years used of any file that covers them; the second time is excluded."""
 
 MAX_MISSING = 0.05
-"""The largest share of a column that is filled rather than refused."""
+"""The largest share of a column that may be missing and is then filled."""
 
 _STEP = np.timedelta64(STEP_S, "s")
 _DAY = np.timedelta64(1, "D")
@@ -55,20 +55,22 @@ class Signals:
     values_mw: Float[np.ndarray, "S 3"]
     """Columns load, solar, wind."""
     edition: str
-    """What results made from these signals are called: `synthetic`, `opsd`, `opsd-r`, ..."""
+    """Name of these signals in results: `synthetic`, `opsd`, `opsd-r`, ..."""
     attribution: str
-    """Source and licence, in words; copied into every data set's manifest."""
+    """Source and licence; copied into every data set's manifest."""
     filled: int = 0
-    """How many of the values were missing and have been filled."""
+    """Number of values that were missing and have been filled."""
 
     def __post_init__(self) -> None:
         n, start = len(self.time), self.time[:1].astype("datetime64[s]")
         if n == 0 or n % STEPS_PER_DAY or (start != start.astype("datetime64[D]")).any():
-            raise SignalError(f"signals hold {n} steps from {start}; whole UTC days are needed")
+            raise SignalError(
+                f"signals have {n} steps from {start}; they must cover whole UTC days"
+            )
         if (np.diff(self.time) != _STEP).any():
-            raise SignalError("signals must follow each other by 15 minutes, without gaps")
+            raise SignalError("signals must be 15 minutes apart, without gaps")
         if not np.isfinite(self.values_mw).all():
-            raise SignalError("signals hold values that are not finite numbers; fill or cut them")
+            raise SignalError("signals contain non-finite values; fill or remove them")
 
     @property
     def sha256(self) -> str:
@@ -83,10 +85,10 @@ def read_signals(
 ) -> Signals:
     """Load, solar and wind [MW] from a CSV file, plain or gzipped, with OPSD's column names.
 
-    The record is exactly 2015 and 2016 where the file covers both years, else every whole UTC day
-    in it. Times are held to the rules throughout the file, values only inside the record. A missing
-    value lies on the line between its neighbours; at either end the nearest one is repeated.
-    Without a name the edition is `custom-` and the first eight digits of the content hash.
+    The record is exactly 2015 and 2016 if the file covers both years, else every whole UTC day in
+    it. Times are checked throughout the file, values only inside the record. Missing values are
+    interpolated linearly; at either end the nearest value is repeated. By default the edition is
+    `custom-` followed by the first eight digits of the content hash.
 
     Raises:
         SignalError: The file cannot be used without guessing; the message lists the reasons.
@@ -94,7 +96,7 @@ def read_signals(
     rows = _read_rows(path)
     time = _read_clock(path, rows)
     record = _find_record(path, time)
-    values, filled = _read_values(path, rows.within(record))
+    values, filled = _read_values(path, rows.select(record))
     source = f"load, solar and wind from a user's file, {path.name!r}; its provider's terms apply"
     signals = Signals(time[record], values, edition or "", attribution or source, filled)
     return signals if edition else replace(signals, edition=f"custom-{signals.sha256[:8]}")
@@ -102,26 +104,26 @@ def read_signals(
 
 @dataclass(frozen=True)
 class _Rows:
-    """The columns that are read, as text, and the line of the file on which each row ends."""
+    """The needed columns as text, and the line of the file on which each row ends."""
 
     line: Sequence[int]
     cells: Mapping[str, Sequence[str]]
 
-    def within(self, part: slice) -> "_Rows":
+    def select(self, part: slice) -> "_Rows":
         """The rows of one part of the file."""
         return _Rows(self.line[part], {name: cells[part] for name, cells in self.cells.items()})
 
-    def faults(self, column: str, where: Bool[np.ndarray, " rows"], fault: str) -> list[str]:
-        """Nothing, or one clause: the first cell with this fault and how many more there are."""
-        if not where.any():
+    def faults(self, column: str, is_faulty: Bool[np.ndarray, " rows"], fault: str) -> list[str]:
+        """At most one clause: the first cell with this fault and how many more have it."""
+        if not is_faulty.any():
             return []
-        first, more = int(where.argmax()), int(where.sum()) - 1
-        place = f"on line {self.line[first]}" + (f" and {more:,} more" if more else "")
-        return [f"{column} is {reprlib.repr(self.cells[column][first])} {place}, {fault}"]
+        first, more = int(is_faulty.argmax()), int(is_faulty.sum()) - 1
+        lines = f"on line {self.line[first]}" + (f" and {more:,} more" if more else "")
+        return [f"{column} is {reprlib.repr(self.cells[column][first])} {lines}, {fault}"]
 
 
-def _refuse(path: Path, *problems: str) -> SignalError:
-    """One sentence with everything that was found wrong in a file."""
+def _file_error(path: Path, *problems: str) -> SignalError:
+    """The error that lists all problems of a file."""
     if len(problems) == 1:
         return SignalError(f"signals file {str(path)!r}: {problems[0]}")
     listed = "; ".join(f"({n}) {problem}" for n, problem in enumerate(problems, 1))
@@ -136,139 +138,141 @@ def _read_rows(path: Path) -> _Rows:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as text:
             return _parse(path, text)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        problem = f"its gzip stream is cut short or damaged ({error}); fetch or compress it again"
+        problem = f"its gzip stream is truncated or damaged ({error}); fetch or compress it again"
     except FileNotFoundError:
-        problem = "there is no such file; check the path"
+        problem = "file not found; check the path"
     except OSError as error:
-        problem = f"it cannot be opened ({error.strerror}), needed a readable CSV file"
+        problem = f"it cannot be opened ({error.strerror}); check its permissions"
     except (UnicodeDecodeError, csv.Error) as error:
-        problem = f"it is not CSV ({error}), needed comma-separated UTF-8 text, plain or gzipped"
-    raise _refuse(path, problem)
+        problem = f"it is not CSV ({error}); expected comma-separated UTF-8 text, plain or gzipped"
+    raise _file_error(path, problem)
 
 
-# csv, not pandas, which drops line numbers and pads a row that was cut short with missing values.
+# csv, not pandas: pandas drops line numbers and pads a truncated row with missing values.
 def _parse(path: Path, text: Iterable[str]) -> _Rows:
-    """The columns that are needed from lines of CSV that start with a header."""
+    """The needed columns of CSV lines that start with a header."""
     reader = csv.reader(text)
     header = [name.strip() for name in next(reader, [])]
     if problems := _header_problems(header):
-        raise _refuse(path, *problems)
+        raise _file_error(path, *problems)
     names = (TIME_COLUMN, *COLUMNS.values())
     pick = itemgetter(*map(header.index, names))
-    lines, picked = [], []
+    lines, cells = [], []
     for row in filter(None, reader):
         if len(row) != len(header):
-            found = f"line {reader.line_num} has {len(row)} fields, needed {len(header)} as above"
-            raise _refuse(path, f"{found}; if the file was cut short fetch it again, else mend it")
+            line = f"line {reader.line_num} has {len(row)} fields, expected {len(header)}"
+            raise _file_error(path, f"{line}; if the file is truncated fetch it again, else fix it")
         lines.append(reader.line_num)
-        picked.append(pick(row))
+        cells.append(pick(row))
     if not lines:
-        raise _refuse(path, "it holds a header and no rows, needed at least one whole UTC day")
-    return _Rows(lines, dict(zip(names, zip(*picked, strict=True), strict=True)))
+        raise _file_error(path, "it has a header but no rows; expected at least one whole UTC day")
+    return _Rows(lines, dict(zip(names, zip(*cells, strict=True), strict=True)))
 
 
 def _header_problems(header: Sequence[str]) -> list[str]:
-    """What keeps each needed column from being found exactly once."""
+    """Why a needed column is missing or ambiguous."""
     if not any(header):
-        return [f"it is empty or starts with an empty line, needed a header with {TIME_COLUMN!r}"]
+        return [f"it is empty or starts with an empty line; expected a header with {TIME_COLUMN!r}"]
     if len(header) == 1 and (marks := [mark for mark in ";\t|" if mark in header[0]]):
-        return [f"its fields are separated by {marks[0]!r}, needed commas; save it as such"]
+        return [f"its fields are separated by {marks[0]!r}; save it with commas"]
     problems, needed = [], (TIME_COLUMN, *COLUMNS.values())
-    spare = [name for name in header if name not in needed]
+    others = [name for name in header if name not in needed]
     for name in needed:
-        n, near = header.count(name), get_close_matches(name, spare, n=1)
+        n, near = header.count(name), get_close_matches(name, others, n=1)
         if n > 1:
-            problems.append(f"column {name!r} is there {n} times, needed once; remove the others")
+            problems.append(f"column {name!r} occurs {n} times; keep one of them")
         elif n == 0 and name == TIME_COLUMN and "cet_cest_timestamp" in header:
-            problems.append(f"its only clock is 'cet_cest_timestamp', local time; add {name!r}")
+            problems.append(f"its only clock is 'cet_cest_timestamp' (local time); add {name!r}")
         elif n == 0:
-            advice = f"rename {near[0]!r} if that is meant" if near else "add it"
+            advice = f"rename {near[0]!r} if it is this column" if near else "add it"
             problems.append(f"column {name!r} is missing; {advice}")
     return problems
 
 
 def _read_clock(path: Path, rows: _Rows) -> Shaped[np.ndarray, " rows"]:
-    """Start of each row, `datetime64[s]`, UTC, every 15 minutes without exception."""
+    """Start of each row, `datetime64[s]`, UTC, checked to be exactly every 15 minutes."""
     stamps = [_timestamp(text) for text in rows.cells[TIME_COLUMN]]
     problems = []
     for fault in sorted({stamp for stamp in stamps if isinstance(stamp, str)}):
         problems += rows.faults(TIME_COLUMN, np.array([s == fault for s in stamps]), fault)
     time = np.array([] if problems else stamps, dtype="datetime64[us]")
     if problems := problems or _clock_problems(rows, time):
-        raise _refuse(path, *problems)
+        raise _file_error(path, *problems)
     return time.astype("datetime64[s]")
 
 
 def _timestamp(text: str) -> datetime | str:
-    """The UTC time that `text` names, without its zone, or what is wrong with it."""
+    """The UTC time in `text`, without its zone, or what is wrong with it."""
     try:
         stamp = datetime.fromisoformat(text.strip())
     except ValueError:
-        return "needed a time in UTC such as 2015-01-01T00:00:00Z; correct it"
-    # A time without a zone may be local, and an error of an hour looks like data.
+        return "expected a time in UTC such as 2015-01-01T00:00:00Z"
+    # A time without a zone may be local, and nobody would notice an error of an hour.
     if stamp.tzinfo is None:
-        return "which names no time zone, needed UTC; append Z if it is UTC, else convert it"
+        return "which has no time zone; append Z if it is UTC, else convert it"
     if stamp.utcoffset():
-        return "which is not in UTC, needed Z or +00:00; convert it"
+        return "which is not in UTC (Z or +00:00); convert it"
     return stamp.replace(tzinfo=None)
 
 
 def _clock_problems(rows: _Rows, time: Shaped[np.ndarray, " rows"]) -> list[str]:
-    """Where the clock runs back, stands still, leaps, or ticks at another rate."""
+    """Where times decrease, repeat, leave gaps, or are not 15 minutes apart."""
     ordered, first = np.unique(time, return_index=True)
     row, steps = np.arange(time.size), np.diff(ordered)
-    runs_back = np.append(False, time[1:] < time[:-1])
+    is_earlier = np.append(False, time[1:] < time[:-1])
     problems = [
-        *rows.faults(TIME_COLUMN, runs_back, "earlier than the row above; sort the rows by time"),
+        *rows.faults(TIME_COLUMN, is_earlier, "earlier than the row above; sort the rows by time"),
         *rows.faults(TIME_COLUMN, ~np.isin(row, first), "as in a row above; keep each time once"),
     ]
     lengths, counts = np.unique(steps, return_counts=True)
     if lengths.size and (usual := lengths[counts.argmax()]) != _STEP:
         minutes = f"{usual / np.timedelta64(60, 's'):g} min"
-        return [*problems, f"its rows are {minutes} apart, needed 15 min; find 15-minute data"]
+        return [*problems, f"its rows are {minutes} apart, expected 15 min; use 15-minute data"]
     is_off = (time - RECORD[0]) % _STEP != np.timedelta64(0, "s")
-    leaps = steps > _STEP
-    is_last = np.isin(row, first[:-1][leaps])
-    absent = f"after which {(steps[leaps] // _STEP - 1).sum():,} rows are absent"
+    is_gap = steps > _STEP
+    is_last = np.isin(row, first[:-1][is_gap])
+    missing = f"after which {(steps[is_gap] // _STEP - 1).sum():,} rows are missing"
     return [
         *problems,
-        *rows.faults(TIME_COLUMN, is_off, "needed a full quarter hour; shift or resample the rows"),
-        *rows.faults(TIME_COLUMN, is_last, f"{absent} in all; add them, with empty cells"),
+        *rows.faults(
+            TIME_COLUMN, is_off, "expected a full quarter hour; shift or resample the rows"
+        ),
+        *rows.faults(TIME_COLUMN, is_last, f"{missing} in total; add them, with empty cells"),
     ]
 
 
 def _find_record(path: Path, time: Shaped[np.ndarray, " rows"]) -> slice:
-    """The rows of 2015 and 2016 where all are there, else those of every whole UTC day."""
+    """The rows of 2015 and 2016 if the file has all of them, else of every whole UTC day."""
     start, end = time[0], time[-1] + _STEP
     first, stop = RECORD
     if start > first or end < stop:
         first = (start - np.timedelta64(1, "s")).astype("datetime64[D]") + _DAY  # rounds up
         stop = end.astype("datetime64[D]")  # rounds down
     if stop <= first:
-        found = f"its {time.size} rows from {start}Z to {time[-1]}Z hold no whole UTC day"
-        raise _refuse(path, f"{found}, needed {STEPS_PER_DAY} rows from 00:00Z on; add the rest")
+        span = f"its {time.size} rows from {start}Z to {time[-1]}Z contain no whole UTC day"
+        raise _file_error(path, f"{span} ({STEPS_PER_DAY} rows from 00:00Z on); add the rest")
     return slice(int((first - start) // _STEP), int((stop - start) // _STEP))
 
 
 def _read_values(path: Path, rows: _Rows) -> tuple[Float[np.ndarray, "S 3"], int]:
-    """Load, solar and wind [MW] without gaps, and how many values were missing."""
+    """Load, solar and wind [MW] without gaps, and the number of values that were missing."""
     columns, problems = [], []
     for name in COLUMNS.values():
-        numbers = _numbers(rows.cells[name])
+        numbers = _parse_numbers(rows.cells[name])
         is_text = np.array([number is None for number in numbers])
         column = np.array(numbers, dtype=np.float64)  # None turns into NaN
-        problems += rows.faults(name, is_text, "needed a number in MW; correct or empty the cell")
+        problems += rows.faults(name, is_text, "expected a number in MW; correct or empty the cell")
         problems += _range_problems(rows, name, column)
         problems += _gap_problems(rows, name, np.isnan(column) & ~is_text)
         columns.append(column)
     if problems:
-        raise _refuse(path, *problems)
+        raise _file_error(path, *problems)
     return np.stack([_fill(column) for column in columns], axis=-1), int(np.isnan(columns).sum())
 
 
-def _numbers(cells: Sequence[str]) -> list[float | None]:
-    """The number in each cell, NaN where it is empty, None where it holds anything else."""
-    # Not float() alone, which also takes "1_000" and digits of other scripts.
+def _parse_numbers(cells: Sequence[str]) -> list[float | None]:
+    """The number in each cell, NaN where it is empty, None where it is anything else."""
+    # float() alone would also accept "1_000" and digits of other scripts.
     return [
         float(cell) if _NUMBER.fullmatch(cell) else np.nan if cell.lower() in _BLANK else None
         for cell in map(str.strip, cells)
@@ -276,31 +280,31 @@ def _numbers(cells: Sequence[str]) -> list[float | None]:
 
 
 def _range_problems(rows: _Rows, name: str, column: Float[np.ndarray, " S"]) -> list[str]:
-    """Infinite values, and those below what a nation can consume or generate."""
+    """Infinite values, and values below what a nation can consume or generate."""
     is_load = name == COLUMNS["load"]
     is_low = np.isfinite(column) & (column <= 0 if is_load else column < 0)
-    # Even a slightly negative value is refused: that it is metering noise is for the user to say.
+    # Even slightly negative values are rejected: only the user can say that they are noise.
     bound = "more than 0; empty the cell" if is_load else "at least 0; write 0 or empty the cell"
     return [
-        *rows.faults(name, np.isinf(column), "needed a finite number; empty the cell"),
-        *rows.faults(name, is_low, f"needed {bound}"),
+        *rows.faults(name, np.isinf(column), "expected a finite number; empty the cell"),
+        *rows.faults(name, is_low, f"expected {bound}"),
     ]
 
 
 def _gap_problems(rows: _Rows, name: str, missing: Bool[np.ndarray, " S"]) -> list[str]:
-    """Whether too much is missing to be filled, with the share and the longest gap."""
+    """Whether too many values are missing, with their share and the longest gap."""
     if missing.mean() <= MAX_MISSING:
         return []
     edges = np.flatnonzero(np.diff(missing, prepend=False, append=False))
     start, length = max(zip(edges[::2], edges[1::2] - edges[::2], strict=True), key=itemgetter(1))
     return [
-        f"{name} lacks {missing.sum():,} of {missing.size:,} values ({missing.mean():.2%}), up to "
-        f"{length:,} in a row from {rows.cells[TIME_COLUMN][start]} on, needed at most "
-        f"{MAX_MISSING:.0%} missing; fill the gaps from another source"
+        f"{name} is missing {missing.sum():,} of {missing.size:,} values ({missing.mean():.2%}), "
+        f"up to {length:,} in a row from {rows.cells[TIME_COLUMN][start]} on; at most "
+        f"{MAX_MISSING:.0%} may be missing, so fill the gaps from another source"
     ]
 
 
 def _fill(column: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
-    """The column with straight lines across its gaps and flat ends."""
+    """The column with gaps interpolated linearly and constant ends."""
     step, known = np.arange(column.size), np.isfinite(column)
     return np.where(known, column, np.interp(step, step[known], column[known]))

@@ -57,7 +57,7 @@ class Task:
     @cached_property
     def layout(self) -> Layout:
         """The channels; P and Q are scaled by their largest size in the training split."""
-        largest = self.store.largest(slice(self.splits.first, self.splits.train_stop))
+        largest = self.store.largest_power(slice(self.splits.first, self.splits.train_stop))
         return layout_of(self.store.grid, *(value or 1.0 for value in largest))
 
     @cached_property

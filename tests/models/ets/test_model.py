@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import KINDS, STEPS_PER_DAY
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.models import load_run, model_for

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.models import drivers, load_run, model_for

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from powerphase.cost import hardware
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, ForecastError, TrainingError, UnknownName
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.scoring import score

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.framework import run as run_module
 from powerphase.models.framework import training as training_module

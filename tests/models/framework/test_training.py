@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import ConfigError, ForecastError, TaskError, TrainingError
 from powerphase.metrics import Scorer
 from powerphase.models.framework import training as training_module

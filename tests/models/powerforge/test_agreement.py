@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import THETA, P, Q, V
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.models.framework.stepping import Stepper, make_optimiser
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig

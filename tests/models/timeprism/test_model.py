@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store
 from powerphase.errors import TrainingError
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.scoring import score

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from powerphase.axes import KINDS, V
-from powerphase.dataset.certificate import verify
-from powerphase.dataset.store import Store
+from powerphase.dataset import Store, verify
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.scoring import score
 from powerphase.models.naive import LastSevenDays

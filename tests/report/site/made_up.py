@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from powerphase.grid.case import Grid
+from powerphase.grid import Grid
 from powerphase.records.result import RISK_LEVELS, Result, write_result
 from powerphase.records.scores import SCORES
 from powerphase.report.drawing import Drawing

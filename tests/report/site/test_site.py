@@ -40,8 +40,7 @@ from powerphase.report.site.tables import (
     rounded,
 )
 from powerphase.report.weighted import LEVELS, first_bus, weighted_quantiles
-from powerphase.synthesis.archetypes import shapes
-from powerphase.synthesis.signals import Signals
+from powerphase.synthesis import Signals, load_shapes
 from tests.records.rows import row
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
@@ -393,7 +392,7 @@ def test_the_data_page_says_what_the_manifest_says(built: Built) -> None:
     assert "verdict good" in page
     facts = value_of(built, "site")["archetypes"][built.store.manifest.fingerprint]
     store = built.store
-    expected = shapes(Signals(store.time, store.signals_mw, "e", "a"))[: 3 * 96].T
+    expected = load_shapes(Signals(store.time, store.signals_mw, "e", "a"))[: 3 * 96].T
     np.testing.assert_allclose(facts["shapes"], expected, atol=1e-4)
     assert sum(facts["buses"]) + facts["without"] == 14
 

@@ -191,4 +191,4 @@ def _entry(entry: Entry) -> dict[str, Any]:
 def _scale(store: Store) -> list[float]:
     """The P [MW] and Q [MVAr] by which the task divides."""
     splits = Protocol().splits(store.time)
-    return [value or 1.0 for value in store.largest(slice(splits.first, splits.train_stop))]
+    return [value or 1.0 for value in store.largest_power(slice(splits.first, splits.train_stop))]

@@ -6,12 +6,11 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from powerphase.axes import STEPS_PER_DAY
-from powerphase.dataset.certificate import Certificate
-from powerphase.dataset.facts import certificate_facts, store_facts
+from powerphase.dataset.certificate import Certificate, certificate_facts, store_facts
+from powerphase.dataset.layout import PROVENANCE
 from powerphase.dataset.store import Store
 from powerphase.grid.catalog import CATALOG
-from powerphase.grid.rescue import PROVENANCE
-from powerphase.synthesis.archetypes import ARCHETYPES, NO_LOAD, shapes
+from powerphase.synthesis.injections import ARCHETYPES, NO_LOAD, load_shapes
 from powerphase.synthesis.signals import Signals
 
 FIGURE_DAY, FIGURE_DAYS = "2015-04-14", 3
@@ -62,7 +61,7 @@ def archetypes(store: Store) -> dict[str, Any]:
     return {
         "start": str(store.time[chosen.start]),
         "names": list(ARCHETYPES),
-        "shapes": _rounded(shapes(signals)[chosen].T),
+        "shapes": _rounded(load_shapes(signals)[chosen].T),
         "buses": [int((column == k).sum()) for k in range(len(ARCHETYPES))],
         "without": int((column == NO_LOAD).sum()),
     }

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from powerphase.errors import DownloadError
-from powerphase.synthesis import opsd
+from powerphase.synthesis import sources
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(opsd, "PAUSE_S", 0.001)
+    monkeypatch.setattr(sources, "PAUSE_S", 0.001)
     with Server() as server:
         thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01))
         thread.start()
@@ -83,7 +83,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def fetch(server: Server, folder: Path, **options: object) -> Path:
     given = {"url": server.url, "size": len(CONTENT), "sha256": SHA256, "folder": folder}
-    return opsd.fetch(**(given | options))  # type: ignore[arg-type]
+    return sources.fetch_opsd(**(given | options))  # type: ignore[arg-type]
 
 
 def part_in(folder: Path) -> Path:
@@ -117,8 +117,8 @@ def test_a_damaged_file_in_the_cache_is_replaced(
 def test_the_default_folder_is_the_users_cache(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opsd, "user_cache_dir", lambda name: str(tmp_path / name))
-    path = opsd.fetch(server.url, len(CONTENT), SHA256)
+    monkeypatch.setattr(sources, "user_cache_dir", lambda name: str(tmp_path / name))
+    path = sources.fetch_opsd(server.url, len(CONTENT), SHA256)
     assert path == tmp_path / "powerphase" / "series.csv"
 
 
@@ -134,7 +134,7 @@ def test_a_cut_connection_is_continued_and_only_the_rest_is_sent(
 def test_a_server_that_falls_silent_counts_as_cut(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opsd, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(sources, "TIMEOUT_S", 0.1)
     server.answers = ["stall", "well"]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert server.ranges == [None, f"bytes={HALF}-"]
@@ -148,7 +148,7 @@ def test_a_connection_that_keeps_being_cut_says_how_far_it_came_and_the_next_run
         fetch(server, tmp_path)
     kept = part_in(tmp_path).stat().st_size
     assert kept == sum(server.sent)
-    assert len(server.sent) == opsd.ATTEMPTS
+    assert len(server.sent) == sources.ATTEMPTS
     server.answers = ["well"]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert server.sent[-1] == len(CONTENT) - kept
@@ -205,7 +205,7 @@ def test_a_server_that_stays_busy_is_given_up(server: Server, tmp_path: Path) ->
     server.answers = ["503"]
     with pytest.raises(DownloadError, match=r"answered 503 .*\(4 attempts\).*run it again"):
         fetch(server, tmp_path)
-    assert len(server.ranges) == opsd.ATTEMPTS == 4
+    assert len(server.ranges) == sources.ATTEMPTS == 4
 
 
 @pytest.mark.parametrize(
@@ -265,13 +265,13 @@ def test_a_folder_that_cannot_be_made_is_named(server: Server, tmp_path: Path) -
 
 def test_the_official_signals_must_be_fetched_first(tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match="run `powerphase signals fetch`"):
-        opsd.load_opsd(tmp_path)
+        sources.load_opsd(tmp_path)
 
 
 def test_an_altered_official_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "time_series_15min_singleindex.csv").write_text("utc_timestamp\n")
     with pytest.raises(DownloadError, match="is not the published OPSD file"):
-        opsd.load_opsd(tmp_path)
+        sources.load_opsd(tmp_path)
 
 
 def test_the_official_signals_carry_their_edition_and_attribution(
@@ -284,9 +284,9 @@ def test_the_official_signals_carry_their_edition_and_attribution(
     )
     text = header + "".join(f"{time}Z,50000,3000,9000\n" for time in step)
     (tmp_path / "time_series_15min_singleindex.csv").write_text(text)
-    monkeypatch.setattr(opsd, "SIZE", len(text))
-    monkeypatch.setattr(opsd, "SHA256", hashlib.sha256(text.encode()).hexdigest())
-    signals = opsd.load_opsd(tmp_path)
+    monkeypatch.setattr(sources, "SIZE", len(text))
+    monkeypatch.setattr(sources, "SHA256", hashlib.sha256(text.encode()).hexdigest())
+    signals = sources.load_opsd(tmp_path)
     assert signals.edition == "opsd"
     assert "https://doi.org/10.25832/time_series/2020-10-06" in signals.attribution
     assert signals.values_mw.mean(axis=0).tolist() == [50000, 3000, 9000]
