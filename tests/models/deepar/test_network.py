@@ -1,4 +1,6 @@
-"""DeepAR: its loss as the reference states it, and what it learns of a grid it can know."""
+"""DeepAR: the loss against PyTorch's distribution, sampling, and a covariance it must learn."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,9 +9,7 @@ from torch import Tensor
 from torch.distributions import LowRankMultivariateNormal
 
 from powerphase.errors import ConfigError, ForecastError
-from powerphase.models.deepar.config import DeepARConfig
-from powerphase.models.deepar.model import DeepAR
-from powerphase.models.deepar.network import DeepARNetwork
+from powerphase.models.deepar import DeepAR, DeepARConfig, DeepARNetwork
 from powerphase.models.framework.variants import with_variants
 from powerphase.models.recurrent.inputs import Window
 from powerphase.scenarios import Context
@@ -18,79 +18,80 @@ from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, training_o
 REACH = max(LAGS)
 
 
-def network_of(**changes: object) -> DeepARNetwork:
+def network_of(**changes: Any) -> DeepARNetwork:
     torch.manual_seed(1)
     config = tiny(DeepARConfig, **changes)
     return DeepARNetwork(config, 8, CONTEXT, HORIZON).double().eval()
 
 
-def by_window(network: DeepARNetwork) -> Tensor:
-    """Minus the log-likelihood of each window, mean over its steps, by PyTorch's own law."""
+def plain_losses(network: DeepARNetwork) -> Tensor:
+    """Minus the log-likelihood of each window, mean over its steps, by PyTorch's distribution."""
     past, target, clock, scale = network.inputs(*windows_of())
-    known = network.encoder(Window(past, target, scale), clock)
+    hidden = network.encoder(Window(past, target, scale), clock)
     values = torch.cat([past, target], dim=1)[:, REACH:] / scale[:, None]
-    found = network.head(known)
-    law = LowRankMultivariateNormal(found.mean, found.factors[0][..., None], found.diagonal)
-    return -law.log_prob(values).mean(1)
+    mean, (factor,), diagonal = network.head(hidden)
+    losses: Tensor = -LowRankMultivariateNormal(mean, factor[..., None], diagonal).log_prob(values)
+    return losses.mean(1)
 
 
-def test_the_loss_is_of_context_and_horizon_and_the_mean_over_windows() -> None:
+def test_the_loss_covers_context_and_horizon_and_averages_over_windows() -> None:
     network = network_of()
-    found = network(*windows_of())
-    torch.testing.assert_close(found.loss, by_window(network).mean())
-    torch.testing.assert_close(found.parts["per channel"], found.loss.detach() / 8)
+    loss, parts = network(*windows_of())
+    torch.testing.assert_close(loss, plain_losses(network).mean())
+    torch.testing.assert_close(parts["per channel"], loss.detach() / 8)
 
 
-def test_the_reference_s_loss_is_of_the_first_window_alone() -> None:
+def test_the_reference_loss_uses_only_the_first_window() -> None:
     network, first = network_of(), network_of(reduction="first")
     context, target = windows_of()
     loss = first(context, target).loss
-    torch.testing.assert_close(loss, by_window(network)[0])
+    torch.testing.assert_close(loss, plain_losses(network)[0])
     target[1:], context.past[1:] = torch.nan, torch.nan
     torch.testing.assert_close(first(context, target).loss, loss)
 
 
-def test_what_is_drawn_has_the_mean_and_the_covariance_of_the_head() -> None:
+def test_samples_have_the_mean_and_covariance_of_the_head() -> None:
     network, (context, _) = network_of(rank=2, paths=20_000), windows_of(1)
     with torch.no_grad():
         seen = network.see(context)
-        known = network.encoder.run(seen.ahead[:, :1], seen.state)[0][:, 0]
-        law = network.head(known)
+        hidden = network.encoder.run(seen.ahead[:, :1], seen.state)[0][:, 0]
+        gaussian = network.head(hidden)
         drawn = network.scenarios(context, seed=3).values[0, :, 0] / seen.scale
-    factors = torch.stack(law.factors, dim=-1)[0]
-    covariance = factors @ factors.T + torch.diag(law.diagonal[0])
-    torch.testing.assert_close(drawn.mean(0), law.mean[0], rtol=0, atol=0.05)
+    factors = torch.stack(gaussian.factors, dim=-1)[0]
+    covariance = factors @ factors.T + torch.diag(gaussian.diagonal[0])
+    torch.testing.assert_close(drawn.mean(0), gaussian.mean[0], rtol=0, atol=0.05)
     torch.testing.assert_close(drawn.T.cov(), covariance, rtol=0, atol=0.08)
 
 
-def test_a_planted_covariance_is_found() -> None:
-    """Two groups of channels, each with noise in common, around levels of very different size."""
+def test_training_recovers_a_known_covariance() -> None:
+    """Two groups of channels, each with common noise, around levels of very different size."""
     generator = np.random.default_rng(5)
     shared = np.repeat(generator.normal(size=(1500, 2)), 4, axis=1)
     level = np.array([1.0, 2, 0.01, 1, 3, 1, 1, 0.5])
     planted = 0.3 * shared + 0.1 * generator.normal(size=(1500, 8))
     budget = {"batches_per_epoch": 40, "batch_size": 16, "learning_rate": 0.02, "patience": 1}
     config = tiny(DeepARConfig, epochs=6, training=budget, rank=2, paths=300, dropout=0.0)
-    model, train = DeepAR(config, device="cpu"), training_of(level * (1 + planted))
+    model: Any = DeepAR(config, device="cpu")
+    train = training_of(level * (1 + planted))
     model.fit(train)
-    found = model.predict(train.validation.context(0)).values[0] / torch.from_numpy(level)
-    deviation = (found - found.mean(0)).flatten(0, 1)
+    values = model.predict(train.validation.context(0)).values[0] / torch.from_numpy(level)
+    deviation = (values - values.mean(0)).flatten(0, 1)
     covariance = (deviation.T @ deviation / len(deviation)).numpy()
     groups = np.kron(np.eye(2), np.ones((4, 4)))
     expected = 0.09 * groups + 0.01 * np.eye(8)
     np.testing.assert_allclose(covariance, expected, atol=0.03)
-    np.testing.assert_allclose(found.mean((0, 1)), 1, atol=0.1)
+    np.testing.assert_allclose(values.mean((0, 1)), 1, atol=0.1)
 
 
-def test_draws_that_blow_up_are_refused_and_not_clamped() -> None:
+def test_diverging_paths_raise_and_are_not_clamped() -> None:
     network, (context, _) = network_of(), windows_of(1)
     with torch.no_grad():
         network.head.bias[0, 3] = 1e308
-    with pytest.raises(ForecastError, match="window 0, step 0: paths of deepar grew beyond"):
+    with pytest.raises(ForecastError, match=r"window 0, step 0: .*deepar"):
         network.scenarios(Context(1e3 * context.past, context.time, context.layout), 1)
 
 
-def test_the_reference_has_all_quirks_and_the_first_window_one() -> None:
+def test_the_reference_variant_has_all_quirks_and_first_window_one() -> None:
     variants = DeepARConfig.VARIANTS
     reference = with_variants(DeepARConfig(), ["reference"], variants)
     assert (reference.reduction, reference.zero_scale, reference.least_scale) == (
@@ -101,7 +102,7 @@ def test_the_reference_has_all_quirks_and_the_first_window_one() -> None:
     assert with_variants(DeepARConfig(), ["first-window"], variants).zero_scale == "floor"
 
 
-def test_parameters_are_as_many_as_the_reference_s() -> None:
+def test_parameter_count_equals_the_reference() -> None:
     model, train = DeepAR(DeepARConfig(lags=(1, 2, 3, 4, 5))), training_of(np.ones((60, 8)))
     model.settle(train)
     model.network = model._fresh_network()
@@ -109,6 +110,6 @@ def test_parameters_are_as_many_as_the_reference_s() -> None:
     assert model.n_parameters == sum(p.numel() for p in lstm.parameters()) + 3 * 41 * 8
 
 
-def test_odd_configurations_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"rank must be 0 or more; least_v.* paths must be 1"):
+def test_invalid_configurations_raise() -> None:
+    with pytest.raises(ConfigError, match=r"rank .*least_variance .*paths"):
         DeepARConfig(rank=-1, least_variance=0.0, paths=0)

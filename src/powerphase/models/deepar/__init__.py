@@ -1,1 +1,5 @@
-"""DeepAR: an LSTM whose every step is a Gaussian of all channels, low-rank plus diagonal."""
+"""DeepAR: an LSTM with a low-rank-plus-diagonal Gaussian over all channels at every step."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

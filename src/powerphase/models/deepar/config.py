@@ -1,4 +1,4 @@
-"""What can be chosen about DeepAR; the defaults are the reference's, less its quirks."""
+"""Configuration of DeepAR; the defaults are those of the reference, without its quirks."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,14 +11,14 @@ from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
 
 @dataclass(frozen=True)
 class DeepARConfig(RecurrentConfig):
-    """The front end, the Gaussian on it, and how many paths are drawn."""
+    """Settings of the encoder, the Gaussian head and sampling."""
 
     rank: int = 1
-    """Factors that channels share; 0 for independent channels."""
+    """Number of factors that the channels share; 0 for independent channels."""
     least_variance: float = 1e-6
-    """Added to the variance that a channel has for itself, scaled."""
+    """Added to the diagonal of the covariance of z."""
     reduction: Literal["mean", "first"] = "mean"
-    """Whether the loss is that of all windows of a batch, or of its first alone."""
+    """Whether the loss is the mean over all windows of a batch or that of the first window."""
     paths: int = 100
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(

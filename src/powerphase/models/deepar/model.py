@@ -18,7 +18,7 @@ class DeepAR(RecurrentModel):
     takes_backend = True
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
-        """Those of the front end, of the Gaussian, and of each factor; kernels keep none."""
+        """Encoder, Gaussian and factors; with Triton kernels, the head takes none."""
         device = choose_device(self.device)
         if has_kernels(self.config) and uses_triton(self.backend, device):
             return step_numbers(self.config, size, channel_block, 0.0)

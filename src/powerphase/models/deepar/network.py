@@ -1,17 +1,21 @@
-"""The network: the recurrent encoder, and a Gaussian of all channels for every step."""
+"""DeepAR's network: the recurrent encoder with a low-rank Gaussian over all channels per step.
+
+With D the diagonal, F the factors and r a residual, the determinant and the quadratic form of
+D + FFᵀ need only sums over channels (Woodbury): of log d, r²/d, f r/d and f fᵀ/d. Channels can
+therefore come in blocks, and the rest is algebra with matrices of rank × rank.
+"""
+
+from math import log, pi, sqrt
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from powerphase.errors import TaskError
 from powerphase.models.deepar.config import DeepARConfig
-from powerphase.models.deepar.head import (
-    LowRankGaussian,
-    channel_sums,
-    negative_log_likelihood,
-)
-from powerphase.models.deepar.kernels import MOST_WIDTH, Law, fast_sums
+from powerphase.models.deepar.kernels import MAX_WIDTH, SOFTPLUS_OFFSET, fused_channel_sums
 from powerphase.models.framework.kernels.backend import known_backend, uses_triton
 from powerphase.models.framework.sampling import PathNoise
 from powerphase.models.framework.training import Losses
@@ -21,16 +25,102 @@ from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.scenarios import Context, Scenarios
 
 
+class Gaussian(NamedTuple):
+    """Means, factors and diagonal of the covariance, for some channels."""
+
+    mean: Float[Tensor, "*B C"]
+    factors: tuple[Float[Tensor, "*B C"], ...]
+    diagonal: Float[Tensor, "*B C"]
+
+
+class LowRankGaussian(nn.Module):
+    """Maps a hidden state to a Gaussian over all channels.
+
+    Args:
+        width: width of the hidden state, K.
+        n_channels: channels, C.
+        rank: factors that the channels share, R.
+        least_variance: added to the diagonal.
+    """
+
+    def __init__(self, width: int, n_channels: int, rank: int, least_variance: float) -> None:
+        super().__init__()
+        self.rank, self.least_variance = rank, least_variance
+        # Initialised as linear layers; rows of the mean, the diagonal and each factor, by channel.
+        bound, size = 1 / sqrt(width), (2 + rank, n_channels)
+        self.weight = nn.Parameter(torch.empty(*size, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(*size, 1).uniform_(-bound, bound))
+
+    def forward(self, hidden: Float[Tensor, "*B K"]) -> Gaussian:
+        """The Gaussian over all channels."""
+        return self.gaussian(hidden, self.weight, self.bias)
+
+    def gaussian(
+        self,
+        hidden: Float[Tensor, "*B K"],
+        weight: Float[Tensor, "rows C K"],
+        bias: Float[Tensor, "rows C 1"],
+    ) -> Gaussian:
+        """The Gaussian over the channels of these weights and biases."""
+        mean, raw, *factors = (
+            F.linear(hidden, *row) for row in zip(weight, bias.squeeze(2), strict=True)
+        )
+        diagonal = F.softplus(raw + SOFTPLUS_OFFSET) + self.least_variance
+        return Gaussian(mean, tuple(factors), diagonal)
+
+
+def channel_sums(gaussian: Gaussian, values: Float[Tensor, "*B C"]) -> Float[Tensor, "*B sums"]:
+    """Sums over channels: log d, r²/d, then f r/d per factor and f f'/d per pair of factors.
+
+    Sums of products and not matrix products, which may be rounded to a few digits: with thousands
+    of channels, the likelihood is a small difference of these sums.
+    """
+    residual = values - gaussian.mean
+    scaled = [factor / gaussian.diagonal for factor in gaussian.factors]
+    pairs = [
+        (scaled[row] * gaussian.factors[column]).sum(-1)
+        for row in range(len(scaled))
+        for column in range(row + 1)
+    ]
+    log_determinant = gaussian.diagonal.log().sum(-1)
+    square = (residual.square() / gaussian.diagonal).sum(-1)
+    cross = [(factor * residual).sum(-1) for factor in scaled]
+    return torch.stack([log_determinant, square, *cross, *pairs], dim=-1)
+
+
+def negative_log_likelihood(
+    sums: Float[Tensor, "*B sums"], rank: int, n_channels: int
+) -> Float[Tensor, "*B"]:
+    """−log p of the values, from their sums over all channels, by Gaussian elimination.
+
+    Written out factor by factor: ranks are small, and a library call would synchronise the device.
+    """
+    log_determinant, square, *rest = sums.unbind(-1)
+    cross = rest[:rank]
+    inner = [[rest[rank + k * (k + 1) // 2 + m] for m in range(k + 1)] for k in range(rank)]
+    for k in range(rank):
+        inner[k][k] = inner[k][k] + 1
+    for k in range(rank):
+        pivot = inner[k][k]
+        log_determinant, square = log_determinant + pivot.log(), square - cross[k].square() / pivot
+        for row in range(k + 1, rank):
+            ratio = inner[row][k] / pivot
+            cross[row] = cross[row] - ratio * cross[k]
+            for column in range(k + 1, row + 1):
+                inner[row][column] = inner[row][column] - ratio * inner[column][k]
+    return (n_channels * log(2 * pi) + log_determinant + square) / 2
+
+
 def has_kernels(config: DeepARConfig) -> bool:
-    """Whether there are any for such a head: one factor, and no more cells than fit in a tile."""
-    return config.rank == 1 and config.cells <= MOST_WIDTH
+    """Whether Triton kernels support this head: one factor, and cells that fit in a tile."""
+    return config.rank == 1 and config.cells <= MAX_WIDTH
 
 
 class DeepARNetwork(RecurrentNetwork):
-    """DeepAR for one grid; `RecurrentNetwork` says what can be given.
+    """DeepAR for one grid; see `RecurrentNetwork` for the arguments.
 
-    Beside it, `backend`: "triton", "torch", or "auto" for Triton's kernels on a GPU, where there
-    are any for its configuration, and PyTorch elsewhere.
+    In addition, `backend` is "triton", "torch", or "auto" for Triton kernels on a GPU if they
+    support the configuration, and PyTorch elsewhere.
     """
 
     name = "deepar"
@@ -48,8 +138,8 @@ class DeepARNetwork(RecurrentNetwork):
         super().__init__(config, n_channels, context_steps, horizon, channel_block)
         if backend == "triton" and not has_kernels(config):
             raise TaskError(
-                f"kernels of DeepAR are for rank 1 and up to {MOST_WIDTH} cells, not for rank "
-                f"{config.rank} and {config.cells}; choose the backend torch, or auto"
+                f"the Triton kernels of DeepAR support rank 1 and up to {MAX_WIDTH} cells, not "
+                f"rank {config.rank} and {config.cells} cells; use the backend torch or auto"
             )
         self.backend = known_backend(backend)
         size = (self.encoder.width, n_channels, config.rank)
@@ -57,50 +147,50 @@ class DeepARNetwork(RecurrentNetwork):
 
     @property
     def counted(self) -> slice:
-        """All windows of a batch, or its first alone."""
+        """All windows of a batch, or only the first."""
         return slice(1 if self.config.reduction == "first" else None)
 
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Minus the joint log-likelihood of z, summed over channels, mean over steps and windows.
 
-        That of the values themselves is larger by a constant, the logarithms of their scales.
+        The likelihood of the values differs from it by a constant: the logarithms of their scales.
         """
         if self.is_fast:
-            law = Law(self.encoder.reach, self.head.least_variance)
-            found = fast_sums(output, self.head.weight, self.head.bias, window, law)
+            head, reach = self.head, self.encoder.reach
+            weights = (head.weight, head.bias)
+            sums = fused_channel_sums(output, *weights, window, reach, head.least_variance)
         else:
-            found = self._sums(output, window)
-        loss = negative_log_likelihood(found, self.head.rank, self.n_channels).mean()
-        parts = {"per channel": loss.detach() / self.n_channels}
-        return Losses(loss, parts)
+            sums = self._channel_sums(output, window)
+        loss = negative_log_likelihood(sums, self.head.rank, self.n_channels).mean()
+        return Losses(loss, {"per channel": loss.detach() / self.n_channels})
 
     @property
     def is_fast(self) -> bool:
-        """Whether Triton's kernels compute."""
+        """Whether Triton kernels compute the sums over channels."""
         return has_kernels(self.config) and uses_triton(self.backend, self.head.weight.device)
 
-    def _sums(
+    def _channel_sums(
         self, output: Float[Tensor, "B steps K"], window: Window
     ) -> Float[Tensor, "B steps sums"]:
-        def of_block(
-            here: slice, known: Tensor, weight: Tensor, bias: Tensor
+        def block_sums(
+            channels: slice, hidden: Tensor, weight: Tensor, bias: Tensor
         ) -> Float[Tensor, "B steps sums"]:
-            values = self.judged_steps(window, here)
-            return channel_sums(self.head.gaussian(known, weight, bias), values)
+            values = self.judged_steps(window, channels)
+            return channel_sums(self.head.gaussian(hidden, weight, bias), values)
 
-        return summed(of_block, self.at_once(output), output, self.head.weight, self.head.bias)
+        return summed(block_sums, self.at_once(output), output, self.head.weight, self.head.bias)
 
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
-        """Paths of equal weight."""
-        return self.sampled(context, seed, self.config.paths, self._drawn)
+        """Sample paths of equal weight."""
+        return self.sampled(context, seed, self.config.paths, self._draw)
 
-    def _drawn(self, noise: PathNoise, known: Float[Tensor, "B P K"]) -> Float[Tensor, "B P C"]:
+    def _draw(self, noise: PathNoise, hidden: Float[Tensor, "B P K"]) -> Float[Tensor, "B P C"]:
         """One draw of z for each path."""
-        mean, factors, diagonal = self.head(known)
-        own = noise.normal(self.n_channels, mean)
-        shared = noise.normal(self.head.rank, mean)
-        drawn = mean + diagonal.sqrt() * own
-        for factor, common in zip(factors, shared.unbind(2), strict=True):
-            drawn = drawn + factor * common[..., None]
-        return drawn
+        mean, factors, diagonal = self.head(hidden)
+        channel_noise = noise.normal(self.n_channels, mean)
+        factor_noise = noise.normal(self.head.rank, mean)
+        values = mean + diagonal.sqrt() * channel_noise
+        for factor, common in zip(factors, factor_noise.unbind(2), strict=True):
+            values = values + factor * common[..., None]
+        return values
