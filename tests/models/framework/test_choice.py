@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from powerphase.models.framework.choice import shares, temperature
-from powerphase.models.timemcl.config import TimeMCLConfig
-from powerphase.models.timemcl.objective import cross_entropy
+from powerphase.models.timemcl import TimeMCLConfig, cross_entropy
 from tests.models.recurrent.toys import budget
 
 ERRORS = torch.tensor([[3.0, 1.0, 2.0], [0.5, 4.0, 4.0]], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What can be chosen about TimeMCL; the defaults are the reference's, less its quirks."""
+"""Configuration of TimeMCL; the defaults are those of the reference, without its quirks."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,28 +12,28 @@ from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
 
 @dataclass(frozen=True)
 class TimeMCLConfig(RecurrentConfig):
-    """The front end, the hypotheses on it, and how they learn and answer."""
+    """Settings of the encoder, the hypotheses, their loss and the forecast."""
 
     condition: int = 100
-    """Width of the layer between the LSTM and the hypotheses."""
+    """Width of the linear layer between the LSTM and the hypotheses."""
     hypotheses: int = 16
     objective: Objective = "relaxed"
-    """How much of the loss is the winner's: nearly all, ever more, or all."""
+    """How much of the loss belongs to the winner: nearly all, increasingly more, or all."""
     slack: float = 0.1
-    """Of the relaxed loss, the share of all hypotheses but the winner."""
+    """Share of the relaxed loss that belongs to all hypotheses but the winner."""
     temperature: float = 10.0
-    """At which annealing begins."""
+    """Initial temperature of annealing."""
     cooling: float = 0.95
-    """What an epoch does to the temperature."""
+    """Factor by which the temperature falls in each epoch."""
     least_temperature: float = 5e-4
-    """Below it, the winner takes all."""
+    """Below this temperature the winner takes all."""
     score_weight: float = 0.5
-    """How much the scores' cross-entropy counts."""
+    """Weight of the scores' cross-entropy in the loss."""
     resamples: int | None = None
-    """How many scenarios of equal weight to draw from the hypotheses; None for these themselves,
-    with their weights."""
+    """Number of scenarios of equal weight drawn from the hypotheses; None for the hypotheses
+    themselves with their weights."""
     leak: bool = False
-    """Whether each hypothesis begins with the LSTM's state at the end of the one before it."""
+    """Whether each hypothesis starts from the final LSTM state of the previous one."""
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {

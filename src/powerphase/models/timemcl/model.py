@@ -6,8 +6,8 @@ from powerphase.models.recurrent.model import RecurrentModel
 from powerphase.models.timemcl.config import TimeMCLConfig
 from powerphase.models.timemcl.network import TimeMCLNetwork
 
-WIDE = 2.0
-"""A number in float64 is two."""
+DOUBLE = 2.0
+"""Size of a float64 number in float32 numbers."""
 
 
 class TimeMCL(RecurrentModel):
@@ -18,15 +18,15 @@ class TimeMCL(RecurrentModel):
     network_type = TimeMCLNetwork
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
-        """Those of the front end, of a block's z, and of what distances are made from.
+        """Encoder, z of a block, and the inputs of the distances.
 
-        The latter are products of z and of weights with what is known, twice and four times over in
-        float64, and what is known itself.
+        The inputs are products of z with hidden states (two copies, also in float64), weights (four
+        copies in float64), and the hidden states themselves.
         """
         rows, width = size.rows(self.config), self.config.condition + 1
         at_once = channels_at_once(channel_block, size.n_channels, rows)
-        of_channel = rows + width * (
-            2 * (1 + WIDE) * size.counted + 4 * WIDE * self.config.hypotheses
+        per_channel = rows + width * (
+            2 * (1 + DOUBLE) * size.counted + 4 * DOUBLE * self.config.hypotheses
         )
-        head = at_once * of_channel + (1 + 2 * WIDE) * rows * width
+        head = at_once * per_channel + (1 + 2 * DOUBLE) * rows * width
         return step_numbers(self.config, size, channel_block, head)

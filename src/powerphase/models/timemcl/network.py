@@ -1,11 +1,12 @@
-"""The network: the recurrent encoder, sixteen hypotheses and their scores."""
+"""TimeMCL's network: the recurrent encoder, several hypotheses and their scores."""
 
 from collections.abc import Iterator
 from functools import partial
+from math import sqrt
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from powerphase.models.framework.choice import shares, temperature
 from powerphase.models.framework.sampling import window_seeds
@@ -17,13 +18,39 @@ from powerphase.models.recurrent.rollout import check_paths, roll_out
 from powerphase.models.recurrent.rollout import shares as shares_of_paths
 from powerphase.models.timemcl.config import TimeMCLConfig
 from powerphase.models.timemcl.distances import squared_errors
-from powerphase.models.timemcl.head import Hypotheses
-from powerphase.models.timemcl.objective import cross_entropy
 from powerphase.scenarios import Context, Scenarios
 
 
+class Hypotheses(nn.Module):
+    """Maps a hidden state to M values of each channel and M scores.
+
+    Args:
+        width: width of the hidden state, K.
+        n_channels: channels, C.
+        count: hypotheses, M.
+    """
+
+    def __init__(self, width: int, n_channels: int, count: int) -> None:
+        super().__init__()
+        bound = 1 / sqrt(width)  # as linear layers are initialised
+        size = (count, n_channels)
+        self.weight = nn.Parameter(torch.empty(*size, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(*size, 1).uniform_(-bound, bound))
+        self.score = nn.Linear(width, count)
+
+    def values(self, hidden: Float[Tensor, "B P K"], paths: slice) -> Float[Tensor, "B P C"]:
+        """The values of some hypotheses, each from the hidden state of its path."""
+        by_path = torch.bmm(hidden.movedim(1, 0), self.weight[paths].mT)
+        return (by_path + self.bias[paths].mT).movedim(0, 1)
+
+    def scores(self, hidden: Float[Tensor, "B P K"], paths: slice) -> Float[Tensor, "B P"]:
+        """The scores of some hypotheses, each from the hidden state of its path."""
+        logits = (hidden * self.score.weight[paths]).sum(2) + self.score.bias[paths]
+        return torch.sigmoid(logits)
+
+
 class TimeMCLNetwork(RecurrentNetwork):
-    """TimeMCL for one grid; `RecurrentNetwork` says what can be given."""
+    """TimeMCL for one grid; see `RecurrentNetwork` for the arguments."""
 
     name = "timemcl"
     config: TimeMCLConfig
@@ -43,24 +70,24 @@ class TimeMCLNetwork(RecurrentNetwork):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
-        """Squared errors of all hypotheses, the winner's most, and how well scores foretell it.
+        """Squared errors of all hypotheses, mostly the winner's, and the scores' cross-entropy.
 
-        A window has one winner, nearest over all of its steps and channels.
+        A window has one winner, the nearest hypothesis over all of its steps and channels.
         """
         parts = blocks(self.n_channels, self.at_once(output))
-        values_of = partial(self.judged_steps, window)
-        errors = squared_errors(values_of, parts, output, self.head.weight, self.head.bias)
-        found = errors.to(window.scale.dtype)
-        winner, heat = found.argmin(1, keepdim=True), temperature(self.steps, self.config)
-        error = (shares(found, winner, heat, self.config) * found).sum(1).mean()
-        won = torch.zeros_like(found).scatter_(1, winner, 1)
-        likely = torch.sigmoid(self.head.score(output).to(found)).mean(1)
-        score = cross_entropy(likely, won)
+        load_values = partial(self.judged_steps, window)
+        distances = squared_errors(load_values, parts, output, self.head.weight, self.head.bias)
+        errors = distances.to(window.scale.dtype)
+        winner, heat = errors.argmin(1, keepdim=True), temperature(self.steps, self.config)
+        error = (shares(errors, winner, heat, self.config) * errors).sum(1).mean()
+        won = torch.zeros_like(errors).scatter_(1, winner, 1)
+        probability = torch.sigmoid(self.head.score(output).to(errors)).mean(1)
+        score = cross_entropy(probability, won)
         if self.training:
             self.steps += 1
         logged = {
             "error": error.detach(),
-            "winner's error": found.detach().amin(1).mean(),
+            "winner's error": errors.detach().amin(1).mean(),
             "score": self.config.score_weight * score.detach(),
             "winners": won.amax(0).sum(),
         }
@@ -68,42 +95,56 @@ class TimeMCLNetwork(RecurrentNetwork):
 
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
-        """The hypotheses by their scores, or draws from them."""
+        """The hypotheses weighted by their scores, or a resample of them."""
         values = self.empty_paths(context, self.config.hypotheses)
-        score = torch.cat(list(self._rolled(context, values)), dim=1)
+        score = torch.cat(list(self._roll_out(context, values)), dim=1)
         check_paths(values, self.name)
         weights = score / score.sum(1, keepdim=True)
-        found = Scenarios(values, weights.unsqueeze(2).expand(-1, -1, self.n_channels))
+        scenarios = Scenarios(values, weights.unsqueeze(2).expand(-1, -1, self.n_channels))
         if self.config.resamples is None:
-            return found
-        return _resampled(found, self.config.resamples, window_seeds(seed, context.time))
+            return scenarios
+        return _resample(scenarios, self.config.resamples, window_seeds(seed, context.time))
 
-    def _rolled(
+    def _roll_out(
         self, context: Context, values: Float[Tensor, "B M H C"]
     ) -> Iterator[Float[Tensor, "B P"]]:
-        """Write all hypotheses, each fed with its own values; the mean scores of one after another.
+        """Write all hypotheses to `values`, and yield the mean scores of each group of them.
 
-        Where the state leaks from one to the next, they cannot go together.
+        Each hypothesis is fed its own values. If the state leaks from one hypothesis to the next,
+        they run one at a time.
         """
         seen, count = self.see(context), self.config.hypotheses
         at_once = 1 if self.config.leak else self.paths_at_once
-        for part in shares_of_paths(count, at_once, len(values), self.n_channels):
+        for paths in shares_of_paths(count, at_once, len(values), self.n_channels):
             scores: list[Tensor] = []
 
-            def draw(known: Tensor, part: slice = part, scores: list[Tensor] = scores) -> Tensor:
-                scores.append(self.head.scores_of_paths(known, part))
-                return self.head.of_paths(known, part)
+            def draw(hidden: Tensor, paths: slice = paths, scores: list[Tensor] = scores) -> Tensor:
+                scores.append(self.head.scores(hidden, paths))
+                return self.head.values(hidden, paths)
 
-            state = roll_out(self.encoder, seen, draw, values[:, part])
+            state = roll_out(self.encoder, seen, draw, values[:, paths])
             if self.config.leak:
                 seen = seen._replace(state=state)
             yield torch.stack(scores).mean(0)
 
 
-def _resampled(found: Scenarios, count: int, seeds: list[int]) -> Scenarios:
-    """So many scenarios of equal weight for each window, drawn by weight as its own seed has it."""
-    drawn = [
-        Scenarios(found.values[k : k + 1], found.weights[k : k + 1]).sample(count, seed).values
+def cross_entropy(
+    probability: Float[Tensor, "B M"], won: Float[Tensor, "B M"]
+) -> Float[Tensor, ""]:
+    """Mean binary cross-entropy between each hypothesis's probability of winning and the outcome.
+
+    Equals PyTorch's for probabilities other than 0 and 1, at which the gradient is 0. NaN
+    propagates to the check of the loss; PyTorch's version would abort the process on a GPU.
+    """
+    limits = torch.finfo(probability.dtype)
+    probability = probability.clamp(limits.tiny, 1 - limits.eps)
+    return -(won * probability.log() + (1 - won) * (-probability).log1p()).mean()
+
+
+def _resample(scenarios: Scenarios, count: int, seeds: list[int]) -> Scenarios:
+    """Draw `count` scenarios of equal weight for each window, by weight, with the window's seed."""
+    samples = [
+        Scenarios(scenarios.values[k : k + 1], scenarios.weights[k : k + 1]).sample(count, seed)
         for k, seed in enumerate(seeds)
     ]
-    return Scenarios.equal(torch.cat(drawn))
+    return Scenarios.equal(torch.cat([sample.values for sample in samples]))
