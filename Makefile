@@ -28,7 +28,7 @@ check: $(VENV)/.installed-dev docs
 
 # The documentation site, in build/docs; a broken link is an error.
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Wheel and sdist, in dist/.
 package: $(VENV)/.installed-dev

@@ -3,8 +3,7 @@
 import re
 import shlex
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from powerphase import cli
 
