@@ -31,7 +31,7 @@ from powerphase.models.flows.tempflow.config import TempFlowConfig
 from powerphase.models.flows.tempflow.network import TempFlowNetwork
 from powerphase.models.framework.checkpoint import load_into
 from powerphase.models.framework.neural import with_training
-from powerphase.models.framework.saved import Memory
+from powerphase.models.framework.saved import InMemoryCheckpoints
 from powerphase.models.framework.training import Trainer, seed_torch
 from powerphase.models.framework.variants import with_variants
 from powerphase.scenarios import Batches, Training
@@ -88,7 +88,7 @@ LARGE = Budget(40, 20, 4, 96, 16, ("the reference's way", "both"))
 LARGE_CHANNELS = 1000
 
 
-class Course(Memory):
+class Course(InMemoryCheckpoints):
     """Keeps the numbers of all epochs too."""
 
     def __init__(self) -> None:

@@ -110,7 +110,7 @@ def make_step(form: Form, size: Size, training: TrainingConfig, device: torch.de
     network = PowerForgeNetwork(config, *dimensions, backend=form.backend).to(device).train()
     optimiser = make_optimiser(network, training, device)
     if form.graph is not None:
-        return Stepper(network, optimiser, training, device, graph=form.graph)
+        return Stepper(network, optimiser, training, device, capture=form.graph)
     model: nn.Module = straightforward.Straightforward(network)
     return plain_step(compiled(model) if form.compiled else model, network, optimiser, training)
 

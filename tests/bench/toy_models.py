@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from powerphase.models.framework.network import Losses, Network
 from powerphase.models.framework.neural import NeuralForecaster
-from powerphase.models.framework.run import Place
-from powerphase.models.framework.training import Losses, Progress
+from powerphase.models.framework.run import Domain
+from powerphase.models.framework.training import Progress
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.framework.variants import SHORT, variant_of
-from powerphase.scenarios import Batches, Context, Scenarios, Training
+from powerphase.scenarios import Context, Scenarios, Training
 
 DAY = 96
 
@@ -129,7 +130,7 @@ class Needy(Steady):
         super().__init__(size)
 
 
-class Toy(nn.Module):
+class Toy(Network):
     """Three lines through the last day, with dropout."""
 
     def __init__(self) -> None:
@@ -137,13 +138,11 @@ class Toy(nn.Module):
         self.line = nn.Linear(DAY, 3)
         self.dropout = nn.Dropout(0.3)
 
-    def prepare(self, batches: Batches) -> None: ...
-
     def forward(self, context: Context, target: Tensor) -> Losses:
         error = (self._values(context) - target.unsqueeze(1)).abs().mean()
         return Losses(error, {"error": error.detach()})
 
-    def scenarios(self, context: Context) -> Scenarios:
+    def scenarios(self, context: Context, seed: int = 0) -> Scenarios:
         return Scenarios.equal(self._values(context))
 
     def _values(self, context: Context) -> Tensor:
@@ -176,7 +175,7 @@ class ToyNet(NeuralForecaster):
     config_type = ToyNetConfig
     batch_sizes = (4, 2)
 
-    def make_network(self, place: Place) -> nn.Module:
+    def make_network(self, domain: Domain) -> Network:
         return Toy()
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:

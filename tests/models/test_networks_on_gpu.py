@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from powerphase.models.framework.stepping import Stepper, is_recorded, make_optimiser
+from powerphase.models.framework.stepping import Stepper, is_captured, make_optimiser
 from powerphase.models.framework.training import Progress, seed_torch
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.registry import model_class
@@ -105,7 +105,7 @@ def test_recorded_steps_have_the_losses_of_others(case: str) -> None:
     train, model = training(), model_of(case)
     model.settle(train)
     network = model._fresh_network()
-    assert is_recorded(network, GPU, 1)
+    assert is_captured(network, GPU, 1)
 
     config = TrainingConfig(batch_size=4, precision="float32")
     before = torch.get_float32_matmul_precision()

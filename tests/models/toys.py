@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from powerphase.models.framework.network import Losses, Network
 from powerphase.models.framework.neural import NeuralForecaster
-from powerphase.models.framework.run import Place, RunFolder
-from powerphase.models.framework.saved import Memory
-from powerphase.models.framework.training import Losses
+from powerphase.models.framework.run import Domain, RunFolder
+from powerphase.models.framework.saved import InMemoryCheckpoints
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
@@ -59,7 +59,7 @@ def flat_training() -> Training:
     return training_of(np.zeros((N_STEPS + 20, 8), np.float32))
 
 
-class Toy(nn.Module):
+class Toy(Network):
     """Three lines through the last steps, with dropout and a size that `prepare` measures."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Toy(nn.Module):
         weights = 0.01 * self.line.weight.square().sum()
         return Losses(error + weights, {"error": error.detach(), "weights": weights.detach()})
 
-    def scenarios(self, context: Context) -> Scenarios:
+    def scenarios(self, context: Context, seed: int = 0) -> Scenarios:
         return Scenarios.equal(self._values(context))
 
     def _values(self, context: Context) -> Tensor:
@@ -84,7 +84,7 @@ class Toy(nn.Module):
         return self.size * self.line(seen).unflatten(2, (3, HORIZON)).permute(0, 2, 3, 1)
 
 
-class Scripted(nn.Module):
+class Scripted(Network):
     """A network that scores in each epoch what a script says, on the flat record.
 
     Args:
@@ -114,7 +114,7 @@ class Scripted(nn.Module):
         height, width = self.slope * self.weight.sum(), torch.tensor(self.width(int(self.steps)))
         return Losses(height + width, {"height": height.detach(), "width": width})
 
-    def scenarios(self, context: Context) -> Scenarios:
+    def scenarios(self, context: Context, seed: int = 0) -> Scenarios:
         score = self.scores[int(self.steps) // self.per_epoch - 1]
         n_windows, _, n_channels = context.past.shape
         return Scenarios.equal(torch.full((n_windows, 1, HORIZON, n_channels), score))
@@ -146,14 +146,14 @@ class ToyModel(NeuralForecaster):
     name = "toy"
     config_type = ToyConfig
 
-    def make_network(self, place: Place) -> nn.Module:
+    def make_network(self, domain: Domain) -> Network:
         return Toy()
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         return 0.0
 
 
-class Shelf(Memory):
+class Shelf(InMemoryCheckpoints):
     """A keeper that shows what it was given."""
 
     def __init__(self) -> None:

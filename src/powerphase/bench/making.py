@@ -10,7 +10,7 @@ from powerphase.cost import hardware
 from powerphase.errors import ForecastError, ResultError
 from powerphase.evaluation.entrants import ModelSpec, entrant
 from powerphase.evaluation.forecasting import forecast
-from powerphase.evaluation.models import teach
+from powerphase.evaluation.models import train
 from powerphase.evaluation.scoring import score
 from powerphase.files import disk_errors
 from powerphase.models.framework.base import Description, Forecaster
@@ -59,7 +59,7 @@ def _fitted(asked: ModelSpec, task: Task, job: Job, talk: Talk) -> Forecaster:
     elif asked.takes("on_block"):
         more["on_block"] = _counting("fitting", talk)
     model: Any = asked.make(task, job["seed"], job["device"], config=config, **more)
-    teach(model, task)
+    train(model, task)
     loaded: Any = asked.kind.load(job["run"])
     return loaded
 

@@ -166,10 +166,10 @@ def show_run(run: "RunFolder") -> None:
     h, curve = run.header, run.curve()
     table = _facts(f"training {run.path}")
     kind = model_class(h.model)
-    variant = configured(kind.config_type, h.config).variant(h.place.grid)
+    variant = configured(kind.config_type, h.config).variant(h.domain.grid)
     table.add_row("model", _model(h.model, variant, h.seed))
     data = [f"{name} {str(value)[:12]}" for name, value in h.data.items() if name != "grid"]
-    table.add_row("data", f"{h.place.grid}, {h.place.n_buses:,} buses; {', '.join(data)}")
+    table.add_row("data", f"{h.domain.grid}, {h.domain.n_buses:,} buses; {', '.join(data)}")
     table.add_row("state", _state(h, curve))
     if run.weights_file.exists():
         table.add_row("parameters", _parameters(kind.learned_in(run)))

@@ -64,7 +64,8 @@ def train(
 
     Example: `powerphase train powerforge --data data/activsg500 --out runs/powerforge`
     """
-    from powerphase.evaluation.models import teach, training_request
+    from powerphase.evaluation.models import train as train_model
+    from powerphase.evaluation.models import training_request
     from powerphase.models.framework.run import RunFolder
 
     lesson = training_request(
@@ -82,10 +83,10 @@ def train(
         with training_progress(model) as report:
             network = lesson.begin(task, seed, run, report)
             console.print(f"{model} {lesson.needs(network, task)}")
-            teach(network, task)
+            train_model(network, task)
     else:
         with progress(lesson.label, MofNCompleteColumn()) as report:
-            teach(lesson.begin(task, seed, run, report), task)
+            train_model(lesson.begin(task, seed, run, report), task)
     show_run(RunFolder.open(run))
 
 

@@ -120,7 +120,7 @@ def _refuse(kind: type[SavedForecaster], **options: Any) -> None:
         raise TrainingError(f"{named}: {kind.name} has nothing of the kind to choose; leave it out")
 
 
-def teach(model: Any, task: Task) -> None:
+def train(model: Any, task: Task) -> None:
     """Fit a model that keeps what it learns; of FactorForge, note what its factors follow."""
     model.fit(task.training)
     if hasattr(model, "follow"):

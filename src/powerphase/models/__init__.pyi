@@ -9,10 +9,15 @@ from .flows.tempflow.model import TempFlow as TempFlow
 from .flows.transformer.config import TransformerTempFlowConfig as TransformerTempFlowConfig
 from .flows.transformer.model import TransformerTempFlow as TransformerTempFlow
 from .framework.base import Forecaster as Forecaster
+from .framework.network import CapturableNetwork as CapturableNetwork
+from .framework.network import Losses as Losses
+from .framework.network import Network as Network
 from .framework.neural import NeuralForecaster as NeuralForecaster
-from .framework.run import Place as Place
-from .framework.training import Losses as Losses
+from .framework.run import Domain as Domain
+from .framework.saved import SavedForecaster as SavedForecaster
 from .framework.training_config import TrainingConfig as TrainingConfig
+from .framework.variants import SHORT as SHORT
+from .framework.variants import variant_of as variant_of
 from .naive import Climatology as Climatology
 from .naive import LastSevenDays as LastSevenDays
 from .naive import LastWeek as LastWeek

@@ -66,7 +66,7 @@ def toy() -> ETS:
 def other(toy: ETS, **changes: object) -> ETS:
     """The same fit, used otherwise."""
     found = ETS(replace(SMALL, **changes))
-    found.learned, found._place = toy.learned, toy._place
+    found.learned, found._domain = toy.learned, toy._domain
     return found
 
 

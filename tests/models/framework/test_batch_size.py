@@ -74,6 +74,6 @@ def test_the_folder_of_another_model_decides_nothing(tmp_path: Path, free: Any) 
 
 
 def test_several_processes_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neural_module, "team_size", lambda: 2)
+    monkeypatch.setattr(neural_module, "world_size", lambda: 2)
     with pytest.raises(TrainingError, match="give all of them one with --batch-size"):
         open_model().settle(TRAIN)

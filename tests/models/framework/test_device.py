@@ -9,7 +9,12 @@ from torch import distributed
 
 from powerphase.errors import TaskError, UnknownName
 from powerphase.models.framework import device
-from powerphase.models.framework.device import Team, choose_device, is_rank_zero, team
+from powerphase.models.framework.device import (
+    ProcessGroup,
+    choose_device,
+    is_rank_zero,
+    process_group,
+)
 
 CPU = torch.device("cpu")
 Started = Callable[..., None]
@@ -95,7 +100,7 @@ def test_one_process_leads(started: Started, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_a_team_divides_work_without_rest_and_has_one_leader(size: int) -> None:
-    members = [Team(rank, size) for rank in range(size)]
+    members = [ProcessGroup(rank, size) for rank in range(size)]
     work = list(range(10))
     done = [piece for member in members for piece in work[member.share]]
     assert sorted(done) == work
@@ -103,17 +108,17 @@ def test_a_team_divides_work_without_rest_and_has_one_leader(size: int) -> None:
 
 
 def test_who_is_alone_waits_for_nobody() -> None:
-    with team(CPU) as members:
-        assert members == Team(0, 1)
+    with process_group(CPU) as members:
+        assert members == ProcessGroup(0, 1)
         assert not distributed.is_initialized()
         members.wait()
         assert members.total(torch.tensor(3.0)) == 3.0
 
 
 def fail_in_a_team() -> None:
-    with team(CPU) as members:
+    with process_group(CPU) as members:
         assert distributed.is_initialized()
-        assert members == Team(0, 1)
+        assert members == ProcessGroup(0, 1)
         raise ValueError("stop")
 
 
@@ -124,7 +129,7 @@ def test_trainings_of_one_script_share_a_team_whatever_became_of_the_first(
     try:
         with pytest.raises(ValueError, match="stop"):
             fail_in_a_team()
-        with team(torch.device("cpu")) as members:
+        with process_group(torch.device("cpu")) as members:
             assert members.size == 1
     finally:
         device._leave()

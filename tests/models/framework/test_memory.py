@@ -1,4 +1,4 @@
-"""What a training takes: copies of weights and a pool of its own where a step is recorded."""
+"""What a training takes: copies of weights and a pool of its own where a step is captured."""
 
 from typing import Any
 from weakref import ReferenceType, ref
@@ -44,10 +44,10 @@ def model_of(name: str) -> Any:
 
 def test_a_recording_adds_what_validation_takes_or_the_copies_of_a_rehearsal() -> None:
     """They are not there at the same time; and unrecorded steps leave their memory to others."""
-    assert peak_numbers(100.0, 30.0, 5, recorded=True) == 130
-    assert peak_numbers(100.0, 30.0, 50, recorded=True) == 100 + 3 * 50
-    assert peak_numbers(100.0, 30.0, 50, recorded=False) == 100
-    assert peak_numbers(10.0, 30.0, 50, recorded=False) == 30
+    assert peak_numbers(100.0, 30.0, 5, captured=True) == 130
+    assert peak_numbers(100.0, 30.0, 50, captured=True) == 100 + 3 * 50
+    assert peak_numbers(100.0, 30.0, 50, captured=False) == 100
+    assert peak_numbers(10.0, 30.0, 50, captured=False) == 30
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,8 +56,8 @@ def test_every_network_counts_the_copies_of_a_rehearsal(
 ) -> None:
     """Weights and both of Adam's numbers, as a training that goes on has them."""
     train, model, found = training_of(waves()), model_of(name), []
-    for recorded in (False, True):
-        monkeypatch.setattr(neural_module, "is_recorded", lambda *_, to=recorded: to)
+    for captured in (False, True):
+        monkeypatch.setattr(neural_module, "is_captured", lambda *_, to=captured: to)
         found.append(model.memory_gib(train))
     parameters = sum(one.numel() for one in model.outline(train).parameters())
     assert found[1] - found[0] >= gib(3.0 * parameters) * (1 - 1e-9)

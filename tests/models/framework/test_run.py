@@ -27,8 +27,8 @@ from powerphase.models.framework.run import (
     LOG,
     RESUME,
     WEIGHTS,
+    Domain,
     Header,
-    Place,
     RunFolder,
     is_run,
 )
@@ -278,7 +278,7 @@ def test_a_killed_process_leaves_a_training_that_ends_the_same(
 ) -> None:
     run = tmp_path / "run"
     child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(run)], cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", KILLED, str(run)], cwd=Path(__file__).parents[3]
     )
     try:
         while not (is_run(run) and len(curve_of(run)) == 2) and child.poll() is None:
@@ -347,14 +347,14 @@ def test_all_processes_see_that_a_training_is_finished(
     def wait(device: torch.device) -> None:
         raise Stopped
 
-    monkeypatch.setattr(training_module, "team", wait)
+    monkeypatch.setattr(training_module, "process_group", wait)
     model = train(run, device="cpu")
     assert same_weights(model.network, ToyModel.load(smooth).network)
 
 
 def header(**changes: Any) -> Header:
-    place = Place.of(layout_of_two(), 5, 3)
-    return replace(Header("toy", {"shade": 0}, 42, place, {"record": "wavy"}), **changes)
+    domain = Domain.of(layout_of_two(), 5, 3)
+    return replace(Header("toy", {"shade": 0}, 42, domain, {"record": "wavy"}), **changes)
 
 
 def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_who_does_not_write_needs_no_lock(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-OTHER_PLACE = replace(Place.of(layout_of_two(), 5, 3), grid="three", p_scale_mw=2.0)
+OTHER_DOMAIN = replace(Domain.of(layout_of_two(), 5, 3), grid="three", p_scale_mw=2.0)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ OTHER_PLACE = replace(Place.of(layout_of_two(), 5, 3), grid="three", p_scale_mw=
         ({"config": {"shade": 1}}, "config"),
         ({"seed": 7}, "seed"),
         ({"data": {"record": "flat"}}, "data"),
-        ({"place": OTHER_PLACE}, "place"),
+        ({"domain": OTHER_DOMAIN}, "place"),
         ({"seed": 7, "config": {}}, "config and seed"),
     ],
 )

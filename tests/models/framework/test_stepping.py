@@ -13,12 +13,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from powerphase.errors import TrainingError
 from powerphase.metrics import Fan, crps
 from powerphase.models.framework import training as training_module
-from powerphase.models.framework.device import Team
+from powerphase.models.framework.device import ProcessGroup
+from powerphase.models.framework.network import CapturableNetwork, Losses, Network
 from powerphase.models.framework.stepping import Stepper, make_optimiser, set_rate
-from powerphase.models.framework.training import Losses, Trainer, seed_torch
+from powerphase.models.framework.training import Trainer, seed_torch
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
-from powerphase.scenarios import Context
+from powerphase.scenarios import Context, Scenarios
 from tests.models.powerforge import TINY, windows
 from tests.models.toys import CPU, Shelf, Toy, flat_training, wavy_training
 
@@ -100,40 +101,43 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor() -> None:
     assert rate.item() == pytest.approx(0.1)
 
 
-class Recordable(Toy):
-    """A toy that could be recorded."""
+class Capturable(Toy, CapturableNetwork):
+    """A toy whose steps could be captured."""
 
     def inputs(self, context: Context, target: Tensor) -> tuple[Tensor, ...]:
         return context.past, target
 
+    def losses(self, *inputs: Any, **named_inputs: Any) -> Losses:
+        raise AssertionError("nothing is captured here")
 
-class Unwilling(Recordable):
-    """One that could be, and had better not."""
 
-    recordable = False
+class Slow(Capturable):
+    """A toy whose steps could be captured, but should not."""
+
+    is_capturable = False
 
 
 @pytest.mark.parametrize(
-    ("network", "device", "members", "recorded"),
+    ("network", "device", "members", "captured"),
     [
-        (Recordable, "cuda", 1, True),
-        (Unwilling, "cuda", 1, False),
-        (Recordable, "cpu", 1, False),
-        (Recordable, "cuda", 2, False),
+        (Capturable, "cuda", 1, True),
+        (Slow, "cuda", 1, False),
+        (Capturable, "cpu", 1, False),
+        (Capturable, "cuda", 2, False),
         (Toy, "cuda", 1, False),
     ],
 )
-def test_steps_are_recorded_on_a_gpu_by_one_process_where_the_network_can_be(
+def test_steps_are_captured_on_a_gpu_in_one_process_if_the_network_allows_it(
     monkeypatch: pytest.MonkeyPatch,
-    network: type[nn.Module],
+    network: type[Network],
     device: str,
     members: int,
-    recorded: bool,
+    captured: bool,
 ) -> None:
     monkeypatch.setattr(training_module, "DistributedDataParallel", lambda network: network)
     trainer = Trainer(network(), flat_training(), CONFIG, 42, CPU, Shelf())
     trainer.device = torch.device(device)
-    assert trainer._stepper(Team(0, members)).graph == recorded
+    assert trainer._stepper(ProcessGroup(0, members)).capture == captured
 
 
 class Shortcut(Toy):
@@ -146,7 +150,7 @@ class Shortcut(Toy):
     def crps(self, context: Context, target: Tensor) -> Tensor:
         return torch.tensor(self.known)
 
-    def scenarios(self, context: Context) -> None:
+    def scenarios(self, context: Context, seed: int = 0) -> Scenarios:
         raise AssertionError("scenarios are made for nothing")
 
 
@@ -211,10 +215,10 @@ def test_recorded_steps_after_a_break_are_those_without_one() -> None:
     states: list[Any] = []
     for net, breaks in ((whole.to(GPU), ()), (parts.to(GPU), (3,))):
         optimiser = make_optimiser(net, CONFIG, GPU)
-        stepper = Stepper(net, optimiser, CONFIG, GPU, graph=True)
+        stepper = Stepper(net, optimiser, CONFIG, GPU, capture=True)
         for number in range(6):
             if number in breaks:
-                stepper = Stepper(net, optimiser, CONFIG, GPU, graph=True)
+                stepper = Stepper(net, optimiser, CONFIG, GPU, capture=True)
             seed_torch(GPU, 7, "step", number)
             stepper(*on_device(number))
         states.append(net.state_dict())
@@ -225,13 +229,13 @@ def test_recorded_steps_after_a_break_are_those_without_one() -> None:
 @pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=on_gpu)], ids=str)
 def test_batches_of_another_size_are_refused(device: torch.device) -> None:
     net = PowerForgeNetwork(TINY, 5, 36, 12).to(device)
-    stepper = Stepper(net, make_optimiser(net, CONFIG, device), CONFIG, device, graph=True)
+    stepper = Stepper(net, make_optimiser(net, CONFIG, device), CONFIG, device, capture=True)
     context, target = on_device(0, device)
     if device == GPU:
         stepper(context, target)
     else:  # nothing can be recorded there, but batches are taken as if
-        stepper._take(net.inputs(context, target))
-    sizes = re.escape("a batch of (2, 36, 20), and now (1, 36, 20); give equal ones")
+        stepper._set_inputs(net.inputs(context, target))
+    sizes = re.escape("a batch of (2, 36, 20), and now (1, 36, 20); give batches of one size")
     with pytest.raises(TrainingError, match=sizes):
         stepper(replace(context, past=context.past[:1], time=context.time[:1]), target[:1])
 
@@ -251,7 +255,7 @@ def test_dropout_and_noise_of_a_recorded_step_are_those_of_its_seed() -> None:
     start = PowerForgeNetwork(replace(TINY, dropout=0.5), 5, 36, 12)
     net = deepcopy(start).to(GPU)
     optimiser = make_optimiser(net, CONFIG, GPU)
-    stepper, losses = Stepper(net, optimiser, CONFIG, GPU, graph=True), []
+    stepper, losses = Stepper(net, optimiser, CONFIG, GPU, capture=True), []
     set_rate(optimiser, 0.0)  # so that nothing but the seed changes
     context, target = windows()
     context = replace(context, past=context.past.to(GPU, torch.float32))

@@ -16,8 +16,9 @@ from powerphase.errors import ConfigError, ForecastError, TaskError, TrainingErr
 from powerphase.metrics import Scorer
 from powerphase.models.framework import training as training_module
 from powerphase.models.framework.checkpoint import read_tensors
-from powerphase.models.framework.device import Team
-from powerphase.models.framework.run import Header, Place, RunFolder
+from powerphase.models.framework.device import ProcessGroup
+from powerphase.models.framework.network import Network
+from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import Progress, Trainer
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.model import PowerForge
@@ -260,8 +261,8 @@ def test_half_precision_trains_and_stays_finite(task: Task) -> None:
 
 
 def folder(path: Path) -> RunFolder:
-    place = Place.of(flat_training().layout, CONTEXT, HORIZON)
-    return RunFolder(path, Header("toy", {}, 42, place))
+    domain = Domain.of(flat_training().layout, CONTEXT, HORIZON)
+    return RunFolder(path, Header("toy", {}, 42, domain))
 
 
 @pytest.mark.parametrize("lost", [nan, inf])
@@ -326,7 +327,7 @@ def test_out_of_memory_says_what_to_lower(error: Exception) -> None:
 def test_out_of_memory_in_validation_says_what_to_lower() -> None:
     network = Scripted([1.0] * 3)
 
-    def scenarios(context: object) -> None:
+    def scenarios(context: object, seed: int) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     network.scenarios = scenarios  # type: ignore[assignment]
@@ -356,10 +357,10 @@ def test_a_training_needs_a_batch_size() -> None:
 
 def test_a_batch_must_divide_among_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def three(device: torch.device) -> Iterator[Team]:
-        yield Team(0, 3)
+    def three(device: torch.device) -> Iterator[ProcessGroup]:
+        yield ProcessGroup(0, 3)
 
-    monkeypatch.setattr(training_module, "team", three)
+    monkeypatch.setattr(training_module, "process_group", three)
     with pytest.raises(TrainingError, match="batch of 4 cannot be divided among 3 processes"):
         run(Toy())
 
@@ -468,7 +469,7 @@ class StagedToy(Toy):
 class StagedModel(ToyModel):
     """It, as a forecaster."""
 
-    def make_network(self, place: Place) -> nn.Module:
+    def make_network(self, domain: Domain) -> Network:
         return StagedToy()
 
 

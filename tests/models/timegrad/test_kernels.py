@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from powerphase.models.framework.kernels import toolkit
-from powerphase.models.framework.stepping import Replayed
+from powerphase.models.framework.stepping import CapturedFunction
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.kernels import COLUMNS, denoised
@@ -39,7 +39,7 @@ def test_a_kernel_for_each_layer_makes_what_the_network_makes(
 
 
 def test_what_is_replayed_is_what_the_function_makes_of_every_size() -> None:
-    replayed = Replayed(lambda one, other: (one + other).sin())
+    replayed = CapturedFunction(lambda one, other: (one + other).sin())
     for size in (3, 3, 5, 3):
         one, other = torch.randn(2, size, device=DEVICE)
         torch.testing.assert_close(replayed(one, other), (one + other).sin())

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.framework.sampling import PathNoise, window_generators
-from powerphase.models.framework.stepping import is_recorded
+from powerphase.models.framework.stepping import is_captured
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.framework.variants import with_variants
 from powerphase.models.recurrent.inputs import Window
@@ -240,6 +240,6 @@ def test_it_is_recorded_where_a_step_is_few_pieces(
     for backend, kind, wanted in (("torch", "cuda", recorded), ("triton", "kernels", by_kernels)):
         with torch.device("meta"):
             network = TimeGradNetwork(config, n_channels, 672, 96, block, backend)
-        assert is_recorded(network, torch.device("cuda"), 1) == wanted
+        assert is_captured(network, torch.device("cuda"), 1) == wanted
         pieces = Pieces.of(network.denoiser, n_channels, block, kind)
         assert pieces.count(taken) == len(list(pieces.each(taken)))

@@ -205,10 +205,10 @@ def test_smaller_blocks_take_less_memory_and_none_is_free(task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "recorded", "limit"), [(36_964, True, 40), (36_964, False, 24), (2_000, False, 4)]
+    ("channels", "captured", "limit"), [(36_964, True, 40), (36_964, False, 24), (2_000, False, 4)]
 )
-def test_a_batch_of_a_hundred_fits(channels: int, recorded: bool, limit: float) -> None:
+def test_a_batch_of_a_hundred_fits(channels: int, captured: bool, limit: float) -> None:
     size = (100, channels, 51_552, 10, (672, 96))
-    found = memory_gib(TimePrismConfig(), *size, channel_block=None, recorded=recorded)
-    kept = 4 * channels * (51_552 + (10 + 100 * (1 + recorded)) * 768) / 2**30
+    found = memory_gib(TimePrismConfig(), *size, channel_block=None, captured=captured)
+    kept = 4 * channels * (51_552 + (10 + 100 * (1 + captured)) * 768) / 2**30
     assert kept < found < limit

@@ -151,7 +151,7 @@ def test_scenarios_are_all_hypotheses_in_the_channel_s_own_units() -> None:
     found = network.scenarios(context)
     torch.testing.assert_close(found.values, made.hypotheses * made.scale.unsqueeze(1))
     torch.testing.assert_close(found.weights, made.logits.softmax(1))
-    part = network.scenarios(context, slice(3, 6))
+    part = network.scenarios(context, channels=slice(3, 6))
     torch.testing.assert_close(part.values, found.values[..., 3:6])
 
 

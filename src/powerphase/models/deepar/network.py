@@ -17,8 +17,8 @@ from powerphase.errors import TaskError
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.kernels import MAX_WIDTH, SOFTPLUS_OFFSET, fused_channel_sums
 from powerphase.models.framework.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.network import Losses
 from powerphase.models.framework.sampling import PathNoise
-from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import summed
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork

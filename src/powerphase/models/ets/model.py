@@ -23,7 +23,7 @@ from powerphase.models.ets.fitting import fit, gains_of
 from powerphase.models.ets.paths import departures, expected
 from powerphase.models.ets.scans import SEASON, forward
 from powerphase.models.ets.states import guess, settle
-from powerphase.models.framework.device import choose_device, team_size
+from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.sampling import window_generators
 from powerphase.models.framework.saved import SavedForecaster
@@ -178,7 +178,7 @@ class ETS(SavedForecaster):
                 f"and one before each window, found {len(train.time)} and {context} steps; give it "
                 "a shorter season or longer records"
             )
-        if team_size() > 1:
+        if world_size() > 1:
             raise TrainingError("ets is fitted by one process; start it without torchrun")
         device = choose_device(self.device)
         needed, there = self.memory_gib(train), free_memory_gib(device)

@@ -14,7 +14,7 @@ from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import OnBlock, find_factors
 from powerphase.models.factorforge.forge import Forge, time_of_day
 from powerphase.models.factorforge.outlook import checked_origins, learn_outlook
-from powerphase.models.framework.device import team_size
+from powerphase.models.framework.device import world_size
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training import CheckpointStore
@@ -91,7 +91,7 @@ class FactorForge(SavedForecaster):
         windows = train.validation
         size = (len(train.time), windows.context_steps, windows.horizon)
         checked_origins(*size, self.config)
-        if team_size() > 1:
+        if world_size() > 1:
             raise TrainingError("factorforge is fitted by one process; start it without torchrun")
 
     def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:

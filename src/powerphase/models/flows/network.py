@@ -10,8 +10,8 @@ from powerphase.models.flows.memory import flow_block
 from powerphase.models.flows.normalisation import Moments
 from powerphase.models.flows.realnvp import RealNVP
 from powerphase.models.framework.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.network import Losses
 from powerphase.models.framework.sampling import PathNoise
-from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Given, Window
 from powerphase.models.recurrent.network import RecurrentNetwork

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from powerphase.models.framework.device import team_mean, team_size
+from powerphase.models.framework.device import process_mean, world_size
 
 EPSILON = 1e-5
 """Added to variances."""
@@ -33,8 +33,8 @@ class Moments(NamedTuple):
 
     def of_team(self) -> "Moments":
         """Those over the rows of all processes that train together, which have as many each."""
-        mean = team_mean(self.mean)
-        return Moments(mean, team_mean(self.variance + (self.mean - mean).square()))
+        mean = process_mean(self.mean)
+        return Moments(mean, process_mean(self.variance + (self.mean - mean).square()))
 
     @classmethod
     def joined(cls, parts: list["Moments"]) -> "Moments":
@@ -98,7 +98,7 @@ class FlowNorm(nn.Module):
         """The map for so many rows with these moments, and its log-determinant."""
         mean, variance = self.mean, self.variance
         if self.training:
-            rows *= team_size()
+            rows *= world_size()
             mean, variance = found.of_team()
             variance = variance * (rows / (rows - 1))
             self.mean.lerp_(mean.detach(), NEWS)

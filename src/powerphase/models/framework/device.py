@@ -34,7 +34,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", number)
 
 
-def team_size() -> int:
+def world_size() -> int:
     """How many processes were started together."""
     return int(os.environ["WORLD_SIZE"]) if distributed.is_torchelastic_launched() else 1
 
@@ -45,7 +45,7 @@ def is_rank_zero() -> bool:
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """The processes that train one model together, and which of them this is."""
 
     rank: int = 0
@@ -82,16 +82,16 @@ class Team:
             distributed.barrier()
 
 
-def team_mean(value: torch.Tensor) -> torch.Tensor:
+def process_mean(value: torch.Tensor) -> torch.Tensor:
     """The mean of a tensor over all processes that train together, with gradients to all."""
-    if team_size() == 1:
+    if world_size() == 1:
         return value
-    apply: Any = _TeamMean.apply
+    apply: Any = _ProcessMean.apply
     found: torch.Tensor = apply(value)
     return found
 
 
-class _TeamMean(torch.autograd.Function):
+class _ProcessMean(torch.autograd.Function):
     """Each process has a share in the mean of all, and so in the slope of each: a mean as well."""
 
     @staticmethod
@@ -102,7 +102,7 @@ class _TeamMean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> torch.Tensor:
-        return _TeamMean.forward(ctx, slope)
+        return _ProcessMean.forward(ctx, slope)
 
 
 def _leave() -> None:
@@ -111,10 +111,10 @@ def _leave() -> None:
 
 
 @contextmanager
-def team(device: torch.device) -> Iterator[Team]:
-    """The team that torchrun started, or this process alone."""
+def process_group(device: torch.device) -> Iterator[ProcessGroup]:
+    """The processes that torchrun started, or this process alone."""
     if not distributed.is_torchelastic_launched():
-        yield Team()
+        yield ProcessGroup()
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -122,4 +122,4 @@ def team(device: torch.device) -> Iterator[Team]:
         # Once for all trainings of a script: a group cannot be formed twice in the same place.
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(_leave)
-    yield Team(distributed.get_rank(), distributed.get_world_size(), str(device))
+    yield ProcessGroup(distributed.get_rank(), distributed.get_world_size(), str(device))

@@ -4,8 +4,8 @@ NUMBER_BYTES, GIB = 4, 2**30
 
 PER_PARAMETER = 4.0
 """A weight, its gradient, and two numbers of Adam's."""
-REHEARSED = 3.0
-"""Copies while steps are rehearsed: of a weight, and where a training goes on, of Adam's two."""
+WARM_UP_COPIES = 3.0
+"""Copies during the warm-up steps: of a weight and, if a training continues, of Adam's two."""
 VALIDATION = 3.0
 """Copies of the validation windows, while they are read."""
 ALWAYS_GIB = 0.45
@@ -16,19 +16,19 @@ def gib(numbers: float) -> float:
     return NUMBER_BYTES * numbers / GIB
 
 
-def peak_numbers(step: float, validation: float, parameters: int, recorded: bool) -> float:
+def peak_numbers(step: float, validation: float, parameters: int, captured: bool) -> float:
     """Numbers at the peak of a training, beside what is there all the time.
 
-    Before a step is recorded, some are rehearsed and undone, with copies of what they change. Then
-    the recorded one keeps all that it works on to itself, and validation takes as much as it needs
-    besides. The copies are gone by then. Without a recording nothing of a step is kept.
+    Before a step is captured, warm-up steps are taken and undone, which needs copies of what they
+    change. The captured step then keeps its memory to itself, and validation takes its own on top;
+    the copies are gone by then. Without a capture nothing of a step is kept.
 
     Args:
         step: numbers of a step.
         validation: those of a batch of validation windows.
         parameters: of the network.
-        recorded: whether steps are, on a GPU.
+        captured: whether steps are, on a GPU.
     """
-    if not recorded:
+    if not captured:
         return max(step, validation)
-    return step + max(validation, REHEARSED * parameters)
+    return step + max(validation, WARM_UP_COPIES * parameters)

@@ -20,10 +20,11 @@ from powerphase.errors import ForecastError, TrainingError
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import load_into
 from powerphase.models.framework.configuration import configured
-from powerphase.models.framework.device import choose_device, team_size
-from powerphase.models.framework.run import Place, RunFolder, is_run
+from powerphase.models.framework.device import choose_device, world_size
+from powerphase.models.framework.network import Network
+from powerphase.models.framework.run import Domain, RunFolder, is_run
 from powerphase.models.framework.saved import SavedForecaster
-from powerphase.models.framework.stepping import is_recorded
+from powerphase.models.framework.stepping import is_captured
 from powerphase.models.framework.training import (
     CheckpointStore,
     OnProgress,
@@ -69,25 +70,26 @@ class NeuralForecaster(SavedForecaster):
         super().__init__(config, seed, run)
         self.device, self.channel_block, self.backend = device, channel_block, backend
         self.on_progress = on_progress
-        self.network: nn.Module | None = None
+        self.network: Network | None = None
 
     @abstractmethod
-    def make_network(self, place: Place) -> nn.Module:
+    def make_network(self, domain: Domain) -> Network:
         """The network for this grid and these windows, with random weights."""
 
     @abstractmethod
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks of channels."""
 
-    def outline(self, train: Training) -> nn.Module:
+    def outline(self, train: Training) -> Network:
         """The network for this training without its numbers, to count them."""
         windows = train.validation
+        domain = Domain.of(train.layout, windows.context_steps, windows.horizon)
         with torch.device("meta"):
-            return self.make_network(Place.of(train.layout, windows.context_steps, windows.horizon))
+            return self.make_network(domain)
 
-    def is_recorded(self, network: nn.Module) -> bool:
+    def is_captured(self, network: nn.Module) -> bool:
         """Whether its steps are recorded where the training will run."""
-        return is_recorded(network, choose_device(self.device), team_size())
+        return is_captured(network, choose_device(self.device), world_size())
 
     @property
     def is_fitted(self) -> bool:
@@ -104,7 +106,7 @@ class NeuralForecaster(SavedForecaster):
         """The trained weights alone, without running averages and what is frozen."""
         model = cls(configured(cls.config_type, folder.header.config))
         with torch.device("meta"):
-            names = cls.learned(model.make_network(folder.header.place))
+            names = cls.learned(model.make_network(folder.header.domain))
         return {name: one for name, one in folder.best()[0].items() if name in names}
 
     @property
@@ -129,15 +131,15 @@ class NeuralForecaster(SavedForecaster):
 
     def answer(self, context: Context) -> Prediction:
         """What the network says."""
-        found: Prediction = self.network.scenarios(context)  # type: ignore[union-attr, operator]
-        return found
+        assert self.network is not None
+        return self.network.scenarios(context, self.seed)
 
     def settle(self, train: Training) -> None:
         """Also choose a batch size, where neither the user nor the model's grid has one."""
         super().settle(train)
         if self.config.training.batch_size is not None:
             return
-        if team_size() > 1:
+        if world_size() > 1:
             raise TrainingError(
                 f"{self.name} would choose its batch size by the memory of each process; give all "
                 "of them one with --batch-size"
@@ -192,11 +194,11 @@ class NeuralForecaster(SavedForecaster):
                 "hardware": UNKNOWN,
             }
 
-    def _fresh_network(self) -> nn.Module:
-        assert self._place is not None
+    def _fresh_network(self) -> Network:
+        assert self._domain is not None
         with torch.random.fork_rng(devices=[]):
             seed_torch(torch.device("cpu"), self.seed, "weights")
-            return self.make_network(self._place)
+            return self.make_network(self._domain)
 
     def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:
         device = choose_device(self.device)

@@ -36,7 +36,7 @@ HEADER, WEIGHTS, RESUME, LOG = (
 
 
 @dataclass(frozen=True)
-class Place:
+class Domain:
     """The grid, scales and windows that a network is made for; no other can use its weights."""
 
     grid: str
@@ -49,7 +49,7 @@ class Place:
     horizon: int
 
     @classmethod
-    def of(cls, layout: Layout, context: int, horizon: int) -> "Place":
+    def of(cls, layout: Layout, context: int, horizon: int) -> "Domain":
         """The place of these channels and windows."""
         numbers = ",".join(str(number) for number in layout.bus_id)
         return cls(
@@ -62,7 +62,7 @@ class Place:
             horizon=horizon,
         )
 
-    def check(self, asked: "Place", source: str) -> None:
+    def check(self, asked: "Domain", source: str) -> None:
         """Refuse to be used in another place."""
         wrong = [f.name for f in fields(self) if getattr(self, f.name) != getattr(asked, f.name)]
         if wrong:
@@ -83,7 +83,7 @@ class Header:
     model: str
     config: dict[str, Any]
     seed: int
-    place: Place
+    domain: Domain
     data: dict[str, Any] = field(default_factory=dict)
     """Which data set and task, in the words of whoever trains."""
     version: str = field(default_factory=lambda: version("powerphase"))
@@ -91,10 +91,14 @@ class Header:
     """How the training went; None while it goes on."""
     format: int = FORMAT
 
+    def to_json(self) -> dict[str, Any]:
+        """The content of model.json, where the domain is called `place`."""
+        return {"place" if key == "domain" else key: value for key, value in asdict(self).items()}
+
     @property
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be the same."""
-        return _identity(json.loads(json.dumps(asdict(self))))
+        return _identity(json.loads(json.dumps(self.to_json())))
 
 
 class RunFolder:
@@ -256,7 +260,7 @@ class RunFolder:
 
     def _write_header(self) -> None:
         with disk_errors(self.path, CheckpointError):
-            text = json.dumps(asdict(self.header), indent=1, ensure_ascii=False)
+            text = json.dumps(self.header.to_json(), indent=1, ensure_ascii=False)
             replace_file(self.path / HEADER, f"{text}\n".encode())
 
 
@@ -290,6 +294,6 @@ def _read_header(file: Path) -> Header:
                 f"{file}: is of format {found['format']!r} and this version reads {FORMAT}; use "
                 f"powerphase {found.get('version')}"
             )
-        return Header(**{**found, "place": Place(**found["place"])})
+        return Header(domain=Domain(**found.pop("place")), **found)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file}: is no description of a training ({error})") from error

@@ -12,7 +12,7 @@ from powerphase.errors import CheckpointError, ForecastError
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.configuration import configured
 from powerphase.models.framework.device import is_rank_zero
-from powerphase.models.framework.run import Header, Place, RunFolder
+from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Training
 
@@ -41,7 +41,7 @@ class SavedForecaster(ABC):
         """Which data set and task the model learned from."""
         self.outcome: dict[str, Any] | None = None
         """How it went, once it is finished."""
-        self._place: Place | None = None
+        self._domain: Domain | None = None
         self._is_loaded = self._is_unfinished = False
 
     @classmethod
@@ -52,7 +52,7 @@ class SavedForecaster(ABC):
         if header.model != cls.name:
             raise CheckpointError(f"{run}: holds a training of {header.model}, not of {cls.name}")
         model = cls(configured(cls.config_type, header.config), seed=header.seed, run=run)
-        model.data, model._place, model._is_loaded = header.data, header.place, True
+        model.data, model._domain, model._is_loaded = header.data, header.domain, True
         model._take(folder)
         return model
 
@@ -85,9 +85,9 @@ class SavedForecaster(ABC):
     @property
     def variant(self) -> str | None:
         """What is not the model's default about it."""
-        if self._place is None:
+        if self._domain is None:
             return None
-        found: str | None = self.config.variant(self._place.grid)
+        found: str | None = self.config.variant(self._domain.grid)
         words = [found] if found else []
         return "-".join([*words, "unfinished"] if self._is_unfinished else words) or None
 
@@ -95,7 +95,7 @@ class SavedForecaster(ABC):
         """Take the place to be fitted for, and fill in what the configuration leaves to it."""
         windows = train.validation
         self.config = self.config.for_grid(train.layout.grid)
-        self._place = Place.of(train.layout, windows.context_steps, windows.horizon)
+        self._domain = Domain.of(train.layout, windows.context_steps, windows.horizon)
         self.data = train.data
 
     def fit(self, train: Training) -> None:
@@ -110,10 +110,10 @@ class SavedForecaster(ABC):
         self.settle(train)
         self._prepare(train)
         if self.run is None:
-            self.outcome = self._learn(train, Memory())
+            self.outcome = self._learn(train, InMemoryCheckpoints())
             return
-        assert self._place is not None
-        header = Header(self.name, asdict(self.config), self.seed, self._place, self.data)
+        assert self._domain is not None
+        header = Header(self.name, asdict(self.config), self.seed, self._domain, self.data)
         folder = RunFolder(self.run, header)
         with folder.begun(writes=is_rank_zero()):
             if folder.header.outcome is not None:
@@ -125,10 +125,10 @@ class SavedForecaster(ABC):
 
     def predict(self, context: Context) -> Prediction:
         """The scenarios of these windows."""
-        if not self.is_fitted or self._place is None:
+        if not self.is_fitted or self._domain is None:
             raise ForecastError(f"{self.name} is not trained; call fit, or load a training")
-        asked = Place.of(context.layout, context.past.shape[1], context.horizon)
-        self._place.check(asked, self.name if self.run is None else str(self.run))
+        asked = Domain.of(context.layout, context.past.shape[1], context.horizon)
+        self._domain.check(asked, self.name if self.run is None else str(self.run))
         return self.answer(context)
 
     def _check_data(self, train: Training) -> None:
@@ -141,7 +141,7 @@ class SavedForecaster(ABC):
                 )
 
 
-class Memory:
+class InMemoryCheckpoints:
     """A keeper for models without a folder: it holds what is best and forgets the rest."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""One step of training: forward, backward, clip, and what the optimiser makes of it.
+"""One training step: forward, backward, gradient clipping and the optimiser's update.
 
-A step is hundreds of short commands to a GPU, and for small grids giving them takes longer than
-carrying them out. So a step can be recorded once, as a CUDA graph, and replayed as a whole.
+A step is hundreds of short GPU commands, and on small grids launching them takes longer than
+running them. So a step can be captured once as a CUDA graph and replayed as a single command.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from powerphase.errors import TrainingError
+from powerphase.models.framework.network import CapturableNetwork
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.scenarios import Context
 
-REHEARSALS = 3
-"""Steps that are taken one command at a time, and undone, before one is recorded."""
+WARM_UP_STEPS = 3
+"""Steps that run command by command, and are undone, before one is captured."""
 
 
 def make_optimiser(
     network: nn.Module, config: TrainingConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Adam; on a GPU in one command, with a learning rate that a recorded step can follow."""
+    """Adam; on a GPU fused, with a learning rate on the device that a captured step can read."""
     on_gpu = device.type == "cuda"
     rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
     return torch.optim.Adam(
@@ -36,7 +37,7 @@ def make_optimiser(
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Give all parameters this learning rate, where a recorded step looks for it."""
+    """Set the learning rate of all parameters, in place so that a captured step sees it."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -44,27 +45,25 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
-def is_recorded(network: nn.Module, device: torch.device, n_processes: int) -> bool:
-    """Whether steps are recorded: on a GPU, by a process alone, if the network is made for it.
+def is_captured(network: nn.Module, device: torch.device, n_processes: int) -> bool:
+    """Whether steps are captured: on a GPU, in a single process, if the network allows it.
 
-    What several processes do together cannot be recorded. A network whose step is so many commands
-    that giving them costs nothing beside carrying them out says that it is not `recordable`.
+    Communication between processes cannot be captured.
     """
-    made_for_it = hasattr(network, "inputs") and getattr(network, "recordable", True)
-    return bool(device.type == "cuda" and n_processes == 1 and made_for_it)
+    capturable = isinstance(network, CapturableNetwork) and network.is_capturable
+    return device.type == "cuda" and n_processes == 1 and capturable
 
 
 class Stepper:
-    """Takes steps with a network.
+    """Takes training steps.
 
     Args:
-        network: gives `Losses` of a context and a target; to be recorded, it also has
-            `inputs(context, target)`, a tuple of tensors, and `losses(*inputs)`, which never waits
-            for the device.
+        network: returns `Losses` for a context and a target; a `CapturableNetwork` if steps are to
+            be captured.
         optimiser: from `make_optimiser`.
         config: of the training.
         device: where the network is.
-        graph: record a step and replay it; all batches must then have one size.
+        capture: capture a step and replay it; all batches must then have one size.
     """
 
     def __init__(
@@ -73,68 +72,69 @@ class Stepper:
         optimiser: torch.optim.Optimizer,
         config: TrainingConfig,
         device: torch.device,
-        graph: bool = False,
+        capture: bool = False,
     ) -> None:
         self.network, self.optimiser, self.config = network, optimiser, config
-        self.device, self.graph = device, graph
-        self._recorded: torch.cuda.CUDAGraph | None = None
+        self.device, self.capture = device, capture
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._parts: dict[str, Tensor] = {}
 
     def __call__(self, context: Context, target: Tensor) -> dict[str, Tensor]:
-        """Take a step; the parts of the loss, the loss itself and the norm of its gradient."""
-        if not self.graph:
+        """Take a step; return the parts of the loss, the loss and the norm of its gradient."""
+        if not self.capture:
             return self._step(self.network, context, target)
-        self._take(self.network.inputs(context, target))  # type: ignore[operator]
-        if self._recorded is None:
-            self._rehearse()
-            self._recorded = self._record()
-        self._recorded.replay()
-        numbers = torch.stack(list(self._parts.values()))  # the originals are written over
+        assert isinstance(self.network, CapturableNetwork)
+        self._set_inputs(self.network.inputs(context, target))
+        if self._graph is None:
+            self._warm_up(self.network)
+            self._graph = self._capture(self.network)
+        self._graph.replay()
+        numbers = torch.stack(list(self._parts.values()))  # a replay overwrites the originals
         return dict(zip(self._parts, numbers.unbind(), strict=True))
 
-    def _take(self, inputs: tuple[Tensor, ...]) -> None:
-        """Put the inputs where the recorded step looks for them."""
+    def _set_inputs(self, inputs: tuple[Tensor, ...]) -> None:
+        """Copy the inputs to the tensors that the captured step reads."""
         if not self._inputs:
             self._inputs = tuple(torch.empty_like(value) for value in inputs)
-        for place, value in zip(self._inputs, inputs, strict=True):
-            if place.shape != value.shape:
-                sizes = f"{tuple(place.shape)}, and now {tuple(value.shape)}"
+        for buffer, value in zip(self._inputs, inputs, strict=True):
+            if buffer.shape != value.shape:
+                sizes = f"{tuple(buffer.shape)}, and now {tuple(value.shape)}"
                 raise TrainingError(
-                    f"a recorded step was made for a batch of {sizes}; give equal ones"
+                    f"a step was captured for a batch of {sizes}; give batches of one size"
                 )
-            place.copy_(value)
+            buffer.copy_(value)
 
     @torch.no_grad()
-    def _rehearse(self) -> None:
-        """Take some steps and undo them: they settle what is set up once, and compile kernels.
+    def _warm_up(self, network: CapturableNetwork) -> None:
+        """Take some steps and undo them: they compile kernels and do what is set up only once.
 
-        So all steps that count are replays, and a training that goes on after a kill takes the same
-        ones as one that was not killed.
+        So every step that counts is a replay, and a training that continues after a kill takes the
+        same steps as one that was not killed.
         """
-        weights = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+        weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         state = self.optimiser.state
         moments = {key: {n: t.clone() for n, t in kept.items()} for key, kept in state.items()}
         random = torch.cuda.get_rng_state(self.device)
-        with _aside(self.device), torch.enable_grad():
-            for _ in range(REHEARSALS):
-                self._step(self.network.losses, *self._inputs)
-        for name, tensor in self.network.state_dict().items():
+        with _on_capture_stream(self.device), torch.enable_grad():
+            for _ in range(WARM_UP_STEPS):
+                self._step(network.losses, *self._inputs)
+        for name, tensor in network.state_dict().items():
             tensor.copy_(weights[name])
         for key, kept in state.items():
             for name, tensor in kept.items():
                 tensor.copy_(moments[key][name]) if key in moments else tensor.zero_()
         torch.cuda.set_rng_state(random, self.device)
 
-    def _record(self) -> torch.cuda.CUDAGraph:
+    def _capture(self, network: CapturableNetwork) -> torch.cuda.CUDAGraph:
         self.optimiser.zero_grad()
-        torch.cuda.empty_cache()  # a recording has memory of its own
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded, stream=_side_stream(self.device)):
-            self._parts = self._step(self.network.losses, *self._inputs)
-        return recorded
+        torch.cuda.empty_cache()  # a graph has memory of its own
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=_capture_stream(self.device)):
+            self._parts = self._step(network.losses, *self._inputs)
+        return graph
 
-    def _step(self, losses: Any, *inputs: Any) -> dict[str, Tensor]:
+    def _step(self, losses: Callable[..., Any], *inputs: Any) -> dict[str, Tensor]:
         half = self.config.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             loss, parts = losses(*inputs)
@@ -145,53 +145,53 @@ class Stepper:
         return {**parts, "loss": loss.detach(), "gradient norm": norm}
 
 
-class Replayed:
-    """A function of tensors, without slopes, that a GPU carries out as one command.
+class CapturedFunction:
+    """A function of tensors, without gradients, that a GPU runs as one command.
 
-    It is recorded at the first call with tensors of such sizes, and replayed from then on. What it
-    gives is written over by the next call. On a CPU it is simply called.
+    It is captured at the first call with tensors of given sizes and replayed from then on. The next
+    call overwrites the result of the last. On a CPU the function is simply called.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         self.function = function
-        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]] = {}
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]] = {}
 
     @torch.no_grad()
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """What the function makes of them."""
+        """The function's result for these tensors."""
         if inputs[0].device.type != "cuda":
             return self.function(*inputs)
-        sizes = tuple(one.shape for one in inputs)
-        if sizes not in self._recorded:
-            self._recorded[sizes] = self._record(inputs)
-        recorded, places, made = self._recorded[sizes]
-        for place, value in zip(places, inputs, strict=True):
-            place.copy_(value)
-        recorded.replay()
-        return made
+        sizes = tuple(tensor.shape for tensor in inputs)
+        if sizes not in self._graphs:
+            self._graphs[sizes] = self._capture(inputs)
+        graph, buffers, result = self._graphs[sizes]
+        for buffer, value in zip(buffers, inputs, strict=True):
+            buffer.copy_(value)
+        graph.replay()
+        return result
 
-    def _record(
+    def _capture(
         self, inputs: tuple[Tensor, ...]
     ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]:
-        device, places = inputs[0].device, tuple(one.clone() for one in inputs)
-        with _aside(device):
-            self.function(*places)  # compiles kernels, which a recording cannot
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded, stream=_side_stream(device)):
-            made = self.function(*places)
-        return recorded, places, made
+        device, buffers = inputs[0].device, tuple(tensor.clone() for tensor in inputs)
+        with _on_capture_stream(device):
+            self.function(*buffers)  # compiles kernels, which a capture cannot
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=_capture_stream(device)):
+            result = self.function(*buffers)
+        return graph, buffers, result
 
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all trainings: matrix products keep work space for every stream they ever saw."""
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all trainings: matrix products keep a workspace for every stream they ever saw."""
     return torch.cuda.Stream(device)
 
 
 @contextmanager
-def _aside(device: torch.device) -> Iterator[None]:
-    """On the stream on which steps are recorded."""
-    main, side = torch.cuda.current_stream(device), _side_stream(device)
+def _on_capture_stream(device: torch.device) -> Iterator[None]:
+    """Run on the stream on which steps are captured."""
+    main, side = torch.cuda.current_stream(device), _capture_stream(device)
     side.wait_stream(main)
     try:
         with torch.cuda.stream(side):

@@ -12,16 +12,16 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from powerphase.cost import hardware
 from powerphase.errors import TrainingError
-from powerphase.metrics.marginal import Fan, crps
 from powerphase.models.framework.checkpoint import load_into
-from powerphase.models.framework.device import Team, team
-from powerphase.models.framework.stepping import Stepper, is_recorded, make_optimiser, set_rate
+from powerphase.models.framework.device import ProcessGroup, process_group
+from powerphase.models.framework.network import Losses, Network
+from powerphase.models.framework.stepping import Stepper, is_captured, make_optimiser, set_rate
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.scenarios import Batches, Context, Training
 from powerphase.seeds import stream
@@ -32,15 +32,6 @@ VALIDATION_SHARE = 4
 
 SAVE_SECONDS = 5.0
 """What a kill may cost: on a GPU an epoch can be shorter than saving it takes."""
-
-
-class Losses(NamedTuple):
-    """What a network says of a batch."""
-
-    loss: Tensor
-    """With gradients."""
-    parts: dict[str, Tensor]
-    """What it is made of, for reading."""
 
 
 class Progress(NamedTuple):
@@ -94,7 +85,7 @@ class Trainer:
 
     def __init__(
         self,
-        network: nn.Module,
+        network: Network,
         train: Training,
         config: TrainingConfig,
         seed: int,
@@ -113,8 +104,7 @@ class Trainer:
         self.seed, self.device, self.keeper = seed, device, keeper
         self._report = on_progress or (lambda progress: None)
         self._begin_rate()
-        self.criterion: str = getattr(network, "criterion", "crps")
-        self.stages: tuple[int, ...] = getattr(network, "stages", ())
+        self.criterion, self.stages = network.criterion, network.stages
         self.stage = 0
         self.epoch, self.best, self.seconds = 0, inf, 0.0
         self.hardware: list[str] = []
@@ -132,71 +122,73 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end of the budget, from wherever the keeper has it."""
-        with team(self.device) as members, self._settings():
+        with process_group(self.device) as group, self._settings():
             size = self.config.batch_size or 1
-            if size % members.size:
+            if size % group.size:
                 raise TrainingError(
-                    f"a batch of {size} cannot be divided among {members.size} processes; choose "
+                    f"a batch of {size} cannot be divided among {group.size} processes; choose "
                     "a batch size that can"
                 )
-            self._train(members, size)
+            self._train(group, size)
 
-    def _train(self, members: Team, size: int) -> None:
+    def _train(self, group: ProcessGroup, size: int) -> None:
         saved = self.keeper.resume()
         if saved is not None:
             self._restore(*saved)
             self.continued = True
-        members.agree(self.epoch)
+        group.agree(self.epoch)
         if self.epoch == self.config.epochs:
             return
         batches = self.train.batches(size, self.seed, self.device)
         if saved is None:
-            self.network.prepare(batches)  # type: ignore[operator]
-        batches.share = members.share
-        at_once = max(1, size // members.size // VALIDATION_SHARE)
-        windows = self.train.validation.load(at_once, self.device)[members.share]
-        step = self._stepper(members)
+            self.network.prepare(batches)
+        batches.share = group.share
+        at_once = max(1, size // group.size // VALIDATION_SHARE)
+        windows = self.train.validation.load(at_once, self.device)[group.share]
+        step = self._stepper(group)
         while self.epoch < self.config.epochs:
             start = perf_counter()
             if self.epoch in self.stages[self.stage :]:
-                self._begin_stage(members)
-                step = self._stepper(members)
-            numbers = self._epoch(step, batches, members)
-            self._finish_epoch(numbers, self._validate(windows, members), start, members)
-        members.wait()
+                self._begin_stage(group)
+                step = self._stepper(group)
+            numbers = self._epoch(step, batches, group)
+            self._finish_epoch(numbers, self._validate(windows, group), start, group)
+        group.wait()
 
-    def _begin_stage(self, members: Team) -> None:
+    def _begin_stage(self, group: ProcessGroup) -> None:
         """Go on from the best weights; saved, for soon these may be of the stage itself."""
-        members.wait()
+        group.wait()
         load_into(self.network, self.keeper.best()[0], "the best weights so far")
         self.stage += 1
-        self.network.enter(self.stage)  # type: ignore[operator]
+        self.network.enter(self.stage)
         self._begin_rate()
-        if members.is_rank_zero:
+        if group.is_rank_zero:
             self.keeper.save(*self._state())
 
-    def _stepper(self, members: Team) -> Stepper:
-        alone = members.size == 1
+    def _stepper(self, group: ProcessGroup) -> Stepper:
+        alone = group.size == 1
         network = self.network if alone else DistributedDataParallel(self.network)
-        recorded = is_recorded(self.network, self.device, members.size)
-        return Stepper(network, self.optimiser, self.config, self.device, recorded)
+        captured = is_captured(self.network, self.device, group.size)
+        return Stepper(network, self.optimiser, self.config, self.device, captured)
 
-    def _epoch(self, step: Stepper, batches: Batches, members: Team) -> dict[str, list[float]]:
+    def _epoch(
+        self, step: Stepper, batches: Batches, group: ProcessGroup
+    ) -> dict[str, list[float]]:
         """Take an epoch's steps; the parts of the loss and the gradient's norm at each of them."""
         self.network.train()
         rows: list[Tensor] = []
         names: list[str] = []
         first = self.epoch * self.config.batches_per_epoch
         for number in range(first, first + self.config.batches_per_epoch):
-            seed_torch(self.device, self.seed, "step", number, members.rank)
+            seed_torch(self.device, self.seed, "step", number, group.rank)
             with self._out_of_memory(f"step {number + 1}"):
                 parts = step(*batches[number])
             names = list(parts)
             rows.append(torch.stack(list(parts.values())))
-            if members.is_rank_zero:
+            if group.is_rank_zero:
                 self._report(Progress(number + 1, self.config.steps, *self._last, self.criterion))
         # One copy at the end of an epoch: a step that waited for its numbers would idle the GPU.
-        table = (members.total(torch.stack(rows)) / members.size).cpu()
+        table = (group.total(torch.stack(rows)) / group.size).cpu()
         found = {name: table[:, k].tolist() for k, name in enumerate(names)}
         self._check(found, first)
         return found
@@ -214,7 +206,7 @@ class Trainer:
                 )
 
     @torch.no_grad()
-    def _validate(self, windows: list[Any], members: Team) -> float:
+    def _validate(self, windows: list[Any], group: ProcessGroup) -> float:
         """Mean of the criterion on the validation windows, by which checkpoint and schedule go.
 
         Where a loss can be lowered by moving its weights and levels alone, it would not do.
@@ -225,27 +217,23 @@ class Trainer:
         with self._out_of_memory("validation"):
             for context, target in windows:
                 total += len(target) * self._judged(context, target)
-        return float(members.total(total)) / len(self.train.validation)
+        return float(group.total(total)) / len(self.train.validation)
 
     def _judged(self, context: Context, target: Tensor) -> Tensor:
         """The criterion of these windows."""
-        if self.criterion == "loss":
-            found: Losses = self.network(context, target)
-            return found.loss
-        # A network may know a shorter way to its CRPS than through scenarios.
-        if hasattr(self.network, "crps"):
-            return self.network.crps(context, target)  # type: ignore[operator]
-        fan = Fan.of(self.network.scenarios(context))  # type: ignore[operator]
-        return crps(fan, target).mean(dtype=torch.float64)
+        if self.criterion == "crps":
+            return self.network.crps(context, target)
+        losses: Losses = self.network(context, target)
+        return losses.loss
 
     def _finish_epoch(
-        self, numbers: dict[str, list[float]], found: float, start: float, members: Team
+        self, numbers: dict[str, list[float]], found: float, start: float, group: ProcessGroup
     ) -> None:
         rate = float(self.optimiser.param_groups[0]["lr"])
         self.schedule.step(found)
         self.epoch += 1
         machine = hardware(self.device)
-        machine = machine if members.size == 1 else f"{members.size} × {machine}"
+        machine = machine if group.size == 1 else f"{group.size} × {machine}"
         if machine not in self.hardware:
             self.hardware.append(machine)
         self.seconds += perf_counter() - start
@@ -254,7 +242,7 @@ class Trainer:
         means = {name: sum(values) / len(values) for name, values in numbers.items()}
         loss, norm = means.pop("loss"), means.pop("gradient norm")
         self._last = (loss, found)
-        if not members.is_rank_zero:
+        if not group.is_rank_zero:
             return
         facts = {"epoch": self.epoch, f"validation_{self.criterion}": found}
         if better:
@@ -303,7 +291,7 @@ class Trainer:
         load_into(self.network, split["network"], "the saved training")
         self.stage = facts.get("stage", 0)
         if self.stage:
-            self.network.enter(self.stage)  # type: ignore[operator]
+            self.network.enter(self.stage)
         whole = self.optimiser.state_dict()
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in split["optimiser"].items():

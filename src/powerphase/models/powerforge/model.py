@@ -4,13 +4,13 @@ from math import ceil
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from powerphase.axes import KINDS
-from powerphase.models.framework.device import choose_device, team_size
+from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.kernels.backend import uses_triton
+from powerphase.models.framework.network import Network
 from powerphase.models.framework.neural import NeuralForecaster
-from powerphase.models.framework.run import Place
+from powerphase.models.framework.run import Domain
 from powerphase.models.framework.sampling import window_seeds
 from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.powerforge.config import PowerForgeConfig
@@ -83,9 +83,9 @@ class PowerForge(NeuralForecaster):
     config_type = PowerForgeConfig
     takes_backend = True
 
-    def make_network(self, place: Place) -> nn.Module:
+    def make_network(self, domain: Domain) -> Network:
         """The network for this grid and these windows."""
-        size = (place.n_buses, place.context, place.horizon)
+        size = (domain.n_buses, domain.context, domain.horizon)
         return PowerForgeNetwork(self.config, *size, self.channel_block, self.backend)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
@@ -93,7 +93,7 @@ class PowerForge(NeuralForecaster):
         windows, config = train.validation, self.config.for_grid(train.layout.grid)
         return memory_gib(
             config,
-            ceil(config.training.batch_size / team_size()),
+            ceil(config.training.batch_size / world_size()),
             train.layout.n_buses,
             len(train.record),
             len(windows),
@@ -109,4 +109,4 @@ class PowerForge(NeuralForecaster):
             return self.network.scenarios(context)
         number = window_seeds(self.seed, context.time)[0]
         generator = torch.Generator().manual_seed(number)  # the same on every device
-        return self.network.scenarios(context, generator)
+        return self.network.scenarios(context, generator=generator)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from powerphase.axes import KINDS, THETA
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.models.framework.kernels.backend import known_backend, uses_triton
-from powerphase.models.framework.training import Losses
+from powerphase.models.framework.network import CapturableNetwork, Losses
 from powerphase.models.powerforge.anchor import reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.decoder import Decoder, Folded
@@ -26,7 +26,7 @@ Input = tuple[Float[Tensor, "B T C"], Float[Tensor, "B 4"], Float[Tensor, "B H C
 """Past, calendar and target."""
 
 
-class PowerForgeNetwork(nn.Module):
+class PowerForgeNetwork(CapturableNetwork):
     """PowerForge for one grid.
 
     Args:
@@ -67,10 +67,6 @@ class PowerForgeNetwork(nn.Module):
             moves = target.std(1, correction=0).unflatten(1, (-1, KINDS))
             found += moves.mean((0, 1)).cpu()
         self.objective.calibrate(found / self.config.calibration_batches)
-
-    def forward(self, context: Context, target: Float[Tensor, "B H C"]) -> Losses:
-        """The loss of a batch, and its parts."""
-        return self.losses(*self.inputs(context, target))
 
     def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
         """All that `losses` wants to know of a batch."""
@@ -121,7 +117,9 @@ class PowerForgeNetwork(nn.Module):
         return torch.stack(found).sum()
 
     @torch.no_grad()
-    def scenarios(self, context: Context, generator: torch.Generator | None = None) -> Scenarios:
+    def scenarios(
+        self, context: Context, seed: int = 0, generator: torch.Generator | None = None
+    ) -> Scenarios:
         """The scenarios of these windows; with a generator, P and Q are noisy."""
         state, day = self._encoded(context.past, _calendar(context))
         noise = self._no_noise() if generator is None else self.decoder.draw_noise(generator)

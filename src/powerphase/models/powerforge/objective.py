@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from powerphase.axes import KINDS
 from powerphase.models.framework.kernels.toolkit import product_dtype
-from powerphase.models.framework.training import Losses
+from powerphase.models.framework.network import Losses
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.kernels.bridge_inputs import Views, hear, power_slopes, trajectory
 from powerphase.models.powerforge.kernels.pinball import Sums, Terms, gate_fans, opening, power_fans

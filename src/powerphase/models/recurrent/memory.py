@@ -21,7 +21,7 @@ from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.encoder import GATES
 
 BATCHES = 2.0
-"""Copies of a batch: as it is gathered, and where a recorded step looks for it."""
+"""Copies of a batch: as it is gathered, and where a captured step looks for it."""
 PRODUCTS = 2.5
 """Tensors of windows × steps × (lags × gates)."""
 STATES = 5.0
@@ -41,7 +41,7 @@ class Size(NamedTuple):
     counted: int
     """Those of them that the loss is of."""
     parameters: int
-    recorded: bool = False
+    captured: bool = False
     """Whether steps are, on a GPU."""
 
     @property
@@ -66,7 +66,7 @@ def memory_gib(size: Size, step: float, validation: float) -> float:
     steps = size.context + size.horizon
     kept = size.n_channels * (size.record_steps + VALIDATION * size.validation_windows * steps)
     batch = BATCHES * size.batch * steps * size.n_channels
-    peak = peak_numbers(step, validation, size.parameters, size.recorded)
+    peak = peak_numbers(step, validation, size.parameters, size.captured)
     return ALWAYS_GIB + gib(kept + batch + PER_PARAMETER * size.parameters + peak)
 
 

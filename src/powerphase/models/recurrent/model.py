@@ -4,15 +4,14 @@ from abc import abstractmethod
 from math import ceil
 from typing import Any, ClassVar
 
-from torch import nn
-
 from powerphase.axes import KINDS
-from powerphase.models.framework.device import team_size
+from powerphase.models.framework.device import world_size
+from powerphase.models.framework.network import Network
 from powerphase.models.framework.neural import NeuralForecaster
-from powerphase.models.framework.run import Place
+from powerphase.models.framework.run import Domain
 from powerphase.models.recurrent.memory import Size, memory_gib
 from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.scenarios import Training
 
 
 class RecurrentModel(NeuralForecaster):
@@ -20,9 +19,9 @@ class RecurrentModel(NeuralForecaster):
 
     network_type: ClassVar[type[RecurrentNetwork]]
 
-    def make_network(self, place: Place) -> nn.Module:
+    def make_network(self, domain: Domain) -> Network:
         """The network for this grid and these windows."""
-        size = (KINDS * place.n_buses, place.context, place.horizon)
+        size = (KINDS * domain.n_buses, domain.context, domain.horizon)
         chosen: dict[str, Any] = {"backend": self.backend} if self.takes_backend else {}
         return self.network_type(self.config, *size, self.channel_block, **chosen)
 
@@ -34,7 +33,7 @@ class RecurrentModel(NeuralForecaster):
         """About how much memory the training takes on its device, in such blocks."""
         windows, network = train.validation, self.outline(train)
         assert isinstance(network, RecurrentNetwork)
-        batch = ceil(self.config.training.batch_size / team_size())
+        batch = ceil(self.config.training.batch_size / world_size())
         size = Size(
             train.layout.n_channels,
             len(train.record),
@@ -44,7 +43,7 @@ class RecurrentModel(NeuralForecaster):
             batch,
             len(range(batch)[network.counted]),
             sum(one.numel() for one in network.parameters()),
-            self.is_recorded(network),
+            self.is_captured(network),
         )
         validation = self.validation_numbers(size.validation, channel_block)
         return memory_gib(size, self.step_numbers(size, channel_block), validation)
@@ -52,8 +51,3 @@ class RecurrentModel(NeuralForecaster):
     def validation_numbers(self, size: Size, channel_block: int | None) -> float:
         """Numbers that a batch of validation has, at most: those of a step of as many windows."""
         return self.step_numbers(size, channel_block)
-
-    def answer(self, context: Context) -> Scenarios:
-        """What the network says; what is random in it is that of the window."""
-        assert isinstance(self.network, RecurrentNetwork)
-        return self.network.scenarios(context, self.seed)

@@ -1,21 +1,21 @@
 """What the networks with this front end share: inputs, the loss of a batch, encoded contexts."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from powerphase.models.framework.network import CapturableNetwork, Losses
 from powerphase.models.framework.sampling import PathNoise, window_generators
-from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import channels_at_once
 from powerphase.models.recurrent.encoder import RecurrentEncoder
 from powerphase.models.recurrent.inputs import Window, clock, scales
 from powerphase.models.recurrent.rollout import Seen, check_paths, roll_out, shares
-from powerphase.scenarios import Batches, Context, Scenarios
+from powerphase.scenarios import Context, Scenarios
 
 Input = tuple[
     Float[Tensor, "W T C"], Float[Tensor, "W H C"], Float[Tensor, "W steps 6"], Float[Tensor, "W C"]
@@ -26,7 +26,7 @@ NoisyDraw = Callable[[PathNoise, Float[Tensor, "B P K"]], Float[Tensor, "B P C"]
 """From noise and the encoder's output for P paths of each window to a draw of their next z."""
 
 
-class RecurrentNetwork(nn.Module, ABC):
+class RecurrentNetwork(CapturableNetwork):
     """A head on the recurrent encoder; a model says what its loss is and how it draws.
 
     Args:
@@ -40,7 +40,7 @@ class RecurrentNetwork(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    criterion: ClassVar[str] = "loss"
+    criterion = "loss"
     encoder_type: ClassVar[Callable[..., Any]] = RecurrentEncoder
     paths_at_once: int | None = None
     """How many paths to roll out at a time; None for as many as keep a step's values small."""
@@ -72,13 +72,6 @@ class RecurrentNetwork(nn.Module, ABC):
     def counted(self) -> slice:
         """Which windows of a batch the loss is of."""
         return slice(None)
-
-    def prepare(self, batches: Batches) -> None:
-        """Nothing is measured before the first step."""
-
-    def forward(self, context: Context, target: Float[Tensor, "B H C"]) -> Losses:
-        """The loss of a batch, and its parts."""
-        return self.losses(*self.inputs(context, target))
 
     def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
         """All that `losses` wants to know of a batch."""

@@ -6,8 +6,7 @@ from torch import nn
 
 from powerphase.axes import KINDS
 from powerphase.errors import TrainingError
-from powerphase.models.framework.base import Prediction
-from powerphase.models.framework.device import team_size
+from powerphase.models.framework.device import world_size
 from powerphase.models.framework.memory import (
     ALWAYS_GIB,
     PER_PARAMETER,
@@ -15,12 +14,13 @@ from powerphase.models.framework.memory import (
     gib,
     peak_numbers,
 )
+from powerphase.models.framework.network import Network
 from powerphase.models.framework.neural import NeuralForecaster
-from powerphase.models.framework.run import Place
+from powerphase.models.framework.run import Domain
 from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.network import TactisNetwork
-from powerphase.scenarios import Context, Training
+from powerphase.scenarios import Training
 
 # Fitted on a CPU with 4 buses and batches of 8 to 32; on a GPU nothing was fitted.
 TENSORS = 36.0
@@ -35,16 +35,16 @@ class TACTiS(NeuralForecaster):
     name = "tactis-2"
     config_type = TactisConfig
 
-    def make_network(self, place: Place) -> nn.Module:
+    def make_network(self, domain: Domain) -> Network:
         """The network for this grid and these windows."""
-        size = (KINDS * place.n_buses, place.context, place.horizon)
+        size = (KINDS * domain.n_buses, domain.context, domain.horizon)
         return TactisNetwork(self.config, *size, self.channel_block)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """About how much memory the training takes on its device, in such blocks of channels."""
         config, windows = self.config, train.validation
         n_channels, steps = train.layout.n_channels, windows.context_steps + windows.horizon
-        batch, bag = ceil(config.training.batch_size / team_size()), min(config.bag, n_channels)
+        batch, bag = ceil(config.training.batch_size / world_size()), min(config.bag, n_channels)
         at_once = min(batch, max(1, (channel_block or batch * bag) // bag))
         network = self.outline(train)
         parameters = sum(one.numel() for one in network.parameters())
@@ -53,8 +53,8 @@ class TACTiS(NeuralForecaster):
         tensors = COPULA_TENSORS if config.copula else TENSORS
         window = tensors * bag * steps * config.width
         validated = min(at_once, max(1, batch // VALIDATION_SHARE))
-        recorded = self.is_recorded(network)
-        peak = peak_numbers(window * at_once, window * validated, parameters, recorded)
+        captured = self.is_captured(network)
+        peak = peak_numbers(window * at_once, window * validated, parameters, captured)
         return ALWAYS_GIB + gib(numbers + peak)
 
     def _prepare(self, train: Training) -> None:
@@ -72,8 +72,3 @@ class TACTiS(NeuralForecaster):
     def learned(cls, network: nn.Module) -> dict[str, nn.Parameter]:
         """All, whichever of them the last stage trained."""
         return dict(network.named_parameters())
-
-    def answer(self, context: Context) -> Prediction:
-        """What the network says; what is random in it is that of the window."""
-        assert isinstance(self.network, TactisNetwork)
-        return self.network.scenarios(context, self.seed)

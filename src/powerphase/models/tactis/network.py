@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from powerphase.models.framework.base import Prediction
+from powerphase.models.framework.network import CapturableNetwork, Losses
 from powerphase.models.framework.sampling import window_generators
-from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import blocks, remade
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.copula import Copula
 from powerphase.models.tactis.encoder import Encoder, draw_bags, scale_of
 from powerphase.models.tactis.margins import Margins
-from powerphase.scenarios import Batches, Context, Scenarios
+from powerphase.scenarios import Context, Scenarios
 
 ANSWER_CHANNELS = 1024
 """Channels whose draws are made together. Always the same: the noise is drawn for so many."""
@@ -27,7 +26,7 @@ Input = tuple[
 """Past and target of each window's bag of channels, which they are, and an order of its tokens."""
 
 
-class TactisNetwork(nn.Module):
+class TactisNetwork(CapturableNetwork):
     """TACTiS-2 for one grid.
 
     Args:
@@ -39,7 +38,7 @@ class TactisNetwork(nn.Module):
             the same, with less memory.
     """
 
-    criterion: ClassVar[str] = "loss"
+    criterion = "loss"
     joint: Tensor
 
     def __init__(
@@ -72,9 +71,6 @@ class TactisNetwork(nn.Module):
         self.joint.fill_(stage)
         for name, one in self.named_parameters():
             one.requires_grad_(name.startswith("copula.") == self.learns_copula)
-
-    def prepare(self, batches: Batches) -> None:
-        """Nothing is measured before the first step."""
 
     def forward(self, context: Context, target: Float[Tensor, "B H C"]) -> Losses:
         """The loss of a batch, and its parts; of one bag of each window, or of several to judge."""

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from powerphase.errors import TaskError
 from powerphase.models.framework.kernels.backend import known_backend
+from powerphase.models.framework.network import Losses
 from powerphase.models.framework.sampling import PathNoise
-from powerphase.models.framework.stepping import Replayed
-from powerphase.models.framework.training import Losses
+from powerphase.models.framework.stepping import CapturedFunction
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork
 from powerphase.models.timegrad.config import TimeGradConfig
@@ -57,7 +57,7 @@ class TimeGradNetwork(RecurrentNetwork):
         self._window_rows = context_steps + horizon - self.encoder.reach
 
     @property
-    def recordable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Whether a step on a GPU is few pieces; of many, the recording alone would fill memory."""
         rows = (self.config.training.batch_size or 1) * self._window_rows
         kind = piece_kind(self.backend, torch.device("cuda"), self.config.width)
@@ -82,7 +82,7 @@ class TimeGradNetwork(RecurrentNetwork):
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """Paths of equal weight."""
-        draw = partial(self._drawn, self.denoiser.steps(), Replayed(self._predicted))
+        draw = partial(self._drawn, self.denoiser.steps(), CapturedFunction(self._predicted))
         return self.sampled(context, seed, self.config.paths, draw)
 
     def _rows(
@@ -99,7 +99,7 @@ class TimeGradNetwork(RecurrentNetwork):
     def _drawn(
         self,
         table: Float[Tensor, "steps blocks width"],
-        predicted: Replayed,
+        predicted: CapturedFunction,
         noise: PathNoise,
         known: Float[Tensor, "B P K"],
     ) -> Float[Tensor, "B P C"]:

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from powerphase.models.framework.choice import shares, temperature
+from powerphase.models.framework.network import Losses
 from powerphase.models.framework.sampling import window_seeds
-from powerphase.models.framework.training import Losses
 from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.network import RecurrentNetwork

@@ -6,11 +6,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.models.framework.choice import temperature
+from powerphase.models.framework.network import CapturableNetwork, Losses
 from powerphase.models.framework.scaling import mean_sizes
-from powerphase.models.framework.training import Losses
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.loss import PARTS, Folded, Terms, judged, rows_of, split
-from powerphase.scenarios import Batches, Context, Scenarios
+from powerphase.scenarios import Context, Scenarios
 
 ALIGNED_ROWS = 16
 """What a GPU's matrix products like: results that are whole multiples of so many numbers."""
@@ -68,7 +68,7 @@ ROWS_AT_ONCE = 2**15
 """Windows × channels of a block, where nobody says: large enough for a GPU's matrix products."""
 
 
-class TimePrismNetwork(nn.Module):
+class TimePrismNetwork(CapturableNetwork):
     """TimePrism for windows of one length, of any grid.
 
     Args:
@@ -93,13 +93,6 @@ class TimePrismNetwork(nn.Module):
         self.steps: Tensor
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def prepare(self, batches: Batches) -> None:
-        """Nothing has to be known before the first step."""
-
-    def forward(self, context: Context, target: Float[Tensor, "B H C"]) -> Losses:
-        """The loss of a batch, and its parts."""
-        return self.losses(*self.inputs(context, target))
-
     def inputs(
         self, context: Context, target: Float[Tensor, "B H C"]
     ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B H C"]]:
@@ -117,7 +110,11 @@ class TimePrismNetwork(nn.Module):
 
     @torch.no_grad()
     def scenarios(
-        self, context: Context, channels: slice = slice(None), folded: Folded | None = None
+        self,
+        context: Context,
+        seed: int = 0,
+        channels: slice = slice(None),
+        folded: Folded | None = None,
     ) -> Scenarios:
         """All hypotheses of these windows' channels, weighted for each channel by itself."""
         weight, bias = self.heads.folded() if folded is None else folded
