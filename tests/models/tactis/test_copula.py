@@ -1,4 +1,4 @@
-"""The copula: a density over levels, drawn from as it is judged, that learns what is planted."""
+"""The copula: a density over levels, consistent draws, and a planted correlation learned."""
 
 from itertools import product
 from pathlib import Path
@@ -13,11 +13,8 @@ from powerphase.errors import TrainingError
 from powerphase.models.framework import training
 from powerphase.models.framework.sampling import window_generators
 from powerphase.models.framework.training import Progress
+from powerphase.models.tactis import Copula, TACTiS, TactisNetwork, context_scale
 from powerphase.models.tactis import copula as copula_module
-from powerphase.models.tactis.copula import Copula
-from powerphase.models.tactis.encoder import scale_of
-from powerphase.models.tactis.model import TACTiS
-from powerphase.models.tactis.network import TactisNetwork
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves, windows_of
 from tests.models.tactis.toys import tiny
 from tests.models.toys import same_weights
@@ -29,10 +26,11 @@ CPU = torch.device("cpu")
 
 def copula_of(bins: int = 20) -> Copula:
     torch.manual_seed(0)
-    made = Copula(tiny(**STAGES, copula_bins=bins), K, T, H).double()
-    with torch.no_grad():  # at the start all bins are alike, and nothing could be seen
-        made.bins[-1].weight.mul_(20)
-    return made
+    copula = Copula(tiny(**STAGES, copula_bins=bins), K, T, H).double()
+    with torch.no_grad():  # at the start all bins are nearly equal, and tests could see nothing
+        last: Any = copula.bins[-1]
+        last.weight.mul_(20)
+    return copula
 
 
 def inputs(n: int = 1) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,8 +40,8 @@ def inputs(n: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     return past, torch.arange(K).expand(n, -1), u
 
 
-def test_the_density_of_all_levels_is_one_in_all() -> None:
-    """Of a token, given those before it, the bins' shares sum to one; and so all products do."""
+def test_the_density_integrates_to_one() -> None:
+    """The bins' probabilities of a token, given earlier ones, sum to one, and so do products."""
     copula, (past, series, u) = copula_of(bins=3), inputs()
     total = torch.zeros((), dtype=torch.float64)
     cells = list(product([0.1, 0.5, 0.9], repeat=K * H))
@@ -54,44 +52,39 @@ def test_the_density_of_all_levels_is_one_in_all() -> None:
     torch.testing.assert_close(total / len(cells), torch.ones(()).double(), rtol=1e-9, atol=0)
 
 
-def test_a_level_depends_on_those_before_it_alone() -> None:
+def test_a_level_depends_only_on_earlier_levels() -> None:
     copula, (past, series, u) = copula_of(), inputs()
     order = torch.tensor([[2, 0, 3, 1]])
     u.requires_grad_()
-    before = []
     for count in (1, 2, 3):
-        shorter = order[:, : count + 1]
-        found = copula(past, series, u, shorter)
-        before.append(torch.autograd.grad(found.sum(), u)[0][0, :, T:].flatten() != 0)
-    for count, moved in zip((1, 2, 3), before, strict=True):
+        log_density = copula(past, series, u, order[:, : count + 1])
+        moved = torch.autograd.grad(log_density.sum(), u)[0][0, :, T:].flatten() != 0
         assert moved.nonzero()[:, 0].tolist() == sorted(order[0, :count].tolist())
 
 
 @pytest.mark.parametrize("numbers", [2**26, 1])
-def test_draws_have_the_density_by_which_they_are_judged(
-    numbers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The noise of a token is its level's place in the distribution given all before it."""
-    monkeypatch.setattr(copula_module, "FIT_NUMBERS", numbers)
+def test_draws_follow_the_density(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token's noise is the conditional distribution function at its level."""
+    monkeypatch.setattr(copula_module, "SCORE_NUMBERS", numbers)
     copula, (past, series, u) = copula_of(bins=4), inputs()
     order = torch.tensor([2, 0, 3, 1])
     noise = torch.rand(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    drawn = copula.draw(past, u[..., :T], order, noise)
+    levels = copula.draw(past, u[..., :T], order, noise)
     for path in range(6):
         for last in (1, 2, 3):
             whole = u.clone()
-            shares = []
+            probabilities = []
             for level in (0.125, 0.375, 0.625, 0.875):
-                values = drawn[:, path].clone()
+                values = levels[:, path].clone()
                 values[order[last]] = level
                 whole[0, :, T:] = values.view(K, H)
                 both = [copula(past, series, whole, order[None, : last + k]) for k in (0, 1)]
-                shares.append(float((both[1] - both[0]).detach().exp()) / 4)
-            level = float(drawn[order[last], path])
-            here = min(int(level * 4), 3)
-            place = sum(shares[:here]) + shares[here] * (level * 4 - here)
-            assert place == pytest.approx(float(noise[last, path]), abs=1e-9)
-    assert torch.equal(drawn[order[0]], noise[0])
+                probabilities.append(float((both[1] - both[0]).detach().exp()) / 4)
+            level = float(levels[order[last], path])
+            bin_ = min(int(level * 4), 3)
+            below = sum(probabilities[:bin_]) + probabilities[bin_] * (level * 4 - bin_)
+            assert below == pytest.approx(float(noise[last, path]), abs=1e-9)
+    assert torch.equal(levels[order[0]], noise[0])
 
 
 def network_with_copula(block: int | None = None, **changes: Any) -> TactisNetwork:
@@ -102,65 +95,66 @@ def network_with_copula(block: int | None = None, **changes: Any) -> TactisNetwo
     return network
 
 
-def test_paths_are_at_the_levels_that_the_copula_draws_after_those_of_the_context() -> None:
+def test_paths_have_the_levels_that_the_copula_draws() -> None:
     network, (context, _) = network_with_copula(), windows_of(1)
     with torch.no_grad():
-        network.copula.bins[-1].weight.mul_(20)
-    drawn: Any = network.scenarios(context, seed=3)
-    scale, (generator,) = scale_of(context.past, 1e-4), window_generators(3, context.time, CPU)
-    past = scale.normalised(context.past)
+        last: Any = network.copula.bins[-1]
+        last.weight.mul_(20)
+    scenarios: Any = network.scenarios(context, seed=3)
+    scale, (generator,) = context_scale(context.past, 1e-4), window_generators(3, context.time, CPU)
+    past = scale.normalise(context.past)
     margin = network.margins(network.encoder(past, torch.arange(8)[None], CONTEXT + HORIZON))
     levels = []
-    for path in drawn.values.unbind(1):
-        found = margin.distribution(torch.cat([past, scale.normalised(path)], dim=2)).detach()
-        levels.append(found[0, :, CONTEXT:].flatten())
+    for path in scenarios.values.unbind(1):
+        u = margin.distribution(torch.cat([past, scale.normalise(path)], dim=2)).detach()
+        levels.append(u[0, :, CONTEXT:].flatten())
     order = torch.randperm(8 * HORIZON, generator=generator)
     noise = torch.rand(8 * HORIZON, 7, generator=generator, dtype=torch.float64)
-    expected = network.copula.draw(past, found[..., :CONTEXT], order, noise)
+    expected = network.copula.draw(past, u[..., :CONTEXT], order, noise)
     torch.testing.assert_close(torch.stack(levels, 1), 1e-6 + (1 - 2e-6) * expected)
 
 
-def test_the_copula_is_learned_with_the_margins_frozen_and_judged_with_them() -> None:
+def test_the_second_stage_trains_only_the_copula_and_adds_to_the_first_loss() -> None:
     network = network_with_copula(bag=3)
     torch.manual_seed(4)
     joint = network(*windows_of())
-    trained = {name for name, one in network.named_parameters() if one.requires_grad}
+    trained = {name for name, value in network.named_parameters() if value.requires_grad}
     joint.loss.backward()
-    moved = {name for name, one in network.named_parameters() if one.grad is not None}
+    moved = {name for name, value in network.named_parameters() if value.grad is not None}
     assert trained == moved == {n for n, _ in network.named_parameters() if n.startswith("copula")}
     network.enter(0)
     torch.manual_seed(4)
-    alone = network(*windows_of())
-    expected = alone.loss + joint.parts["copula"]
+    marginal = network(*windows_of())
+    expected = marginal.loss + joint.parts["copula"]
     torch.testing.assert_close(joint.loss.detach(), expected.detach())
 
 
 @pytest.mark.parametrize("block", [1, 7])
-def test_blocks_change_neither_loss_nor_gradient_of_the_copula(block: int) -> None:
-    found = []
+def test_blocks_change_neither_the_copulas_loss_nor_its_gradient(block: int) -> None:
+    results = []
     for size in (None, block):
         network = network_with_copula(size, bag=3, validation_bags=1)
         torch.manual_seed(4)
         loss = network(*windows_of()).loss
-        trained = [one for one in network.parameters() if one.requires_grad]
-        found.append([loss, *torch.autograd.grad(loss, trained)])
-    for whole, part in zip(*found, strict=True):
+        trained = [value for value in network.parameters() if value.requires_grad]
+        results.append([loss, *torch.autograd.grad(loss, trained)])
+    for whole, part in zip(*results, strict=True):
         torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("last", "seconds"), [(3, 0.0), (4, 0.0), (8, 1e9)])
-def test_a_training_that_is_cut_around_its_second_stage_ends_the_same(
+def test_a_training_interrupted_near_its_second_stage_ends_the_same(
     last: int, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut in the first stage, at the second's first step, and where only its start was saved."""
+    """Interrupted in the first stage, at the second's first step, and before its first save."""
     monkeypatch.setattr(training, "SAVE_SECONDS", seconds)
 
-    class Stopped(Exception):
+    class Interrupted(Exception):
         pass
 
     def stop(now: Progress) -> None:
         if now.step == last:
-            raise Stopped
+            raise Interrupted
 
     def fit(run: Path, **options: Any) -> Any:
         model = TACTiS(tiny(**STAGES, bag=3), device="cpu", run=run, **options)
@@ -168,24 +162,24 @@ def test_a_training_that_is_cut_around_its_second_stage_ends_the_same(
         return model
 
     whole = fit(tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         fit(tmp_path / "cut", on_progress=stop)
     assert same_weights(whole.network, fit(tmp_path / "cut").network)
 
 
-def test_too_many_channels_are_refused_with_what_to_do() -> None:
+def test_too_many_channels_for_a_copula_are_rejected() -> None:
     model = TACTiS(tiny(**STAGES, copula_channels=7), device="cpu")
-    with pytest.raises(TrainingError, match=r"8 channels times 6 steps .* is 7; train it without"):
+    with pytest.raises(TrainingError, match=r"8 channels x 6 steps; copula_channels allows 7"):
         model.fit(training_of(waves()))
 
 
 def correlated() -> np.ndarray:
-    """Noise that all four channels share, but for a little."""
-    own, shared = (np.random.default_rng(k).normal(size=(500, n)) for k, n in ((0, 4), (1, 1)))
-    return np.asarray(0.3 * own + shared + np.arange(4))
+    """Noise that is mostly common to all four channels."""
+    separate, shared = (np.random.default_rng(k).normal(size=(500, n)) for k, n in ((0, 4), (1, 1)))
+    return np.asarray(0.3 * separate + shared + np.arange(4))
 
 
-def test_a_planted_correlation_is_drawn_with_the_copula_and_not_without() -> None:
+def test_the_copula_draws_a_planted_correlation_that_marginals_alone_lack() -> None:
     train = training_of(correlated(), context=4, horizon=1, n_validation=40)
     rate = {"learning_rate": 4e-3, "batches_per_epoch": 60, "batch_size": 16}
     sizes = {"encoder_layers": 1, "flow_layers": 1, "copula_heads": 1, "copula_hidden": 32}
@@ -195,8 +189,8 @@ def test_a_planted_correlation_is_drawn_with_the_copula_and_not_without() -> Non
     model.fit(train)
 
     def correlation() -> Tensor:
-        drawn = model.predict(train.validation.context(0))
-        return torch.corrcoef(drawn.values[0, :, 0].mT)
+        scenarios = model.predict(train.validation.context(0))
+        return torch.corrcoef(scenarios.values[0, :, 0].mT)
 
     assert correlation().min() > 0.4
     model.network.joint.fill_(0)

@@ -1,4 +1,4 @@
-"""TACTiS-2 as a forecaster: training, keeping, forecasting, and what it refuses."""
+"""TACTiS-2 as a forecaster: training, saving, forecasting, and rejected configurations."""
 
 from pathlib import Path
 from typing import Any
@@ -14,58 +14,59 @@ from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress
 from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.framework.variants import with_variants
-from powerphase.models.tactis.config import TactisConfig
-from powerphase.models.tactis.model import TACTiS
+from powerphase.models.tactis import TACTiS, TactisConfig
 from powerphase.registry import model_class
 from tests.models.recurrent.test_models import odd_waves
 from tests.models.recurrent.toys import training_of, waves, window, windows_of
 from tests.models.tactis.toys import tiny
 from tests.models.toys import curve_of, same_weights
 
+CASES: list[dict[str, Any]] = [{}, {"epochs": 3, "margin_epochs": 1, "copula": True}]
 
-def fitted(changes: dict[str, Any] | None = None, **options: Any) -> TACTiS:
+
+def fit(changes: dict[str, Any] | None = None, **options: Any) -> TACTiS:
     model = TACTiS(tiny(**(changes or {})), device="cpu", **options)
     model.fit(training_of(waves()))
     return model
 
 
-def test_it_is_a_forecaster_that_the_command_line_knows() -> None:
+@pytest.fixture(scope="module", params=CASES, ids=["marginals", "copula"])
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TACTiS, Path]:
+    """A trained model and its run folder."""
+    run = tmp_path_factory.mktemp("tactis") / "run"
+    return fit(request.param, run=run), run
+
+
+def test_it_is_a_registered_forecaster() -> None:
     assert isinstance(TACTiS(), Forecaster)
     assert model_class("tactis-2") is TACTiS
 
 
-CASES: list[dict[str, Any]] = [{}, {"epochs": 3, "margin_epochs": 1, "copula": True}]
-
-
-@pytest.mark.parametrize("changes", CASES)
-def test_a_training_that_is_cut_ends_with_the_same_weights(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    class Stopped(Exception):
+def test_an_interrupted_training_ends_with_the_same_weights(tmp_path: Path) -> None:
+    class Interrupted(Exception):
         pass
 
     def stop(now: Progress) -> None:
         if now.step == 5:
-            raise Stopped
+            raise Interrupted
 
-    changes = {"bag": 3, **changes}
-    whole = fitted(changes, run=tmp_path / "whole")
-    with pytest.raises(Stopped):
-        fitted(changes, run=tmp_path / "cut", on_progress=stop)
-    cut = fitted(changes, run=tmp_path / "cut")
+    changes = {"bag": 3}
+    whole = fit(changes, run=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        fit(changes, run=tmp_path / "cut", on_progress=stop)
+    resumed = fit(changes, run=tmp_path / "cut")
     assert whole.network is not None
-    assert cut.network is not None
-    assert same_weights(whole.network, cut.network)
+    assert resumed.network is not None
+    assert same_weights(whole.network, resumed.network)
     assert curve_of(tmp_path / "whole") == curve_of(tmp_path / "cut")
     assert {"best_epoch", "validation_loss"} <= whole.outcome.keys()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("changes", CASES)
-def test_a_loaded_model_forecasts_the_same_whatever_was_asked_before(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    model: Any = fitted(changes, run=tmp_path / "run")
-    loaded: Any = TACTiS.load(tmp_path / "run")
+def test_a_loaded_model_forecasts_the_same_in_any_order(trained: tuple[Any, Path]) -> None:
+    model, run = trained
+    loaded: Any = TACTiS.load(run)
     windows = training_of(waves()).validation
     first, second = (model.predict(windows.context(number)) for number in (0, 1))
     torch.manual_seed(7)
@@ -75,15 +76,15 @@ def test_a_loaded_model_forecasts_the_same_whatever_was_asked_before(
     assert not torch.equal(first.values, second.values)
 
 
-def test_weights_of_both_stages_are_counted_and_kept(tmp_path: Path) -> None:
-    model: Any = fitted(CASES[1], run=tmp_path / "run")
-    count = sum(one.numel() for one in model.network.parameters())
-    kept = TACTiS.learned_in(RunFolder.open(tmp_path / "run"))
-    assert model.n_parameters == sum(one.numel() for one in kept.values()) == count
+def test_weights_of_all_stages_are_counted_and_saved(trained: tuple[Any, Path]) -> None:
+    model, run = trained
+    count = sum(value.numel() for value in model.network.parameters())
+    saved = TACTiS.learned_in(RunFolder.open(run))
+    assert model.n_parameters == sum(value.numel() for value in saved.values()) == count
 
 
-def test_windows_that_are_asked_for_together_do_not_meet() -> None:
-    model, (context, _) = fitted(), windows_of(dtype=torch.float32)
+def test_windows_of_one_request_are_independent() -> None:
+    model, (context, _) = fit(), windows_of(dtype=torch.float32)
     together: Any = model.predict(context)
     for number in range(3):
         alone: Any = model.predict(window(context, number))
@@ -91,7 +92,7 @@ def test_windows_that_are_asked_for_together_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize("least", [1e-4, 1e-8])
-def test_zero_and_constant_channels_stay_finite_and_are_told_of(
+def test_zero_and_constant_channels_stay_finite_and_are_logged(
     least: float, tmp_path: Path
 ) -> None:
     train = training_of(odd_waves())
@@ -106,12 +107,12 @@ def test_zero_and_constant_channels_stay_finite_and_are_told_of(
 def test_missing_values_stop_a_training() -> None:
     values = waves()
     values[:, 5] = np.nan
-    with pytest.raises(TrainingError, match=r"step 1: .*loss became nan.*; nothing is kept; lower"):
+    with pytest.raises(TrainingError, match=r"step 1\b"):
         TACTiS(tiny(), device="cpu").fit(training_of(values))
 
 
-def test_doubles_are_forecast_as_doubles() -> None:
-    model, (context, _) = fitted(), windows_of()
+def test_a_network_in_float64_forecasts_in_float64() -> None:
+    model, (context, _) = fit(), windows_of()
     assert model.network is not None
     model.network.double()
     assert model.predict(context).values.dtype == torch.float64  # type: ignore[union-attr]
@@ -134,12 +135,12 @@ def test_a_window_takes_three_times_the_memory_with_a_copula() -> None:
     assert shares[1] == pytest.approx(3.2 * shares[0], rel=0.02)
 
 
-def test_an_open_batch_size_is_the_largest_that_fits_and_no_variant(
+def test_a_missing_batch_size_becomes_the_largest_that_fits_without_a_variant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     train = training_of(waves())
-    there = TACTiS(TactisConfig(training=TrainingConfig(batch_size=64))).memory_gib(train)
-    monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: 1.2 * there)
+    required = TACTiS(TactisConfig(training=TrainingConfig(batch_size=64))).memory_gib(train)
+    monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: 1.2 * required)
     model = TACTiS()
     model.settle(train)
     assert model.config.training.batch_size == 64
@@ -147,7 +148,7 @@ def test_an_open_batch_size_is_the_largest_that_fits_and_no_variant(
 
 
 @pytest.mark.parametrize("word", TactisConfig.VARIANTS)
-def test_every_variant_has_the_name_that_sets_it(word: str) -> None:
+def test_every_variant_reports_its_name(word: str) -> None:
     config = with_variants(TactisConfig(), [word], TactisConfig.VARIANTS)
     assert config.variant("ieee14") == word
 
@@ -162,22 +163,22 @@ def test_every_variant_has_the_name_that_sets_it(word: str) -> None:
         ({"epochs": 10, "learning_rate": 1e-4}, "short-custom"),
     ],
 )
-def test_short_is_what_trains_less_than_the_twenty_epochs_of_the_default(
+def test_fewer_steps_than_the_default_make_a_short_variant(
     training: dict[str, Any], name: str
 ) -> None:
     budget: dict[str, Any] = {"epochs": 20, "weight_decay": 1e-8, **training}
     assert TactisConfig(training=TrainingConfig(**budget)).variant("ieee14") == name
 
 
-def test_odd_configurations_are_refused_in_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"bag must be 1.*; width must be an even.*; tail must"):
+def test_invalid_configurations_are_rejected_with_all_their_problems() -> None:
+    with pytest.raises(ConfigError, match=r"bag.*width.*tail"):
         TactisConfig(bag=0, width=7, tail=0.5)
-    with pytest.raises(ConfigError, match=r"after 20 epochs of margins and .* is 20; give more"):
+    with pytest.raises(ConfigError, match=r"training.epochs is 20"):
         TactisConfig(copula=True)
 
 
-def test_a_planted_margin_is_learned_and_drawn() -> None:
-    """Noise with two humps that no context foretells: 0 or 2, one and a half times as often 2."""
+def test_training_fits_and_draws_a_planted_marginal() -> None:
+    """Unpredictable noise with two modes, 0 (40 %) and 2 (60 %)."""
     generator = np.random.default_rng(0)
     values = np.where(generator.random((400, 4)) < 0.4, 0.0, 2.0)
     values = values + 0.1 * generator.normal(size=values.shape)
@@ -185,8 +186,8 @@ def test_a_planted_margin_is_learned_and_drawn() -> None:
     rate = {"learning_rate": 1e-2, "batches_per_epoch": 100, "batch_size": 16}
     model = TACTiS(tiny(1, training=rate, paths=400, encoder_layers=1), device="cpu", seed=3)
     model.fit(train)
-    drawn: Any = model.predict(train.validation.context(0))
-    low = float((drawn.values < 1.0).float().mean())
-    between = float(((drawn.values > 0.5) & (drawn.values < 1.5)).float().mean())
+    scenarios: Any = model.predict(train.validation.context(0))
+    low = float((scenarios.values < 1.0).float().mean())
+    between = float(((scenarios.values > 0.5) & (scenarios.values < 1.5)).float().mean())
     assert 0.3 < low < 0.5
     assert between < 0.1

@@ -4,19 +4,18 @@ from typing import Any
 
 import torch
 
-from powerphase.models.tactis.config import TactisConfig
-from powerphase.models.tactis.network import TactisNetwork
+from powerphase.models.tactis import TactisConfig, TactisNetwork
 from tests.models.recurrent.toys import CONTEXT, HORIZON, budget
 
 
 def tiny(epochs: int = 2, training: dict[str, Any] | None = None, **changes: Any) -> TactisConfig:
-    """A config for these windows."""
+    """A small configuration for these windows."""
     sizes: dict[str, Any] = {"width": 8, "margin_hidden": 12, "paths": 7, "validation_bags": 3}
     return TactisConfig(**{**sizes, **changes}, training=budget(epochs, **(training or {})))
 
 
 def network_of(n_channels: int = 8, block: int | None = None, **changes: Any) -> TactisNetwork:
-    """A network in double precision, that judges."""
+    """A network in double precision, in evaluation mode."""
     torch.manual_seed(1)
-    made = TactisNetwork(tiny(**changes), n_channels, CONTEXT, HORIZON, block)
-    return made.double().eval()
+    network = TactisNetwork(tiny(**changes), n_channels, CONTEXT, HORIZON, block)
+    return network.double().eval()

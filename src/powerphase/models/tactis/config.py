@@ -1,4 +1,4 @@
-"""What can be chosen about TACTiS-2; the defaults are the reference's, less its quirks."""
+"""The settings of TACTiS-2; the defaults are the reference implementation's, less its quirks."""
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -17,47 +17,47 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class TactisConfig:
-    """Tokens and their encoder, the margins and the copula on it, how they learn and answer."""
+    """Settings of the tokens, the encoder, the marginals, the copula, training and forecasts."""
 
     # The tokens.
     least_scale: float = 1e-4
-    """Floor of a channel's standard deviation in a context, normalised, by which it is divided."""
+    """Least standard deviation by which a channel's context is divided."""
     bag: int = 8
-    """Channels of a window that a step of training looks at."""
+    """Channels of each window that a training step uses."""
     validation_bags: int = 32
-    """Bags of each validation window: one would choose the weights by chance."""
+    """Bags of each validation window; with only one, chance would choose the weights."""
     series_embedding: int = 5
-    """Numbers that are learned of each channel."""
+    """Width of each channel's learned embedding."""
 
     # The encoder.
     width: int = 16
-    """Numbers of a token; even, for its sines and cosines of time."""
+    """Width of a token; even, because the time encoding has pairs of sine and cosine."""
     encoder_layers: int = 2
-    """Of attention over time, and then over series, each."""
+    """Layers of attention over time, and as many over series."""
     feed_forward: int = 16
 
-    # The margins.
+    # The marginals.
     margin_hidden: int = 48
     flow_layers: int = 2
     flow_units: int = 8
 
     # The copula.
     copula: bool = False
-    """Whether it is learned, after the margins, what tokens have to do with each other."""
+    """Whether a second stage trains the copula, after the marginals."""
     margin_epochs: int = 20
-    """Epochs of the first stage; all later ones are the copula's, where there is one."""
+    """Epochs of the first stage; with a copula, all later epochs train it."""
     copula_channels: int = 480
-    """The most channels of a grid with a copula: its draws are made one token after the other."""
+    """Most channels of a grid with a copula, which draws one token after another."""
     copula_heads: int = 3
     copula_width: int = 8
-    """Of each head."""
+    """Width of each head."""
     copula_hidden: int = 48
     copula_bins: int = 20
 
     # The forecast.
     paths: int = 100
     tail: float = 1e-6
-    """Probability at either end of a margin from which nothing is drawn."""
+    """Probability at either end of a marginal that forecasts leave out."""
 
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=20, weight_decay=1e-8)
@@ -88,17 +88,17 @@ class TactisConfig:
             (self.copula_bins < 2, "copula_bins must be 2 or more"),
             (
                 self.copula and self.training.epochs <= self.margin_epochs,
-                f"a copula is learned after {self.margin_epochs} epochs of margins and "
-                f"training.epochs is {self.training.epochs}; give more, the reference takes 200",
+                f"training.epochs is {self.training.epochs}, but the copula's training starts "
+                f"after {self.margin_epochs} epochs; give more epochs (the reference has 200)",
             ),
         ]
 
     def for_grid(self, grid: str) -> "TactisConfig":
-        """The same: a batch size that is not given is the largest that fits."""
+        """The same config: without a batch size, the largest that fits is used."""
         return self
 
     def variant(self, grid: str) -> str | None:
-        """What is not the default about it, in a word each; None if nothing is."""
+        """The name of what differs from the default, or None."""
         default, size = TactisConfig(), self.training.batch_size
         default = replace(default, training=replace(default.training, batch_size=size))
         return variant_of(self, default, self.VARIANTS)

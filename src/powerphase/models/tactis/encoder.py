@@ -1,4 +1,8 @@
-"""The encoder: what each token knows after it has looked at all others."""
+"""The encoder: one token for each channel and step of a window, and attention between tokens.
+
+Attention runs over time within each channel and over series within each step, in turn, on a limited
+number of sequences at a time.
+"""
 
 from math import log, sqrt
 from typing import NamedTuple
@@ -12,22 +16,29 @@ from powerphase.models.framework.attention import attended
 from powerphase.models.tactis.config import TactisConfig
 
 SLOWEST = 10_000.0
-"""Steps over 2π of the slowest wave that tells the time, about."""
+"""Period of the slowest wave of the time encoding [steps / 2π], approximately."""
+
+FEW_KEYS = 32
+"""Up to this many keys, plain matrix products are faster than a fused attention kernel."""
+
+PART_NUMBERS = 2**26
+"""Numbers in the queries, keys and values of the sequences of one part: 256 MiB. The limit also
+keeps the number of long sequences below the 65,535 that a GPU's kernel accepts."""
 
 
 class Scale(NamedTuple):
-    """By what the channels of windows are shifted and divided."""
+    """Offset and divisor of each channel of each window."""
 
     mean: Float[Tensor, "B K"]
     deviation: Float[Tensor, "B K"]
 
-    def normalised(self, values: Float[Tensor, "B steps K"]) -> Float[Tensor, "B K steps"]:
-        """The values by their own context, channel by channel."""
+    def normalise(self, values: Float[Tensor, "B steps K"]) -> Float[Tensor, "B K steps"]:
+        """The values less the mean, divided by the deviation, channel by channel."""
         return ((values - self.mean[:, None]) / self.deviation[:, None]).mT
 
 
-def scale_of(past: Float[Tensor, "B T K"], least: float) -> Scale:
-    """Mean and unbiased standard deviation of each channel's context, the latter with a floor."""
+def context_scale(past: Float[Tensor, "B T K"], least: float) -> Scale:
+    """Mean and unbiased standard deviation of each channel's context; `least` bounds the latter."""
     mean = past.mean(1)
     size = torch.linalg.vector_norm(past - mean[:, None], dim=1) / sqrt(past.shape[1] - 1)
     return Scale(mean, size.clamp(min=least))
@@ -36,28 +47,28 @@ def scale_of(past: Float[Tensor, "B T K"], least: float) -> Scale:
 def draw_bags(
     n_windows: int, n_channels: int, size: int, device: torch.device
 ) -> Int[Tensor, "B K"]:
-    """For each window as many different channels, any set of them as likely as any other.
+    """`size` different channels for each window; all sets of channels are equally likely.
 
-    By R. Floyd's way, which draws only so many numbers: the k-th is among the first `n_channels −
-    size + k + 1`; where it was drawn before, the last of these is taken.
+    R. Floyd's algorithm, which draws only `size` numbers: the k-th is one of the first
+    `n_channels − size + k + 1`, and is replaced by the last of these if it was drawn before.
     """
     size = min(size, n_channels)
     chosen = torch.empty((n_windows, 0), dtype=torch.int64, device=device)
     for last in range(n_channels - size, n_channels):
-        drawn = torch.randint(last + 1, (n_windows, 1), device=device)
-        taken = (chosen == drawn).any(1, keepdim=True)
-        chosen = torch.cat([chosen, torch.where(taken, last, drawn)], dim=1)
+        candidate = torch.randint(last + 1, (n_windows, 1), device=device)
+        repeated = (chosen == candidate).any(1, keepdim=True)
+        chosen = torch.cat([chosen, torch.where(repeated, last, candidate)], dim=1)
     return chosen
 
 
 class Tokens(nn.Module):
-    """Makes a vector of each token: its value, whose it is, whether it is known, and when it is.
+    """Embeds each token: its value, its series, whether it is observed, and its time.
 
     Args:
         config: widths.
         n_channels: channels of the grid, C.
-        context_steps: steps that are known, T.
-        horizon: steps that are asked for, H.
+        context_steps: observed steps, T.
+        horizon: steps to forecast, H.
     """
 
     known: Tensor
@@ -72,42 +83,34 @@ class Tokens(nn.Module):
         self.second = nn.Linear(config.width, config.width)
         steps = torch.arange(context_steps + horizon)
         self.register_buffer("known", (steps < context_steps).float(), persistent=False)
-        self.register_buffer("waves", _waves(len(steps), config.width), persistent=False)
+        self.register_buffer("waves", _time_encoding(len(steps), config.width), persistent=False)
 
     def forward(
         self, past: Float[Tensor, "B K T"], series: Int[Tensor, "B K"]
     ) -> Float[Tensor, "B K steps width"]:
-        """The tokens of normalised contexts and of the horizons after them."""
+        """The tokens of normalised contexts and of the horizons that follow them."""
         n_steps = len(self.known)
         value = nn.functional.pad(past, (0, n_steps - past.shape[2]))
-        whose = self.series(series)[:, :, None].expand(-1, -1, n_steps, -1)
+        embedding = self.series(series)[:, :, None].expand(-1, -1, n_steps, -1)
         known = self.known.expand_as(value)
-        told = torch.cat([value[..., None], whose, known[..., None]], dim=3)
-        made = self.second(self.first(told).relu()).relu()
-        return sqrt(made.shape[3]) * made + self.waves
+        features = torch.cat([value[..., None], embedding, known[..., None]], dim=3)
+        tokens = self.second(self.first(features).relu()).relu()
+        return sqrt(tokens.shape[3]) * tokens + self.waves
 
 
-def _waves(n_steps: int, width: int) -> Float[Tensor, "steps width"]:
+def _time_encoding(n_steps: int, width: int) -> Float[Tensor, "steps width"]:
     """Sines and cosines of the step, the fastest first."""
     speed = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-log(SLOWEST) / width))
-    turned = torch.arange(n_steps, dtype=torch.float64)[:, None] * speed
-    return torch.stack([turned.sin(), turned.cos()], dim=2).flatten(1).float()
-
-
-FEW = 32
-"""Up to so many keys, plain matrix products are faster than a kernel made for many."""
-
-PART_NUMBERS = 2**26
-"""In the queries, keys and values of the sequences that are worked on together: 256 MiB. It also
-keeps their number below the 65,535 that a GPU's kernel takes when sequences are long."""
+    angle = torch.arange(n_steps, dtype=torch.float64)[:, None] * speed
+    return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1).float()
 
 
 class AttentionLayer(nn.Module):
-    """One head of attention and a small network on each token, both added and normalised after.
+    """A transformer layer: one attention head, then a feed-forward network, each post-normalised.
 
     Args:
-        width: numbers of a token.
-        hidden: of the small network.
+        width: numbers in a token.
+        hidden: width of the feed-forward network.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -122,65 +125,65 @@ class AttentionLayer(nn.Module):
         nn.init.zeros_(self.attended.bias)
 
     def forward(
-        self, tokens: Float[Tensor, "N L width"], asked: int
-    ) -> Float[Tensor, "N asked width"]:
-        """What the last tokens of each sequence become, so many; they look at all of it."""
+        self, tokens: Float[Tensor, "N L width"], n_queries: int
+    ) -> Float[Tensor, "N queries width"]:
+        """The layer's output for the last `n_queries` tokens, which attend to all of them."""
         weight, bias = self.project.weight, self.project.bias
-        # Of a strided tensor, PyTorch rounds the product by whether the weights are being learned.
-        own = tokens[:, tokens.shape[1] - asked :].contiguous()
-        query = F.linear(own, weight[: self.width], bias[: self.width])
-        pair = F.linear(tokens, weight[self.width :], bias[self.width :])
-        key, value = pair.split(self.width, dim=2)
-        own = self.norms[0](own + self.attended(attend(query, key, value)))
-        return self.norms[1](own + self.second(self.first(own).relu()))
+        # For a strided tensor, PyTorch's rounding depends on whether the weights need gradients.
+        last = tokens[:, tokens.shape[1] - n_queries :].contiguous()
+        query = F.linear(last, weight[: self.width], bias[: self.width])
+        keys_and_values = F.linear(tokens, weight[self.width :], bias[self.width :])
+        key, value = keys_and_values.split(self.width, dim=2)
+        last = self.norms[0](last + self.attended(attend(query, key, value)))
+        return self.norms[1](last + self.second(self.first(last).relu()))
 
 
 def attend(
-    query: Float[Tensor, "N asked width"],
+    query: Float[Tensor, "N queries width"],
     key: Float[Tensor, "N L width"],
     value: Float[Tensor, "N L width"],
-) -> Float[Tensor, "N asked width"]:
-    """The values by how well their keys fit the query."""
-    if key.shape[1] <= FEW:
+) -> Float[Tensor, "N queries width"]:
+    """Scaled dot-product attention with one head."""
+    if key.shape[1] <= FEW_KEYS:
         fit = torch.bmm(query, key.mT) / sqrt(query.shape[2])
         return torch.bmm(fit.softmax(2), value)
     query, key, value = (part.unsqueeze(1) for part in (query, key, value))
     return attended(query, key, value).squeeze(1)
 
 
-def over_time(
+def attend_over_time(
     layer: nn.Module,
     tokens: Float[Tensor, "B K steps width"],
-    asked: int,
+    n_steps: int,
     at_once: int | None = None,
-) -> Float[Tensor, "B K asked width"]:
-    """Each channel's tokens look at its own; of the last steps, so many."""
-    found = _in_parts(layer, tokens.flatten(0, 1), asked, at_once)
-    return found.unflatten(0, tokens.shape[:2])
+) -> Float[Tensor, "B K n width"]:
+    """The layer within each channel, for its last `n_steps` steps."""
+    output = _apply_in_parts(layer, tokens.flatten(0, 1), n_steps, at_once)
+    return output.unflatten(0, tokens.shape[:2])
 
 
-def over_series(
+def attend_over_series(
     layer: nn.Module, tokens: Float[Tensor, "B K steps width"], at_once: int | None = None
 ) -> Float[Tensor, "B K steps width"]:
-    """The tokens of each step look at each other."""
+    """The layer within each step, across channels."""
     by_step = tokens.transpose(1, 2)
-    found = _in_parts(layer, by_step.flatten(0, 1), tokens.shape[1], at_once)
-    return found.unflatten(0, by_step.shape[:2]).transpose(1, 2)
+    output = _apply_in_parts(layer, by_step.flatten(0, 1), tokens.shape[1], at_once)
+    return output.unflatten(0, by_step.shape[:2]).transpose(1, 2)
 
 
-def _in_parts(
+def _apply_in_parts(
     layer: nn.Module,
     tokens: Float[Tensor, "N L width"],
-    asked: int,
+    n_queries: int,
     at_once: int | None,
-) -> Float[Tensor, "N asked width"]:
-    """All sequences, so many at a time: they do not meet."""
+) -> Float[Tensor, "N queries width"]:
+    """The layer on all sequences, a part at a time: sequences are independent of each other."""
     per_sequence = 3 * tokens.shape[1] * tokens.shape[2]
     bound = max(1, PART_NUMBERS // per_sequence)
     at_once = min(at_once or bound, bound)
     if at_once >= len(tokens):
-        return layer(tokens, asked)
-    return torch.cat([layer(part, asked) for part in tokens.split(at_once)])
+        return layer(tokens, n_queries)
+    return torch.cat([layer(part, n_queries) for part in tokens.split(at_once)])
 
 
 class Encoder(nn.Module):
@@ -189,8 +192,8 @@ class Encoder(nn.Module):
     Args:
         config: widths and number of layers.
         n_channels: channels of the grid, C.
-        context_steps: steps that are known, T.
-        horizon: steps that are asked for, H.
+        context_steps: observed steps, T.
+        horizon: steps to forecast, H.
     """
 
     def __init__(
@@ -207,23 +210,24 @@ class Encoder(nn.Module):
         self,
         past: Float[Tensor, "B K T"],
         series: Int[Tensor, "B K"],
-        asked: int,
+        n_steps: int,
         at_once: int | None = None,
-    ) -> Float[Tensor, "B K asked width"]:
-        """What the tokens of the last steps know, so many of them.
+    ) -> Float[Tensor, "B K n width"]:
+        """The encoded tokens of the last `n_steps` steps.
 
-        The last layers are made for these alone: what others would know then, nobody asks.
+        The last two layers compute only these steps, since nothing reads the others.
 
         Args:
             past: normalised contexts.
-            series: which channels they are of.
-            asked: steps.
-            at_once: sequences that are worked on together; None for as many as keep memory small.
+            series: channel numbers of the contexts.
+            n_steps: steps to encode, n.
+            at_once: sequences per part; None for as many as keep memory small.
         """
-        found: Tensor = self.tokens(past, series)
-        left = len(self.in_time)
+        tokens: Tensor = self.tokens(past, series)
+        layers_left = len(self.in_time)
         for in_time, in_series in zip(self.in_time, self.in_series, strict=True):
-            left -= 1
-            found = over_time(in_time, found, found.shape[2] if left else asked, at_once)
-            found = over_series(in_series, found, at_once)
-        return found
+            layers_left -= 1
+            steps = tokens.shape[2] if layers_left else n_steps
+            tokens = attend_over_time(in_time, tokens, steps, at_once)
+            tokens = attend_over_series(in_series, tokens, at_once)
+        return tokens

@@ -1,8 +1,8 @@
-"""Margins: the distribution of each token alone, as a smooth ascending function to (0, 1).
+"""Marginals: the distribution of each token by itself, as a smooth increasing map onto (0, 1).
 
-A layer of the flow is a mixture of logistic distributions and gives the logit of its distribution
-function, so that layers can follow each other: x → logit Σ w σ(a x + b), a > 0, Σ w = 1. All is
-done with logarithms, so that neither end of a margin is rounded away.
+A layer of the flow is a mixture of logistic distributions. It returns the logit of its distribution
+function, so that layers compose: x → logit Σ w σ(a x + b), a > 0, Σ w = 1. All computations use
+logarithms, so that neither tail of a marginal is lost to rounding.
 """
 
 from typing import NamedTuple
@@ -15,20 +15,20 @@ from torch.nn import functional as F
 from powerphase.models.tactis.config import TactisConfig
 
 LEAST_SLOPE = 1e-6
-"""Added to the slopes, so that no margin is ever flat."""
+"""Added to the slopes a, so that no marginal is flat."""
 
 INVERSION_NUMBERS = 2**22
-"""In one tensor of values × units that are sought together."""
+"""Values × units that are inverted together."""
 
 FAR = 60.0
-"""How far above its target a part's logit is told apart from further ones; beyond, eᵈ would be too
-large a number."""
+"""Largest difference d at which a component's logit lies above its target; beyond it, eᵈ would
+overflow, so larger differences are clamped to it."""
 
-CHECKED = 4
-"""Iterations of a search after which what is found leaves it."""
+CHECK_INTERVAL = 4
+"""Iterations of a search between two removals of the values that have converged."""
 
-LIMIT = 160
-"""Most iterations of a search; every third one halves what is left, so that nothing is left."""
+MAX_ITERATIONS = 160
+"""Of a search; every third iteration halves the bracket, so that all values converge."""
 
 
 class Layer(NamedTuple):
@@ -41,47 +41,47 @@ class Layer(NamedTuple):
     def __call__(
         self, x: Float[Tensor, "*#N"]
     ) -> tuple[Float[Tensor, "*#N"], Float[Tensor, "*#N"]]:
-        """The logit, and the logarithm of its derivative by x."""
+        """The logit, and the logarithm of its derivative with respect to x."""
         inner = torch.addcmul(self.shift, self.slope, x[..., None])
         below, above = F.logsigmoid(inner), F.logsigmoid(-inner)
-        dense = self.log_weight + self.slope.log() + below + above
+        density = self.log_weight + self.slope.log() + below + above
         low = (self.log_weight + below).logsumexp(-1)
         high = (self.log_weight + above).logsumexp(-1)
-        return low - high, dense.logsumexp(-1) - low - high
+        return low - high, density.logsumexp(-1) - low - high
 
     @torch.no_grad()
     def inverse(self, logit: Float[Tensor, "*N"]) -> Float[Tensor, "*N"]:
-        """The x of each logit, as near as rounding lets it be.
+        """The x of each logit, up to rounding.
 
-        What is found leaves the search, so that it does not matter what else is sought with it.
+        Converged values leave the search, so a result does not depend on the other values.
         """
-        found, here = torch.empty_like(logit), torch.ones_like(logit, dtype=torch.bool)
-        search = Search.begin(self, logit)
-        for number in range(1, LIMIT + 1):
-            search, left = search.step(halve=number % 3 == 0)
-            if number % CHECKED == 0:
-                found[here] = search.x.flatten()
-                if not left.any():
+        x, active = torch.empty_like(logit), torch.ones_like(logit, dtype=torch.bool)
+        search = Search.start(self, logit)
+        for number in range(1, MAX_ITERATIONS + 1):
+            search, unfinished = search.step(halve=number % 3 == 0)
+            if number % CHECK_INTERVAL == 0:
+                x[active] = search.x.flatten()
+                if not unfinished.any():
                     break
-                here[here.clone()] = left.flatten()
-                search = search.of(left)
-        return found
+                active[active.clone()] = unfinished.flatten()
+                search = search.select(unfinished)
+        return x
 
     def unsqueeze(self) -> "Layer":
-        """The same for several values of each token, in a last axis."""
+        """The same mixtures for several values of each token, along a new last axis."""
         return Layer(*(part.unsqueeze(-2) for part in self))
 
 
 class Search(NamedTuple):
-    """Where quantiles of mixtures are looked for.
+    """A bracketed search for quantiles of mixtures.
 
-    With t below 0, p = σ(t) is sought as the sum of w σ(t + d), where d = a x + b − t. Divided by p
-    the parts are (1 + eᵗ) / (eᵗ + e⁻ᵈ), which neither vanish nor overflow, however far out t is.
-    With t above 0 it is the same from the other side.
+    With the target t below 0, the search solves σ(t) = Σ w σ(t + d), where d = a x + b − t. Divided
+    by σ(t), the terms are (1 + eᵗ) / (eᵗ + e⁻ᵈ), which neither vanish nor overflow however far out
+    t is. A target above 0 is solved from the other side in the same way.
     """
 
     slope: Float[Tensor, "*N units"]
-    """All that has units may be the same for several x."""
+    """Tensors with units may be shared by several x."""
     shift: Float[Tensor, "*N units"]
     weight: Float[Tensor, "*N units"]
     logit: Float[Tensor, "*n"]
@@ -90,60 +90,63 @@ class Search(NamedTuple):
     high: Float[Tensor, "*n"]
 
     @classmethod
-    def begin(cls, layer: Layer, logit: Float[Tensor, "*n"]) -> "Search":
-        """Between the quantiles of the parts, at their mean: a mixture's own lies there."""
+    def start(cls, layer: Layer, logit: Float[Tensor, "*n"]) -> "Search":
+        """Bracket by the components' quantiles, which enclose the mixture's, from their mean."""
         weight = layer.log_weight.exp()
         edges = (logit[..., None] - layer.shift) / layer.slope
         low, high = edges.amin(-1), edges.amax(-1)
         start = (weight * edges).sum(-1).clamp(low, high)
         return cls(layer.slope, layer.shift, weight, logit, start, low, high)
 
-    def of(self, some: Bool[Tensor, "*n"]) -> "Search":
-        """The search for some of them."""
-        mixtures = (part.expand(*some.shape, -1)[some] for part in self[:3])
-        return Search(*mixtures, *(part[some] for part in self[3:]))
+    def select(self, mask: Bool[Tensor, "*n"]) -> "Search":
+        """The search for the selected values alone."""
+        mixtures = (part.expand(*mask.shape, -1)[mask] for part in self[:3])
+        return Search(*mixtures, *(part[mask] for part in self[3:]))
 
     def step(self, halve: bool) -> tuple["Search", Bool[Tensor, "*n"]]:
-        """Go on by Newton's method, or to the middle where it would leave; and what is left."""
-        error, steep = self.error()
+        """One step of Newton's method, or of bisection where Newton's would leave the bracket.
+
+        Also returns which values have not converged yet.
+        """
+        error, derivative = self.error()
         low = torch.where(error <= 0, self.x, self.low)
         high = torch.where(error >= 0, self.x, self.high)
-        middle, newton = low + (high - low) / 2, self.x - error / steep
+        middle, newton = low + (high - low) / 2, self.x - error / derivative
         trusted = (newton > low) & (newton < high) & (not halve)
-        near = 8 * torch.finfo(error.dtype).eps * (1 + self.logit.abs())
-        left = (error.abs() > near) & (low < middle) & (middle < high)
-        x = torch.where(left, torch.where(trusted, newton, middle), self.x)
-        return self._replace(x=x, low=low, high=high), left
+        tolerance = 8 * torch.finfo(error.dtype).eps * (1 + self.logit.abs())
+        unfinished = (error.abs() > tolerance) & (low < middle) & (middle < high)
+        x = torch.where(unfinished, torch.where(trusted, newton, middle), self.x)
+        return self._replace(x=x, low=low, high=high), unfinished
 
     def error(self) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
-        """By how much the logit of x is above the one that is sought, and its slope."""
+        """The logit of x less the target, and its derivative."""
         side = 1 - 2 * (self.logit > 0).to(self.logit)
-        sought = -self.logit.abs()
-        small = sought.exp()
-        apart = torch.addcmul(self.shift, self.slope, self.x[..., None])
-        apart = apart.sub_(self.logit[..., None]).mul_(-side[..., None]).clamp_(min=-FAR)
-        parts = apart.exp_().add_(small[..., None]).reciprocal_()
-        weighted = parts * self.weight
+        target = -self.logit.abs()
+        small = target.exp()
+        difference = torch.addcmul(self.shift, self.slope, self.x[..., None])
+        difference = difference.sub_(self.logit[..., None]).mul_(-side[..., None]).clamp_(min=-FAR)
+        terms = difference.exp_().add_(small[..., None]).reciprocal_()
+        weighted = terms * self.weight
         total = (1 + small) * weighted.sum(-1)
-        inner = weighted.mul_(self.slope).mul_(parts.mul_(-small[..., None]).add_(1))
-        steep = (1 + small) * inner.sum(-1)
-        rest = (1 - total * torch.sigmoid(sought)).clamp(min=torch.finfo(sought.dtype).tiny)
-        error = total.log() - rest.log() + F.logsigmoid(-sought)
-        return side * error, steep / (total * rest)
+        inner = weighted.mul_(self.slope).mul_(terms.mul_(-small[..., None]).add_(1))
+        derivative = (1 + small) * inner.sum(-1)
+        rest = (1 - total * torch.sigmoid(target)).clamp(min=torch.finfo(target.dtype).tiny)
+        error = total.log() - rest.log() + F.logsigmoid(-target)
+        return side * error, derivative / (total * rest)
 
 
 class Margin(NamedTuple):
-    """The distributions of many tokens."""
+    """The marginal distributions of many tokens."""
 
     layers: tuple[Layer, ...]
 
     def logit(self, x: Float[Tensor, "*#N"]) -> tuple[Float[Tensor, "*#N"], Float[Tensor, "*#N"]]:
         """The logit of the distribution function, and the logarithm of its derivative."""
-        log_slope = torch.zeros_like(x)
+        log_derivative = torch.zeros_like(x)
         for layer in self.layers:
-            x, more = layer(x)
-            log_slope = log_slope + more
-        return x, log_slope
+            x, of_layer = layer(x)
+            log_derivative = log_derivative + of_layer
+        return x, log_derivative
 
     def distribution(self, x: Float[Tensor, "*#N"]) -> Float[Tensor, "*#N"]:
         """F(x)."""
@@ -151,8 +154,8 @@ class Margin(NamedTuple):
 
     def log_density(self, x: Float[Tensor, "*#N"]) -> Float[Tensor, "*#N"]:
         """The logarithm of dF/dx."""
-        logit, log_slope = self.logit(x)
-        return log_slope + F.logsigmoid(logit) + F.logsigmoid(-logit)
+        logit, log_derivative = self.logit(x)
+        return log_derivative + F.logsigmoid(logit) + F.logsigmoid(-logit)
 
     def quantile(self, u: Float[Tensor, "*#N"]) -> Float[Tensor, "*#N"]:
         """The x with F(x) = u, 0 < u < 1."""
@@ -161,9 +164,13 @@ class Margin(NamedTuple):
             x = layer.inverse(x)
         return x
 
+    def unsqueeze(self) -> "Margin":
+        """The same distributions for several values of each token, along a new last axis."""
+        return Margin(tuple(layer.unsqueeze() for layer in self.layers))
+
 
 class Margins(nn.Module):
-    """Makes the margin of each token from what the encoder knows of it."""
+    """Computes the marginal of each token from its encoding."""
 
     def __init__(self, config: TactisConfig) -> None:
         super().__init__()
@@ -172,39 +179,38 @@ class Margins(nn.Module):
         self.network = perceptron(config.width, config.margin_hidden, numbers)
 
     def forward(self, encoded: Float[Tensor, "*N width"]) -> Margin:
-        """The margins, in the encoder's precision or better."""
+        """The marginals, in the encoder's precision or better."""
         numbers = self.network(encoded)
-        # What was multiplied in half precision is not to be summed in it.
+        # Products may be in half precision; sums must not be.
         numbers = numbers.to(torch.promote_types(numbers.dtype, torch.float32))
         sizes = (self.config.flow_layers, 3, self.config.flow_units)
         layers = numbers.unflatten(-1, sizes).unbind(-3)
-        return Margin(tuple(_layer(*one.unbind(-2)) for one in layers))
+        return Margin(tuple(_mixture_layer(*layer.unbind(-2)) for layer in layers))
 
     @torch.no_grad()
-    def draws(
+    def quantiles(
         self, encoded: Float[Tensor, "N width"], u: Float[Tensor, "N M"]
     ) -> Float[Tensor, "N M"]:
-        """The quantiles of each token at its own levels, some tokens at a time."""
+        """The quantiles of each token at its levels, a part of the tokens at a time."""
         at_once = max(1, INVERSION_NUMBERS // (u.shape[1] * self.config.flow_units))
-        found = torch.empty_like(u)
+        quantiles = torch.empty_like(u)
         for first in range(0, len(u), at_once):
             part = slice(first, first + at_once)
-            margin = Margin(tuple(one.unsqueeze() for one in self(encoded[part]).layers))
-            found[part] = margin.quantile(u[part])
-        return found
+            quantiles[part] = self(encoded[part]).unsqueeze().quantile(u[part])
+        return quantiles
 
 
 def perceptron(width: int, hidden: int, out: int) -> nn.Sequential:
-    """Two hidden layers."""
+    """A network with two hidden layers."""
     sizes = ((width, hidden), (hidden, hidden))
     inner = [layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())]
     return nn.Sequential(*inner, nn.Linear(hidden, out))
 
 
-def _layer(
+def _mixture_layer(
     slope: Float[Tensor, "*N units"],
     shift: Float[Tensor, "*N units"],
     weight: Float[Tensor, "*N units"],
 ) -> Layer:
-    """The mixtures of any numbers."""
+    """Mixtures from unconstrained numbers."""
     return Layer(F.softplus(slope) + LEAST_SLOPE, shift, weight.log_softmax(-1))

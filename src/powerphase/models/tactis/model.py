@@ -22,15 +22,15 @@ from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.network import TactisNetwork
 from powerphase.scenarios import Training
 
-# Fitted on a CPU with 4 buses and batches of 8 to 32; on a GPU nothing was fitted.
+# Fitted on a CPU with 4 buses and batches of 8 to 32; nothing was fitted on a GPU.
 TENSORS = 36.0
-"""Tensors of all tokens of the bags that a step keeps, as wide as the encoder."""
+"""Tensors that a step keeps, each with all tokens of the bags at the encoder's width."""
 COPULA_TENSORS = 115.0
-"""The same where the copula learns, whose keys and values are made by wider networks."""
+"""The same in the copula's stage: wider networks compute its keys and values."""
 
 
 class TACTiS(NeuralForecaster):
-    """The reference's TACTiS-2."""
+    """TACTiS-2, as its reference implementation trains it."""
 
     name = "tactis-2"
     config_type = TactisConfig
@@ -41,13 +41,13 @@ class TACTiS(NeuralForecaster):
         return TactisNetwork(self.config, *size, self.channel_block)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
-        """About how much memory the training takes on its device, in such blocks of channels."""
+        """The estimated memory of the training on its device, with blocks of this many channels."""
         config, windows = self.config, train.validation
         n_channels, steps = train.layout.n_channels, windows.context_steps + windows.horizon
         batch, bag = ceil(config.training.batch_size / world_size()), min(config.bag, n_channels)
         at_once = min(batch, max(1, (channel_block or batch * bag) // bag))
         network = self.outline(train)
-        parameters = sum(one.numel() for one in network.parameters())
+        parameters = sum(parameter.numel() for parameter in network.parameters())
         gathered = steps * (batch + VALIDATION * len(windows))
         numbers = n_channels * (len(train.record) + gathered) + PER_PARAMETER * parameters
         tensors = COPULA_TENSORS if config.copula else TENSORS
@@ -58,17 +58,17 @@ class TACTiS(NeuralForecaster):
         return ALWAYS_GIB + gib(numbers + peak)
 
     def _prepare(self, train: Training) -> None:
-        """Also refuse a copula that could never be drawn from."""
+        """Raise if the grid has too many channels to draw from a copula."""
         n_channels, most = train.layout.n_channels, self.config.copula_channels
         if self.config.copula and n_channels > most:
             raise TrainingError(
-                f"tactis-2 with a copula draws tokens one after the other, {n_channels:,} channels "
-                f"times {train.validation.horizon} steps of them, and copula_channels is {most}; "
-                "train it without the copula, or raise copula_channels and wait"
+                "tactis-2 with a copula draws one token after another, here "
+                f"{n_channels:,} channels x {train.validation.horizon} steps; copula_channels "
+                f"allows {most} channels: train without the copula, or raise copula_channels"
             )
         super()._prepare(train)
 
     @classmethod
     def learned(cls, network: nn.Module) -> dict[str, nn.Parameter]:
-        """All, whichever of them the last stage trained."""
+        """All parameters: the last stage trains only some of them."""
         return dict(network.named_parameters())

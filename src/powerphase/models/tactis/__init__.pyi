@@ -1,0 +1,14 @@
+from .config import TactisConfig as TactisConfig
+from .copula import Copula as Copula
+from .encoder import AttentionLayer as AttentionLayer
+from .encoder import Encoder as Encoder
+from .encoder import Tokens as Tokens
+from .encoder import attend as attend
+from .encoder import attend_over_series as attend_over_series
+from .encoder import attend_over_time as attend_over_time
+from .encoder import context_scale as context_scale
+from .encoder import draw_bags as draw_bags
+from .margins import Margin as Margin
+from .margins import Margins as Margins
+from .model import TACTiS as TACTiS
+from .network import TactisNetwork as TactisNetwork
