@@ -38,14 +38,13 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 def locals_of(function: Function) -> set[str]:
     """The names that a function binds, its arguments included."""
-    names = {node.id for node in ast.walk(function) if is_stored(node)}
+    names = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     arguments = function.args
     return names | {a.arg for a in [*arguments.args, *arguments.kwonlyargs]}
-
-
-def is_stored(node: ast.AST) -> bool:
-    """Whether the node is a name that is assigned to."""
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def body_lines(function: Function) -> int:

@@ -14,6 +14,7 @@ is read, and the loadings alone were fitted on what is scored.
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -101,7 +102,7 @@ def scenarios(task: Task, factors: Factors, series: Float64[np.ndarray, "S K"], 
     first = windows.context_steps + chosen * STEPS_PER_DAY
     print(f"{len(chosen)} windows, {training.time[first[0]]} to {training.time[first[-1]]}")
     print(f"| scenarios | {' | '.join(SHOWN)} |")
-    makers = {
+    makers: dict[str, Callable[[Tensor, np.ndarray], Scenarios]] = {
         "fan of 16": lambda future, start: forge.fan(future, 16),
         "fan of 100": lambda future, start: forge.fan(future, 100),
         "fan, all channels up together": lambda future, start: unsigned(forge, future, 16),

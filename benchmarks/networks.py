@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from math import log
 from pathlib import Path
@@ -67,18 +68,19 @@ def measured(given: str, data: str, steps: int, batch_size: int | None) -> dict[
     """Step, forecast and memory of one network on one grid."""
     device, task = choose_device("auto"), Task(data, windows=1)
     name, *words = given.split("+")
-    kind, clock = trainable(name), Clock(device)
+    kind: Any = trainable(name)
+    clock = Clock(device)
     config = with_variants(kind.config_type(), words, kind.config_type.VARIANTS)
     config = with_training(
         config, {"epochs": 1, "batches_per_epoch": WARM_UP + steps, "batch_size": batch_size}
     )
-    model: Any = kind(config, seed=42, device="auto", on_progress=clock)
+    model = kind(config, seed=42, device="auto", on_progress=clock)
     model.settle(task.training)
     estimate = model.memory_gib(task.training)
     model.fit(task.training)
     contexts = [context for context, _ in task.training.validation.load(1, device)[:2]]
     reset_peak_memory()
-    forecast_s = [seconds_of(lambda c=context: answered(model, c), device) for context in contexts]
+    forecast_s = [seconds_of(partial(answered, model, context), device) for context in contexts]
     return {
         "model": given,
         "grid": task.layout.grid,

@@ -9,7 +9,6 @@ is scaled up to the whole.
 """
 
 import argparse
-import sys
 import time
 
 import numpy as np
@@ -100,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,9 @@ import resource
 import shutil
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from powerphase.report.site.build import Site, build_site
 
@@ -23,6 +25,12 @@ FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--no-first-run"),
 )
+
+
+def is_ready(chrome: Any, shown: str) -> bool:
+    """Whether the page has drawn something and loads nothing more."""
+    loaded = "return powerphase.ready && !powerphase.loading"
+    return bool(chrome.execute_script(shown) and chrome.execute_script(loaded))
 
 
 def built(out: Path, data: list[str], forecasts: list[str]) -> Site:
@@ -61,12 +69,7 @@ def open_pages(site: Site) -> None:
             start = time.perf_counter()
             chrome.get(f"{site.index.resolve().as_uri()}#{page}")
             drawn = f"return document.querySelector('#page-{page} :is(svg, canvas, table, dl, p)')"
-            WebDriverWait(chrome, 30, poll_frequency=0.01).until(
-                lambda c, drawn=drawn: (
-                    c.execute_script(drawn)
-                    and c.execute_script("return powerphase.ready && !powerphase.loading")
-                )
-            )
+            WebDriverWait(chrome, 30, poll_frequency=0.01).until(partial(is_ready, shown=drawn))
             print(f"{page:<12} open after {time.perf_counter() - start:.2f} s")
         painted = chrome.execute_script("return powerphase.drawn.painted_ms ?? null")
         print(

@@ -10,7 +10,6 @@ the 100 and works piece by piece. Memory is what a call holds beyond its input.
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from math import sqrt
@@ -172,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

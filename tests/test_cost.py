@@ -31,7 +31,7 @@ def test_the_peak_of_memory_is_that_since_the_reset() -> None:
         pytest.skip("this system does not tell")
     assert after < before - 0.2
     again = torch.ones(2**26)
-    assert cost.peak_memory_gib(cpu) > after + 0.2
+    assert (cost.peak_memory_gib(cpu) or 0) > after + 0.2
     del again
 
 

@@ -69,7 +69,9 @@ def worked() -> dict[str, float]:
     example = scored(figures.VALUES, figures.TRUTH, figures.WEIGHTS)
     samples = scored(figures.VALUES, figures.TRUTH)
     safe = scored((1.0,), figures.TRUTH)
-    errors = [[[0.06, 0], [0, 0]], [[0.02, 0.02], [0.02, 0.02]], [[0.04, 0.04], [0.02, 0]]]
+    errors = np.array(
+        [[[0.06, 0], [0, 0]], [[0.02, 0.02], [0.02, 0.02]], [[0.04, 0.04], [0.02, 0]]]
+    )
     found = {name: example[name] for name in SCORES}
     found |= {f"{name} of 1.0 p.u.": safe[name] for name in ("necv", "cvar_0.1", "brier")}
     found |= {f"{name} of 1.0 p.u.": safe[name] for name in ("twcrps", "excursion_bias")}

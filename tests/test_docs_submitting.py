@@ -62,4 +62,6 @@ def test_the_file_holds_what_the_example_computes(place: Path) -> None:
     # The mean of a window by hand, as the row has it.
     target = task.test.target(0)[0].numpy()
     error = (np.einsum("M,MHC->HC", weights, expected) - target) ** 2
-    assert evaluation.row.by_window["mse"][0] == pytest.approx(error.mean(), rel=1e-5)
+    by_window = evaluation.row.by_window["mse"]
+    assert by_window is not None
+    assert by_window[0] == pytest.approx(error.mean(), rel=1e-5)
