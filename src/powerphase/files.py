@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, the lock of who writes them, and strict JSON."""
+"""Atomic file replacement, locks between processes, and strict JSON."""
 
 import errno
 import fcntl
@@ -14,14 +14,14 @@ from powerphase.errors import PowerphaseError
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Put the content there whole, so that even a power cut leaves the old file or the new one."""
+    """Replace the file atomically: even a power cut leaves either the old file or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
     try:
         partial.write_bytes(content)
         flush(partial)
     except OSError:
-        partial.unlink(missing_ok=True)  # on a full disk it would take the room of what comes next
+        partial.unlink(missing_ok=True)  # on a full disk it would occupy space that other files need
         raise
     partial.replace(file)
 
@@ -33,11 +33,11 @@ def flush(file: Path) -> None:
 
 
 def hold_lock(lock: Path) -> TextIOWrapper:
-    """The lock file, held until it is closed; BlockingIOError if another process holds it."""
+    """Lock the file until the handle is closed; BlockingIOError if another process holds it."""
     handle = lock.open("w")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its owner may have removed the file between our opening and locking it.
+        # The owner may have removed the file after it was opened here and before it was locked.
         if not lock.exists() or lock.stat().st_ino != os.fstat(handle.fileno()).st_ino:
             raise BlockingIOError
     except BlockingIOError:
@@ -47,32 +47,41 @@ def hold_lock(lock: Path) -> TextIOWrapper:
 
 
 def parse_json(text: str) -> Any:
-    """What the JSON holds; a ValueError if a key stands twice or a number is none."""
+    """Parse strict JSON; raise ValueError for duplicate keys, NaN and infinities."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
             keys = [key for key, _ in pairs]
-            raise ValueError(f"the key {next(one for one in keys if keys.count(one) > 1)!r} twice")
+            duplicate = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"duplicate key {duplicate!r}")
         return dict(pairs)
 
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
+    def reject(constant: str) -> None:
+        raise ValueError(f"{constant} is not a JSON number")
 
     try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=reject)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
+def is_json_object(value: Any) -> bool:
+    """Whether the value is a dictionary that survives a round trip through JSON unchanged."""
+    try:
+        return isinstance(value, dict) and json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError):
+        return False
+
+
 @contextmanager
 def disk_errors(path: Path, kind: type[PowerphaseError]) -> Iterator[None]:
-    """Turn what the disk refuses into a sentence."""
+    """Turn an OSError while writing into an error of powerphase with advice."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise kind(
-                f"{path}: the disk is full; nothing that was finished is lost, so free some space "
-                "and run the same command again"
+                f"{path}: the disk is full; finished work is kept, so free some space and run the same "
+                "command again"
             ) from error
         raise kind(f"{path}: cannot be written ({error}); check the path") from error

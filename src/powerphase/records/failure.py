@@ -1,7 +1,7 @@
-"""A failure: what became of a cell of the bench that gave no row.
+"""Failures: why a job of the bench produced no row.
 
-It lies where the row would lie, as `NAME-SEED.failed.json`, is never read as a result, and goes
-when the row comes.
+A failure is stored in the row's folder as `NAME-SEED.failed.json`. It is never read as a result,
+and it is removed when the row is written.
 """
 
 import json
@@ -16,21 +16,21 @@ from powerphase.records.row_key import FAILURE_SUFFIX, RowKey, split_name
 
 @dataclass(frozen=True)
 class Failure:
-    """Which cell failed, and why."""
+    """Which job failed, and why."""
 
     task: str
     edition: str
     grid: str
     model: str
-    """As it was asked for."""
+    """As it was requested."""
     name: str
-    """The model and its variant, as its row would have them."""
+    """The model and its variant, as in a row."""
     seed: int
     kind: str
-    """The exception's name; or `limit`, `signal` or `exit`, where there was none."""
+    """The exception's name; `limit`, `signal` or `exit` where there was no exception."""
     sentence: str
     last_lines: list[str]
-    """What the process said last."""
+    """The last lines that the process printed."""
     seconds: float
     date: str
     commit: str | None
@@ -38,17 +38,17 @@ class Failure:
 
     @property
     def key(self) -> RowKey:
-        """That of the row that is missing."""
+        """The key of the missing row."""
         return RowKey(self.task, self.edition, self.grid, *split_name(self.name), self.seed)
 
     @property
     def path(self) -> PurePosixPath:
-        """Where the record lies in a tree of results."""
+        """The file of the failure, relative to the tree of results."""
         return self.key.failure_path
 
 
 def write_failure(failure: Failure, root: str | Path) -> Path:
-    """Write the record into the tree at `root`, over an earlier one of the same cell."""
+    """Write the failure into the tree at `root`; it replaces an earlier one of the same job."""
     path = Path(root) / failure.path
     text = json.dumps(asdict(failure), indent=1, ensure_ascii=False)
     replace_file(path, f"{text}\n".encode())
@@ -56,27 +56,28 @@ def write_failure(failure: Failure, root: str | Path) -> Path:
 
 
 def is_failure(path: str | Path) -> bool:
-    """Whether a file of that name is the record of a failure."""
+    """Whether the file's name is that of a failure."""
     return Path(path).name.endswith(FAILURE_SUFFIX)
 
 
 def read_failures(paths: Iterable[str | Path]) -> list[Failure]:
-    """The failures in the folders, sorted by path; what has a row by now has not failed."""
+    """The failures in the folders, sorted by path, except those of rows that exist by now."""
     files = {
         file.parent.resolve() / file.name: file
         for path in map(Path, paths)
         for file in path.glob(f"**/*{FAILURE_SUFFIX}")
         if not file.with_name(f"{file.name.removesuffix(FAILURE_SUFFIX)}.json").exists()
     }
-    return [read_failure(files[place]) for place in sorted(files)]
+    return [read_failure(files[path]) for path in sorted(files)]
 
 
 def read_failure(file: Path) -> Failure:
-    """The failure in a file, or a sentence why it is none."""
+    """The failure in the file; raise ResultError if it holds none."""
     try:
-        found = parse_json(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or found.keys() != {one.name for one in fields(Failure)}:
+        values = parse_json(file.read_text(encoding="utf-8"))
+        names = {field.name for field in fields(Failure)}
+        if not isinstance(values, dict) or values.keys() != names:
             raise ValueError("its keys are not those of a failure")
-        return Failure(**found)
+        return Failure(**values)
     except (OSError, ValueError) as error:
-        raise ResultError(f"{file}: no record of a failure ({error}); remove it") from error
+        raise ResultError(f"{file}: not a failure file ({error}); remove it") from error

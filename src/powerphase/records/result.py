@@ -1,8 +1,8 @@
 """The result row: every score of one forecaster, with one seed, on one data set, as a JSON file.
 
-A row repeats its task, its data's fingerprint, its versions and its cost, so it needs no context.
-It is checked when it is made and when it is read: a row that contradicts itself does not exist.
-Arrays that would swell it (scores by bus and step, scenarios to draw) lie beside it in an `.npz`.
+A row repeats its task, the fingerprint of its data, its versions and its cost, so that it can be
+read alone. It is validated when it is created and when it is read. Larger arrays (scores by bus and
+step, scenarios to draw) are in its sidecar, an `.npz` file of the same name.
 """
 
 import json
@@ -41,7 +41,7 @@ RISK_LEVELS = 240
 
 @dataclass(frozen=True)
 class Result:
-    """What one forecaster scored; scores are means over windows of normalised values."""
+    """The scores of one forecaster; each is a mean over windows of normalised values."""
 
     task: str
     task_version: int
@@ -51,7 +51,7 @@ class Result:
     """The hash of the data set's recipe."""
     model: str
     variant: str | None
-    """What is not the model's default: an ablation, a quirk, a reduced budget."""
+    """What differs from the model's default: an ablation, a quirk, a reduced budget."""
     config: dict[str, Any]
     parameters: int | None
     seed: int
@@ -75,7 +75,7 @@ class Result:
 
     @property
     def key(self) -> RowKey:
-        """What tells this row from every other."""
+        """What identifies this row."""
         return RowKey(self.task, self.edition, self.grid, self.model, self.variant, self.seed)
 
     @property
@@ -85,28 +85,28 @@ class Result:
 
     @property
     def path(self) -> PurePosixPath:
-        """Where the row lies in a tree of results."""
+        """The row's file, relative to the tree of results."""
         return self.key.path
 
     def to_json(self) -> str:
-        """The row as text; equal rows give equal text, and reading it gives equal numbers."""
-        check(vars(self), str(self.path))  # its objects may have changed since it was made
+        """The row as text; equal rows give equal text, and numbers survive a round trip."""
+        check(vars(self), str(self.path))  # its lists and dictionaries may have changed
         row = {"schema": SCHEMA, **vars(self)}
         lines = (f' "{key}": {_as_text(value)}' for key, value in row.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Result":
-        """The row in `text`, which was read at `where`."""
+        """The row in `text`, which was read from `where`."""
         values = _parse(text, where)
         if "schema" not in values:
             raise ResultError(
-                f"{where}: no result row; name a row's file or a folder of rows alone"
+                f"{where}: not a result row; give a row's file or a folder of rows"
             )
-        found = values.pop("schema")
-        if type(found) is not int or found != SCHEMA:
+        schema = values.pop("schema")
+        if type(schema) is not int or schema != SCHEMA:
             raise ResultError(
-                f"{where}: written in schema {short(found)}, this version reads schema {SCHEMA}; "
+                f"{where}: written in schema {short(schema)}, this version reads schema {SCHEMA}; "
                 "install the powerphase that wrote it"
             )
         check(values, where, "remove it and score the forecast again")
@@ -114,42 +114,40 @@ class Result:
 
 
 def read_result(path: str | Path) -> Result:
-    """The row in the file, which must lie where `Result.path` says."""
+    """The row in the file; raise if its path is not that of the row."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ResultError(f"{file}: cannot be read ({error}); name a result's file") from error
+        raise ResultError(f"{file}: cannot be read ({error}); give a result's file") from error
     result = Result.from_json(text, str(file))
     expected = result.path.parts
-    if _place(file).parts[-len(expected) :] != expected:
-        raise ResultError(f"{file}: holds the row that belongs at {result.path}; move it there")
+    if _canonical(file).parts[-len(expected) :] != expected:
+        raise ResultError(f"{file}: holds the row of {result.path}; move it there")
     return result
 
 
 def read_results(paths: Iterable[str | Path]) -> list[Result]:
-    """The rows in the files, and in all JSON files of the folders; each once, sorted by path.
+    """The rows in the files and in all JSON files of the folders, each once and sorted by path.
 
-    Records of failures, which lie among them, are no rows.
+    Failure files are skipped.
     """
     return list(find_results(paths).values())
 
 
 def find_results(paths: Iterable[str | Path]) -> dict[Path, Result]:
-    """The same rows by the file that each was read from, beside which its sidecar lies."""
+    """The same rows by the file that each was read from; its sidecar is next to it."""
     files: dict[Path, Path] = {}
     problems: list[str] = []
     results: dict[Path, Result] = {}
     for path in map(Path, paths):
-        found = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
-        failed = [file for file in found if is_failure(file)]
-        found = [file for file in found if file not in failed]
-        files.update((_place(file), file) for file in found)
-        if not found and not failed:
-            problems.append(f"{path}: no results here; name a result's file or a folder of them")
-    for place in sorted(files):
+        candidates = list(path.glob("**/*.json")) if path.is_dir() else [path] * path.is_file()
+        files.update((_canonical(file), file) for file in candidates if not is_failure(file))
+        if not candidates:
+            problems.append(f"{path}: no results; give a result's file or a folder of results")
+    for canonical in sorted(files):
         try:
-            results[files[place]] = read_result(files[place])
+            results[files[canonical]] = read_result(files[canonical])
         except ResultError as error:
             problems.append(str(error))
     if problems:
@@ -166,38 +164,38 @@ def shown_windows(n_windows: int) -> Int[np.ndarray, " shown"]:
 def write_result(
     result: Result, sidecar: Mapping[str, Shaped[np.ndarray, "..."]], root: str | Path
 ) -> Path:
-    """Write the row and the arrays beside it into the tree at `root`; returns the row's path."""
+    """Write the row and its sidecar into the tree at `root`; return the row's path."""
     row, arrays = result.to_json().encode(), _as_npz(sidecar, str(result.path))
     path = Path(root) / result.path
-    _check_same(path, result)
-    # The sidecar comes first: where there is a row, there is all of it.
+    _check_same_row(path, result)
+    # The sidecar first, so that a row is never without it.
     replace_file(path.with_suffix(".npz"), arrays)
     replace_file(path, row)
     return path
 
 
-def _check_same(path: Path, result: Result) -> None:
-    """A row may be scored again; another row of the same name is not written over."""
+def _check_same_row(path: Path, result: Result) -> None:
+    """Raise if the file holds another row; the same row may be scored again."""
     if path.exists():
         old = read_result(path)
         for name in ("fingerprint", "task_version", "config", "windows"):
             if getattr(old, name) != getattr(result, name):
-                meaning = ", that of other data" if name == "fingerprint" else ""
+                meaning = " (of other data)" if name == "fingerprint" else ""
                 raise ResultError(
                     f"{path}: holds a row with another {name}{meaning}; remove it, choose "
-                    "another tree, or give the model a name or a variant of its own"
+                    "another tree, or give the model another name or variant"
                 )
 
 
 def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The arrays beside the row whose JSON file is at `path`."""
+    """The arrays of the sidecar of the row whose JSON file is at `path`."""
     file = Path(path).with_suffix(".npz")
     try:
         with zipfile.ZipFile(file) as archive:
             return {name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist()}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ResultError(
-            f"{file}: no readable arrays ({error}); restore it or score the forecast again"
+            f"{file}: cannot be read ({error}); restore it or score the forecast again"
         ) from error
 
 
@@ -207,25 +205,25 @@ def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
 
 
 def _as_npz(arrays: Mapping[str, Shaped[np.ndarray, "..."]], where: str) -> bytes:
-    """What `np.savez_compressed` writes, but the same for equal arrays and under any name."""
+    """Like `np.savez_compressed`, but equal arrays give equal bytes, whenever they are written."""
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(arrays):
             if arrays[name].dtype.hasobject:
-                raise ResultError(f"{where}: array {name!r} holds Python objects; give it numbers")
-            # Opened by name, a member is dated 1980; of two equal arrays one may lie transposed.
+                raise ResultError(f"{where}: array {name!r} holds Python objects, not numbers")
+            # Opened by name, a member is dated 1980; in C order, since an equal array may be transposed.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(arrays[name], order="C"))
     return buffer.getvalue()
 
 
-def _place(file: Path) -> Path:
-    """Where the file lies, by one name only; a file that is a link keeps its own."""
+def _canonical(file: Path) -> Path:
+    """The file by one path only; folders that are links are resolved, the file itself is not."""
     return file.parent.resolve() / file.name
 
 
 def _as_text(value: Any) -> str:
-    """JSON in alphabetical order, with a line for each key of the outermost object."""
+    """JSON with sorted keys, and a line for each key of the outermost object."""
     if not isinstance(value, dict):
         return json.dumps(value)
     lines = (f"  {json.dumps(k)}: {json.dumps(value[k], sort_keys=True)}" for k in sorted(value))
@@ -242,5 +240,5 @@ def _parse(text: str, where: str) -> dict[str, Any]:
             "forecast again"
         ) from error
     if not isinstance(values, dict):
-        raise ResultError(f"{where}: holds {short(values)}, not a result; name a result's file")
+        raise ResultError(f"{where}: holds {short(values)}, not a result; give a result's file")
     return values

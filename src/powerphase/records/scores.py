@@ -1,4 +1,4 @@
-"""The scores of a result row: names, ranges, and the question that each one answers."""
+"""The scores of a result row: names, ranges, and the question that each answers."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ class Score:
     low: float = 0.0
     high: float = inf
     voltage_only: bool = False
-    """Whether it looks at voltages alone."""
+    """Whether it uses voltages only."""
     pointwise: bool = True
-    """Whether it is a mean over channels, so that types and buses add up to the whole."""
+    """Whether it is a mean over channels, so that types and buses average to the whole."""
     in_paper: bool = False
     proper: bool = False
-    """Whether, in expectation, no forecast beats the truth's own distribution."""
+    """Whether, in expectation, no forecast beats the true distribution."""
     needs_samples: bool = False
-    """Whether it exists for scenarios of equal weight only; null otherwise."""
+    """Whether it exists only for scenarios of equal weight; null otherwise."""
     diagnostic: bool = False
-    """Whether it describes a forecast rather than ordering forecasts from best to worst."""
+    """Whether it describes a forecast instead of ranking it."""
 
 
 SCORES: Mapping[str, Score] = MappingProxyType(
@@ -93,16 +93,16 @@ RANKED = ("crps", "distortion", "safety_mbrier", "cvar_0.1")
 """The scores whose ranks the paper averages into its Rank."""
 
 NORMAL_BAND_PU = (0.95, 1.05)
-"""The voltage band whose leaving counts as a violation [p.u.]."""
+"""The normal voltage band [p.u.]; a voltage outside is a violation."""
 
 
-def score_named(text: str, known: Collection[str] = SCORES.keys(), kind: str = "score") -> str:
-    """The name of the score that is called so, or has this title; case does not matter.
+def find_score(text: str, known: Collection[str] = SCORES.keys(), kind: str = "score") -> str:
+    """The name of the score with this name or title, ignoring case.
 
     Args:
-        text: what was asked for.
-        known: the names among which it must be.
-        kind: what these have in common, for the sentence of a wrong one.
+        text: a name or a title.
+        known: the names that are allowed.
+        kind: what the allowed names have in common, for the error message.
     """
     for name in known:
         if text.lower() in (name, SCORES[name].title.lower()):
@@ -110,8 +110,8 @@ def score_named(text: str, known: Collection[str] = SCORES.keys(), kind: str = "
     raise UnknownName.among(kind, text, known)
 
 
-def notation(value: float) -> str:
-    """The format in which a score has four significant digits: a row reads alike everywhere."""
+def score_format(value: float) -> str:
+    """The format specification that shows a score with four significant digits."""
     if value == 0:
         return ".0f"
     if 1e-5 <= abs(value) < 1e5:

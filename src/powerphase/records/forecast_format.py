@@ -1,0 +1,284 @@
+"""The format of a forecast on disk: its header, its manifest `forecast.json`, and its arrays."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from io import TextIOWrapper
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from jaxtyping import Float32
+from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec
+from zarr.storage import LocalStore, MemoryStore
+
+from powerphase.axes import STEP_S, VARIABLES, WEIGHT_TOLERANCE
+from powerphase.errors import ForecastError
+from powerphase.files import hold_lock, is_json_object, replace_file
+from powerphase.records.result_rules import are_window_starts
+
+MANIFEST = "forecast.json"
+LOCK = ".powerphase-lock"
+FORMAT = 1
+"""Raised whenever a reader of older forecasts would misread or reject a newer one."""
+
+CHUNK_BYTES = 2**24
+TEXT_FIELDS = ("task", "grid", "edition", "model", "version")
+COUNT_FIELDS = ("task_version", "context", "horizon", "n_channels", "scenarios")
+ADVICE = "restore it, or remove the directory and run the same `powerphase forecast` again"
+
+
+@dataclass(frozen=True)
+class ForecastHeader:
+    """What a forecast is of and which model made it: everything that identifies a forecast."""
+
+    task: str
+    task_version: int
+    context: int
+    horizon: int
+    windows: list[str]
+    """UTC start of each window's first forecast step, such as `2016-07-01T00:00`."""
+    grid: str
+    edition: str
+    fingerprint: str
+    n_channels: int
+    scenarios: int
+    scale: list[float]
+    """The P [MW] and Q [MVAr] by which values were divided."""
+    model: str
+    variant: str | None
+    config: dict[str, Any]
+    parameters: int | None
+    seed: int
+    version: str
+    """The version of powerphase."""
+
+    def __post_init__(self) -> None:
+        problems = _header_problems(self)
+        if problems:
+            raise ForecastError(f"not the header of a forecast: {'; '.join(problems)}")
+
+    def blocks(self) -> list[slice]:
+        """The channels of each chunk, in order; together they are all channels."""
+        per_bus = len(VARIABLES)
+        buses = CHUNK_BYTES // (4 * per_bus * self.scenarios * self.horizon)
+        width = min(per_bus * max(buses, 1), self.n_channels)
+        starts = range(0, self.n_channels, width)
+        return [slice(start, min(start + width, self.n_channels)) for start in starts]
+
+    def check_window(self, window: int) -> None:
+        """Raise if the forecast has no such window."""
+        if not 0 <= window < len(self.windows):
+            raise ForecastError(
+                f"no window {window}; the forecast has {len(self.windows)}, counted from 0"
+            )
+
+    def channel_bounds(self, window: int, channels: slice) -> tuple[int, int]:
+        """First and last (excluded) of the channels; raise if the forecast does not have them."""
+        self.check_window(window)
+        start = 0 if channels.start is None else channels.start
+        stop = self.n_channels if channels.stop is None else channels.stop
+        if channels.step not in (None, 1) or not 0 <= start < stop <= self.n_channels:
+            problem = f"channels must be a contiguous part of {self.n_channels}, found {channels}"
+            raise ForecastError(problem, window=window)
+        return start, stop
+
+    def overlapping_blocks(self, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
+        """Number and channels of each chunk that overlaps a range, and the overlap."""
+        for number, block in enumerate(self.blocks()):
+            if block.start < stop and start < block.stop:
+                yield number, block, slice(max(block.start, start), min(block.stop, stop))
+
+
+@dataclass(frozen=True)
+class ForecastManifest:
+    """The content of `forecast.json`: the header, and which windows are finished."""
+
+    header: ForecastHeader
+    finished: frozenset[int] = frozenset()
+    cost: dict[str, Any] | None = None
+    complete: bool = False
+
+    def __post_init__(self) -> None:
+        every = set(range(len(self.header.windows)))
+        if not self.finished <= every:
+            raise ForecastError(f"windows {set(self.finished - every)} are finished but not listed")
+        if self.cost is not None and not is_json_object(self.cost):
+            raise ForecastError(f"cost must be a JSON object, found {self.cost!r}")
+        if self.complete and (self.cost is None or self.finished != every):
+            raise ForecastError("marked as complete, but windows or cost are missing")
+
+    def to_json(self) -> str:
+        """The manifest as text; equal manifests give equal text."""
+        progress = {"cost": self.cost, "finished": sorted(self.finished), "complete": self.complete}
+        values = {"format": FORMAT, **asdict(self.header), **progress}
+        return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "ForecastManifest":
+        """The manifest that was written as `values`."""
+        names = ("format", "cost", "finished", "complete")
+        _, cost, finished, complete = (values.pop(name) for name in names)
+        return cls(ForecastHeader(**values), frozenset(finished), cost, complete is True)
+
+
+def read_manifest(path: Path) -> ForecastManifest | None:
+    """The manifest of the forecast at `path`, or None if there is no forecast."""
+    file = path / MANIFEST
+    try:
+        values = json.loads(file.read_bytes())
+        if values["format"] == FORMAT:
+            return ForecastManifest.from_json(values)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ForecastError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ForecastError(f"{file}: not a forecast of powerphase ({error}); {ADVICE}") from error
+    raise ForecastError(
+        f"{file}: written in format {values['format']!r}, this version reads format {FORMAT}; "
+        "install the powerphase that wrote it"
+    )
+
+
+def check_same_forecast(path: Path, existing: ForecastHeader, new: ForecastHeader) -> None:
+    """Raise if the directory holds another forecast."""
+    names = [field.name for field in fields(ForecastHeader)]
+    differing = [name for name in names if getattr(existing, name) != getattr(new, name)]
+    if differing:
+        raise ForecastError(
+            f"{path}: holds another forecast (different {', '.join(differing)}); choose another "
+            "directory or remove this one"
+        )
+
+
+def create_arrays(store: MemoryStore, header: ForecastHeader) -> dict[str, "zarr.Array[Any]"]:
+    """The arrays of a forecast, of which only `time` is filled."""
+    zarr.create_group(store)
+    sizes = {"window": len(header.windows), "channel": header.n_channels}
+    arrays = {}
+    for name, (dtype, fill, chunk) in _array_specs(header).items():
+        last = len(chunk) - 1
+        arrays[name] = zarr.create_array(
+            store,
+            name=name,
+            shape=tuple(sizes.get(axis, chunk[axis]) for axis in chunk),
+            dtype=dtype,
+            chunks=tuple(chunk.values()),
+            filters=[TransposeCodec(order=(0, last, *range(1, last)))],
+            compressors=[BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"), Crc32cCodec()],
+            fill_value=fill,
+            dimension_names=tuple(chunk),
+        )
+    starts = np.array(header.windows, dtype="datetime64[s]").astype(np.int64)
+    arrays["time"][...] = starts[:, None] + STEP_S * np.arange(header.horizon)
+    return arrays
+
+
+def _array_specs(h: ForecastHeader) -> dict[str, tuple[str, float, dict[str, int]]]:
+    """Type, fill value and chunk of each array; a missing chunk must not look plausible."""
+    width, never = h.blocks()[0].stop, int(np.iinfo(np.int64).min)
+    block = {"window": 1, "scenario": h.scenarios, "step": h.horizon, "channel": width}
+    return {
+        "values": ("float32", np.nan, block),
+        "weights": ("float32", np.nan, {axis: block[axis] for axis in block if axis != "step"}),
+        "time": ("int64", never, {"window": len(h.windows), "step": h.horizon}),
+    }
+
+
+def open_for_writing(path: Path, header: ForecastHeader) -> dict[str, "zarr.Array[Any]"]:
+    """Write metadata and times, replacing what exists of them, and open the arrays for writing."""
+    files: dict[str, Any] = {}
+    arrays = create_arrays(MemoryStore(files), header)
+    for name, content in files.items():
+        replace_file(path / name, content.to_bytes())
+    for name in arrays:
+        for leftover in (path / name / "c").rglob("*.partial"):
+            leftover.unlink()
+    # Zarr would skip a chunk that is all NaN, and a missing chunk looks like a lost one.
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        return {name: zarr.open_array(LocalStore(path), path=name, mode="r+") for name in arrays}
+
+
+def open_for_reading(path: Path, header: ForecastHeader) -> dict[str, "zarr.Array[Any]"]:
+    """Open the arrays for reading; raise if one differs from what the header implies."""
+    expected = create_arrays(MemoryStore(), header)
+    return {name: _open_array(path, name, array) for name, array in expected.items()}
+
+
+def _open_array(path: Path, name: str, expected: "zarr.Array[Any]") -> "zarr.Array[Any]":
+    try:
+        array = zarr.open_array(LocalStore(path, read_only=True), path=name, mode="r")
+        actual, required = array.metadata.to_dict(), expected.metadata.to_dict()
+    except Exception as error:  # Zarr reports broken metadata by many exception types
+        raise ForecastError(f"{path}: no array {name} ({error}); {ADVICE}") from error
+    for key in required:
+        if actual.get(key) != required[key]:
+            raise ForecastError(
+                f"{path}: the {key} of {name} is {actual.get(key)!r}, but {MANIFEST} requires "
+                f"{required[key]!r}; {ADVICE}"
+            )
+    return array
+
+
+def lock_directory(path: Path) -> TextIOWrapper:
+    """Create and lock a directory for a forecast; raise if it holds other files."""
+    path.mkdir(parents=True, exist_ok=True)
+    content = {file.name for file in path.iterdir()} - {LOCK, f"{MANIFEST}.partial"}
+    if content and MANIFEST not in content:
+        raise ForecastError(
+            f"{path}: holds files that are not a forecast; choose an empty directory"
+        )
+    try:
+        return hold_lock(path / LOCK)
+    except BlockingIOError:
+        problem = "another process is writing it; wait for it or choose another directory"
+        raise ForecastError(f"{path}: {problem}") from None
+
+
+def check_weights(path: Path, weights: Float32[np.ndarray, "M C"], window: int, start: int) -> None:
+    """Raise if weights cannot be scored, before more of them are computed."""
+    total = weights.sum(axis=0, dtype=np.float64)
+    wrong = np.flatnonzero(~(np.abs(total - 1) <= WEIGHT_TOLERANCE) | (weights < 0).any(axis=0))
+    if wrong.size:
+        first = int(wrong[0])
+        smallest = weights[:, first].min()
+        raise ForecastError(
+            f"{path}: weights sum to {total[first]:.6g}, the smallest is {smallest:.6g}; they must "
+            "be 0 or more and sum to 1 over the scenarios",
+            window=window,
+            channel=start + first,
+        )
+
+
+def _header_problems(h: ForecastHeader) -> list[str]:
+    """What is wrong with a header, field by field."""
+    claims = {name: (_is_text(getattr(h, name)), "text") for name in TEXT_FIELDS}
+    claims |= {name: (_is_count(getattr(h, name)), "a positive integer") for name in COUNT_FIELDS}
+    if claims["n_channels"][0]:
+        claims["n_channels"] = (h.n_channels % len(VARIABLES) == 0, "four per bus")
+    is_hash = _is_text(h.fingerprint) and re.fullmatch("[0-9a-f]{64}", h.fingerprint) is not None
+    is_scale = isinstance(h.scale, list) and [type(value) for value in h.scale] == [float, float]
+    claims |= {
+        "windows": (are_window_starts(h.windows), "ascending UTC times such as 2016-07-01T00:00"),
+        "fingerprint": (is_hash, "64 hexadecimal digits"),
+        "scale": (is_scale and all(0 < value < inf for value in h.scale), "two positive numbers"),
+        "variant": (h.variant is None or _is_text(h.variant), "text or None"),
+        "config": (is_json_object(h.config), "a JSON object"),
+        "parameters": (h.parameters in (None, 0) or _is_count(h.parameters), "a count or None"),
+        "seed": (type(h.seed) is int, "an integer"),
+    }
+    return [
+        f"{name} must be {requirement}, found {getattr(h, name)!r}"
+        for name, (holds, requirement) in claims.items()
+        if not holds
+    ]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
