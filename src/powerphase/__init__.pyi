@@ -19,7 +19,7 @@ from .evaluation.scoring import score as score
 from .grid.case import Grid as Grid
 from .grid.catalog import load_grid as load_grid
 from .records.forecast_file import forecast_writer as forecast_writer
-from .records.forecast_header import ForecastHeader as ForecastHeader
+from .records.forecast_format import ForecastHeader as ForecastHeader
 from .records.result import Result as Result
 from .records.result import read_results as read_results
 from .report.figures import FigureOptions as FigureOptions

@@ -21,7 +21,9 @@ def replace_file(file: Path, content: bytes) -> None:
         partial.write_bytes(content)
         flush(partial)
     except OSError:
-        partial.unlink(missing_ok=True)  # on a full disk it would occupy space that other files need
+        partial.unlink(
+            missing_ok=True
+        )  # on a full disk it would occupy space that other files need
         raise
     partial.replace(file)
 
@@ -81,7 +83,7 @@ def disk_errors(path: Path, kind: type[PowerphaseError]) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise kind(
-                f"{path}: the disk is full; finished work is kept, so free some space and run the same "
-                "command again"
+                f"{path}: the disk is full; finished work is kept, so free some space and run "
+                "the same command again"
             ) from error
         raise kind(f"{path}: cannot be written ({error}); check the path") from error

@@ -1,20 +1,19 @@
-"""Result rows whose scores are random but agree with one another."""
+"""Result rows whose scores are random but consistent."""
 
 from typing import Any
 
 import numpy as np
 
 from powerphase.axes import VARIABLES
-from powerphase.records.result import Result
-from powerphase.records.scores import SCORES
+from powerphase.records import SCORES, Result
 
 WINDOWS = ["2016-07-01T00:00", "2016-07-21T00:00", "2016-08-11T00:00"]
 
 
-def scored(draw: int, *, weighted: bool = False) -> dict[str, Any]:
+def random_scores(draw: int, *, weighted: bool = False) -> dict[str, Any]:
     """Scores, by type and by window, of scenarios with or without weights."""
     random = np.random.default_rng(draw)
-    found: dict[str, Any] = {"scores": {}, "by_window": {}, "by_type": {k: {} for k in VARIABLES}}
+    fields: dict[str, Any] = {"scores": {}, "by_window": {}, "by_type": {k: {} for k in VARIABLES}}
     outside = random.uniform(size=len(WINDOWS))  # [p.u.] or a share, by window
     voltage = {"brier": outside**2, "excursion_bias": -outside / 2}
     for name, score in SCORES.items():
@@ -23,15 +22,15 @@ def scored(draw: int, *, weighted: bool = False) -> dict[str, Any]:
         if score.voltage_only:
             values = voltage.get(name, outside)[None]
         null = weighted and score.needs_samples
-        found["scores"][name] = None if null else float(values.mean())
-        found["by_window"][name] = None if null else values.mean(axis=0).tolist()
-        for kind, own in zip(kinds, values.mean(axis=1).tolist(), strict=True):
-            found["by_type"][kind][name] = None if null else own
-    return found
+        fields["scores"][name] = None if null else float(values.mean())
+        fields["by_window"][name] = None if null else values.mean(axis=0).tolist()
+        for kind, mean in zip(kinds, values.mean(axis=1).tolist(), strict=True):
+            fields["by_type"][kind][name] = None if null else mean
+    return fields
 
 
 def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
-    """A sound row with other values in some fields; `draw` chooses the scores."""
+    """A valid row with some fields changed; `draw` chooses the scores."""
     values: dict[str, Any] = {
         "task": "powerphase-day-ahead",
         "task_version": 1,
@@ -58,4 +57,4 @@ def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
         "commit": None,
         "date": "2026-07-01",
     }
-    return Result(**(values | scored(draw, weighted=weighted) | changes))
+    return Result(**(values | random_scores(draw, weighted=weighted) | changes))

@@ -1,25 +1,25 @@
-"""Names of scores and how they are written."""
+"""Names and formats of scores."""
 
 from math import isclose
 
 import pytest
 
 from powerphase.errors import UnknownName
-from powerphase.records.scores import SCORES, notation, score_named
+from powerphase.records import SCORES, find_score, score_format
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_a_score_is_found_by_its_name_and_by_its_title_in_any_case(name: str) -> None:
+def test_a_score_is_found_by_its_name_or_title_in_any_case(name: str) -> None:
     title = SCORES[name].title
-    assert {score_named(text) for text in (name, name.upper(), title, title.lower())} == {name}
+    assert {find_score(text) for text in (name, name.upper(), title, title.lower())} == {name}
 
 
-def test_a_score_is_found_among_those_that_are_suited() -> None:
-    with pytest.raises(UnknownName, match="no score of mine 'CRPS'; did you mean twcrps"):
-        score_named("CRPS", ["twcrps", "mse"], "score of mine")
+def test_a_score_outside_the_allowed_names_raises_with_suggestions() -> None:
+    with pytest.raises(UnknownName, match=r"CRPS.*twcrps"):
+        find_score("CRPS", ["twcrps", "mse"], "score of voltages")
 
 
 @pytest.mark.parametrize("value", [-0.8831, 1.234e-7, 8.893e-5, 0.003321, 1.0, 99994.0, 2.5e9])
-def test_four_digits_are_kept_of_any_size(value: float) -> None:
-    assert isclose(float(f"{value:{notation(value)}}"), value, rel_tol=5e-4)
-    assert f"{0.0:{notation(0.0)}}" == "0"
+def test_the_format_keeps_four_significant_digits(value: float) -> None:
+    assert isclose(float(f"{value:{score_format(value)}}"), value, rel_tol=5e-4)
+    assert f"{0.0:{score_format(0.0)}}" == "0"

@@ -17,11 +17,11 @@ from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.records.forecast_file import (
     ForecastFile,
-    ForecastHeader,
     forecast_writer,
     open_forecast,
     read_values,
 )
+from powerphase.records.forecast_format import ForecastHeader
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task.windows import Task
 

@@ -20,7 +20,11 @@ from powerphase.dataset.layout import MANIFEST
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.evaluation.scoring import Evaluation, score
-from powerphase.records.forecast_header import RECORD, ForecastHeader, read_record
+from powerphase.records.forecast_format import (
+    FORECAST_MANIFEST,
+    ForecastHeader,
+    read_forecast_manifest,
+)
 from powerphase.records.result import NOT_IN_OLDER, RISK, Result, read_sidecar
 from powerphase.records.result_rules import ROUNDING
 from powerphase.records.row_key import RowKey
@@ -222,10 +226,10 @@ def _obstacle(
 def _forecasts(root: Path) -> dict[RowKey, list[tuple[Path, ForecastHeader]]]:
     """The forecasts under the root by name; also unfinished ones, which scoring refuses."""
     found: dict[RowKey, list[tuple[Path, ForecastHeader]]] = {}
-    for path in _folders(root, RECORD):
-        record = read_record(path)
-        if record is not None:
-            found.setdefault(record.header.key, []).append((path, record.header))
+    for path in _folders(root, FORECAST_MANIFEST):
+        manifest = read_forecast_manifest(path)
+        if manifest is not None:
+            found.setdefault(manifest.header.key, []).append((path, manifest.header))
     return found
 
 

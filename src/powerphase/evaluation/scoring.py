@@ -19,7 +19,7 @@ from powerphase.evaluation.sidecar import Display, sidecar_of
 from powerphase.metrics.streaming import Scorecard, Scorer
 from powerphase.models.framework.device import choose_device
 from powerphase.records.result import Result, write_result
-from powerphase.records.scores import SCORES, notation
+from powerphase.records.scores import SCORES, score_format
 from powerphase.task.windows import Task
 
 
@@ -40,7 +40,7 @@ class Evaluation:
     def __str__(self) -> str:
         lines = [f"{self.row.name} on {self.row.grid} ({self.row.edition}), {self.row.task}"]
         for name, value in self.scores.items():
-            shown = "–" if value is None else f"{value:{notation(value)}}"
+            shown = "–" if value is None else f"{value:{score_format(value)}}"
             lines.append(f"  {SCORES[name].title:<16} {shown:>10}  {SCORES[name].question}")
         return "\n".join(lines)
 

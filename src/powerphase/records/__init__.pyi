@@ -9,7 +9,9 @@ from .forecast_file import forecast_writer as forecast_writer
 from .forecast_file import is_forecast as is_forecast
 from .forecast_file import open_forecast as open_forecast
 from .forecast_file import read_values as read_values
-from .forecast_header import ForecastHeader as ForecastHeader
+from .forecast_format import FORECAST_LOCK as FORECAST_LOCK
+from .forecast_format import FORECAST_MANIFEST as FORECAST_MANIFEST
+from .forecast_format import ForecastHeader as ForecastHeader
 from .result import NOT_IN_OLDER as NOT_IN_OLDER
 from .result import RISK as RISK
 from .result import RISK_LEVELS as RISK_LEVELS
@@ -21,9 +23,13 @@ from .result import read_results as read_results
 from .result import read_sidecar as read_sidecar
 from .result import shown_windows as shown_windows
 from .result import write_result as write_result
+from .row_key import FAILURE_SUFFIX as FAILURE_SUFFIX
+from .row_key import RowKey as RowKey
+from .row_key import full_name as full_name
+from .row_key import split_name as split_name
 from .scores import NORMAL_BAND_PU as NORMAL_BAND_PU
 from .scores import RANKED as RANKED
 from .scores import SCORES as SCORES
 from .scores import Score as Score
-from .scores import notation as notation
-from .scores import score_named as score_named
+from .scores import find_score as find_score
+from .scores import score_format as score_format

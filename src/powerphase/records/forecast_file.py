@@ -28,8 +28,8 @@ from powerphase.errors import ForecastError
 from powerphase.files import disk_errors, flush, replace_file
 from powerphase.records.forecast_format import (
     ADVICE,
-    LOCK,
-    MANIFEST,
+    FORECAST_LOCK,
+    FORECAST_MANIFEST,
     ForecastHeader,
     ForecastManifest,
     check_same_forecast,
@@ -37,7 +37,7 @@ from powerphase.records.forecast_format import (
     lock_directory,
     open_for_reading,
     open_for_writing,
-    read_manifest,
+    read_forecast_manifest,
 )
 
 
@@ -118,7 +118,7 @@ class ForecastWriter:
 
     def __init__(self, path: Path, header: ForecastHeader) -> None:
         self.path, self.header = path, header
-        self._manifest = read_manifest(path) or ForecastManifest(header)
+        self._manifest = read_forecast_manifest(path) or ForecastManifest(header)
         check_same_forecast(path, self._manifest.header, header)
         self._written: dict[int, Bool[np.ndarray, " C"]] = {}
         self._chunk: _Chunk | None = None
@@ -230,7 +230,7 @@ class ForecastWriter:
             self._chunk = None
 
     def _save(self, manifest: ForecastManifest) -> None:
-        replace_file(self.path / MANIFEST, manifest.to_json().encode())
+        replace_file(self.path / FORECAST_MANIFEST, manifest.to_json().encode())
         self._manifest = manifest
 
 
@@ -248,12 +248,12 @@ def forecast_writer(path: str | Path, header: ForecastHeader) -> Iterator[Foreca
                 writer = ForecastWriter(directory, header)
             yield writer
         finally:
-            (directory / LOCK).unlink(missing_ok=True)
+            (directory / FORECAST_LOCK).unlink(missing_ok=True)
 
 
 def is_forecast(path: str | Path) -> bool:
     """Whether the directory `path` holds a forecast, finished or not."""
-    return (Path(path) / MANIFEST).is_file()
+    return (Path(path) / FORECAST_MANIFEST).is_file()
 
 
 def read_values(path: str | Path, window: int, channels: slice) -> Float32[np.ndarray, "M H C"]:
@@ -264,7 +264,7 @@ def read_values(path: str | Path, window: int, channels: slice) -> Float32[np.nd
 
 def open_forecast(path: str | Path) -> ForecastFile:
     """The complete forecast in the directory `path`."""
-    manifest = read_manifest(Path(path))
+    manifest = read_forecast_manifest(Path(path))
     if manifest is None:
         raise ForecastError(f"{path}: not a forecast; make one with `powerphase forecast`")
     if not manifest.complete:

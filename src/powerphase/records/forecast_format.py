@@ -19,9 +19,10 @@ from powerphase.axes import STEP_S, VARIABLES, WEIGHT_TOLERANCE
 from powerphase.errors import ForecastError
 from powerphase.files import hold_lock, is_json_object, replace_file
 from powerphase.records.result_rules import are_window_starts
+from powerphase.records.row_key import RowKey
 
-MANIFEST = "forecast.json"
-LOCK = ".powerphase-lock"
+FORECAST_MANIFEST = "forecast.json"
+FORECAST_LOCK = ".powerphase-lock"
 FORMAT = 1
 """Raised whenever a reader of older forecasts would misread or reject a newer one."""
 
@@ -60,6 +61,11 @@ class ForecastHeader:
         problems = _header_problems(self)
         if problems:
             raise ForecastError(f"not the header of a forecast: {'; '.join(problems)}")
+
+    @property
+    def key(self) -> RowKey:
+        """The key of the row that the forecast gets when it is scored."""
+        return RowKey(self.task, self.edition, self.grid, self.model, self.variant, self.seed)
 
     def blocks(self) -> list[slice]:
         """The channels of each chunk, in order; together they are all channels."""
@@ -125,9 +131,9 @@ class ForecastManifest:
         return cls(ForecastHeader(**values), frozenset(finished), cost, complete is True)
 
 
-def read_manifest(path: Path) -> ForecastManifest | None:
+def read_forecast_manifest(path: Path) -> ForecastManifest | None:
     """The manifest of the forecast at `path`, or None if there is no forecast."""
-    file = path / MANIFEST
+    file = path / FORECAST_MANIFEST
     try:
         values = json.loads(file.read_bytes())
         if values["format"] == FORMAT:
@@ -216,8 +222,8 @@ def _open_array(path: Path, name: str, expected: "zarr.Array[Any]") -> "zarr.Arr
     for key in required:
         if actual.get(key) != required[key]:
             raise ForecastError(
-                f"{path}: the {key} of {name} is {actual.get(key)!r}, but {MANIFEST} requires "
-                f"{required[key]!r}; {ADVICE}"
+                f"{path}: the {key} of {name} is {actual.get(key)!r}, but {FORECAST_MANIFEST} "
+                f"requires {required[key]!r}; {ADVICE}"
             )
     return array
 
@@ -225,13 +231,16 @@ def _open_array(path: Path, name: str, expected: "zarr.Array[Any]") -> "zarr.Arr
 def lock_directory(path: Path) -> TextIOWrapper:
     """Create and lock a directory for a forecast; raise if it holds other files."""
     path.mkdir(parents=True, exist_ok=True)
-    content = {file.name for file in path.iterdir()} - {LOCK, f"{MANIFEST}.partial"}
-    if content and MANIFEST not in content:
+    content = {file.name for file in path.iterdir()} - {
+        FORECAST_LOCK,
+        f"{FORECAST_MANIFEST}.partial",
+    }
+    if content and FORECAST_MANIFEST not in content:
         raise ForecastError(
             f"{path}: holds files that are not a forecast; choose an empty directory"
         )
     try:
-        return hold_lock(path / LOCK)
+        return hold_lock(path / FORECAST_LOCK)
     except BlockingIOError:
         problem = "another process is writing it; wait for it or choose another directory"
         raise ForecastError(f"{path}: {problem}") from None

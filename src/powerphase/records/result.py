@@ -100,9 +100,7 @@ class Result:
         """The row in `text`, which was read from `where`."""
         values = _parse(text, where)
         if "schema" not in values:
-            raise ResultError(
-                f"{where}: not a result row; give a row's file or a folder of rows"
-            )
+            raise ResultError(f"{where}: not a result row; give a row's file or a folder of rows")
         schema = values.pop("schema")
         if type(schema) is not int or schema != SCHEMA:
             raise ResultError(
@@ -211,7 +209,7 @@ def _as_npz(arrays: Mapping[str, Shaped[np.ndarray, "..."]], where: str) -> byte
         for name in sorted(arrays):
             if arrays[name].dtype.hasobject:
                 raise ResultError(f"{where}: array {name!r} holds Python objects, not numbers")
-            # Opened by name, a member is dated 1980; in C order, since an equal array may be transposed.
+            # A member opened by name is dated 1980; C order, as equal arrays may be transposed.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(arrays[name], order="C"))
     return buffer.getvalue()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from powerphase.records.scores import SCORES, score_named
+from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import PAPER_DECIMALS, Entry, explained, grouped, orders_forecasts
 from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import Cell, Sheet, number
@@ -15,7 +15,7 @@ def compact(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
     Variants are left out, but for smaller budgets that compete. A grid with several data sets has
     several columns.
     """
-    score = score_named(score)
+    score = find_score(score)
     together = grouped(boards, lambda board: board.conditions)
     return [_sheet(conditions, own, score) for conditions, own in together.items()]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from powerphase.errors import FigureError, UnknownName
 from powerphase.files import disk_errors, replace_file
-from powerphase.records.scores import SCORES, score_named
+from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import representative
 from powerphase.report.exhibits import (
     Exhibit,
@@ -171,7 +171,7 @@ def _safety_fidelity(options: FigureOptions) -> DrawnFigure:
 
     # Of the others, less is not better.
     suited = [name for name, one in SCORES.items() if one.voltage_only and one.low == 0]
-    score = score_named(options.score or "safety_mbrier", suited, "score of voltages")
+    score = find_score(options.score or "safety_mbrier", suited, "score of voltages")
     grid = options.grid or GRID
     exhibits = exhibits_on(options.results, grid, options.edition)
     (board,) = leaderboard([one.row for one in exhibits])

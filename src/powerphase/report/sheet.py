@@ -10,7 +10,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from powerphase.records.scores import notation
+from powerphase.records.scores import score_format
 
 FULLER = "Widen the terminal or choose another format for more columns."
 MISSING = "–"
@@ -135,5 +135,5 @@ def number(mean: float | None, std: float | None = None, decimals: int | None = 
         return MISSING
     if decimals is None and mean == 0:
         return "0"
-    style = notation(mean) if decimals is None else f".{decimals}f"
+    style = score_format(mean) if decimals is None else f".{decimals}f"
     return f"{mean:{style}}" if std is None else f"{mean:{style}} ± {std:{style}}"

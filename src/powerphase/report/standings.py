@@ -7,7 +7,7 @@ from io import StringIO
 from typing import Any
 
 from powerphase.errors import UnknownName
-from powerphase.records.scores import SCORES, score_named
+from powerphase.records.scores import SCORES, find_score
 from powerphase.report.contrasts import (
     FAR,
     LEVEL,
@@ -167,7 +167,7 @@ def check_other(boards: Iterable[Board], other: str | None) -> None:
 def ordering_score(text: str) -> str:
     """The name of the score that is called so; one that does not order forecasts is refused."""
     known = [name for name in SCORES if orders_forecasts(name)]
-    return score_named(text, known, "score that orders forecasts")
+    return find_score(text, known, "score that orders forecasts")
 
 
 def _line(board: Board, standing: Standing, first: Standing) -> tuple[Cell, ...]:
