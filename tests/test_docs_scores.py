@@ -20,8 +20,7 @@ from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.skill import reach, skill
-from tests.records.rows import WINDOWS, row
-from tests.records.rows import scored as random_scores
+from tests.records.rows import WINDOWS, random_scores, row
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "scores.md").read_text(encoding="utf-8")
