@@ -73,6 +73,24 @@ def test_the_citation_is_of_this_version_and_of_the_paper() -> None:
     assert [author.split(", ")[0] for author in authors.split(" and ")] == families
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_paths_in_the_guides_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    paths = re.findall(r"`([\w./]+(?:/|\.pyi?|\.toml|\.yml|\.txt))`", text)
+    roots = (ROOT, ROOT / "src" / "powerphase", ROOT / "tests")
+    missing = [path for path in paths if not any((root / path).exists() for root in roots)]
+    assert not missing
+    assert len(paths) > 10
+
+
+def test_the_architecture_page_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", section(text, "Packages")))
+    modules = (ROOT / "src" / "powerphase").glob("*.py")
+    packages = (path.parent for path in (ROOT / "src" / "powerphase").glob("*/__init__.py"))
+    assert {path.stem for path in (*modules, *packages)} - {"__init__"} <= named
+
+
 def test_the_changelog_begins_with_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", changelog, re.MULTILINE)[0] == pp.__version__
