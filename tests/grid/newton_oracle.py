@@ -1,7 +1,7 @@
-"""A Newton power flow of our own, in plain SciPy: the oracle of the one that the package uses.
+"""A Newton power flow in plain SciPy: the oracle for the solver of the package.
 
-It shares nothing with it but the admittance matrix, which `test_admittance.py` checks on its own.
-Power is generation here, unknowns are angles and magnitudes, and every iteration factors anew.
+It shares only the admittance matrix with it, which `test_admittance.py` checks. Power is generation
+here, the unknowns are angles and magnitudes, and every iteration factorises the Jacobian.
 """
 
 import numpy as np
@@ -21,9 +21,9 @@ def newton(
     pq: NDArray[np.int64],
     start: NDArray[np.complex128],
 ) -> NDArray[np.complex128] | None:
-    """Voltages at which buses inject p at `pv` and `pq` and q at `pq`, or None if not found.
+    """Voltages at which buses inject p at `pv` and `pq` and q at `pq`, or None if it diverges.
 
-    Magnitudes at `pv` and both coordinates of every other bus stay as they are in `start`.
+    Magnitudes at `pv`, and magnitude and angle of the slack bus, stay as in `start`.
     """
     angle, magnitude = np.angle(start), np.abs(start)
     with_p = np.concatenate([pv, pq])
@@ -31,12 +31,12 @@ def newton(
         voltage = magnitude * np.exp(1j * angle)
         current = ybus @ voltage
         power = voltage * current.conj()
-        miss = np.concatenate([(power.real - p_pu)[with_p], (power.imag - q_pu)[pq]])
-        if not np.isfinite(miss).all():
+        error = np.concatenate([(power.real - p_pu)[with_p], (power.imag - q_pu)[pq]])
+        if not np.isfinite(error).all():
             return None
-        if np.abs(miss).max() < STOP_PU:
+        if np.abs(error).max() < STOP_PU:
             return voltage
-        step = splu(_jacobian(ybus, voltage, current, with_p, pq)).solve(-miss)
+        step = splu(_jacobian(ybus, voltage, current, with_p, pq)).solve(-error)
         angle[with_p] += step[: len(with_p)]
         magnitude[pq] += step[len(with_p) :]
     return None
@@ -51,9 +51,9 @@ def _jacobian(
 ) -> csc_array:
     """Derivatives of P at `with_p` and Q at `pq` by angle at `with_p` and magnitude at `pq`."""
     at_bus, unit = diags_array(voltage), diags_array(voltage / np.abs(voltage))
-    drawn = diags_array(current)
-    by_angle = csr_array(1j * at_bus @ (drawn - ybus @ at_bus).conj())
-    by_magnitude = csr_array(at_bus @ (ybus @ unit).conj() + drawn.conj() @ unit)
+    currents = diags_array(current)
+    by_angle = csr_array(1j * at_bus @ (currents - ybus @ at_bus).conj())
+    by_magnitude = csr_array(at_bus @ (ybus @ unit).conj() + currents.conj() @ unit)
     return csc_array(
         block_array(
             [

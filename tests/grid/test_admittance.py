@@ -1,4 +1,4 @@
-"""The admittance matrix and the mismatch, against readings of the case file that share no code."""
+"""The admittance matrix and the mismatch, compared with independent computations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +9,7 @@ from lightsim2grid.network import init_from_matpower
 
 from powerphase.grid import (
     BR_STATUS,
+    PAPER_GRIDS,
     PQ,
     PV,
     SHIFT,
@@ -22,11 +23,10 @@ from powerphase.grid import (
 )
 
 GridOf = Callable[[str], Grid]
-SIX = ["activsg500", "pegase1354", "polish2383", "pegase2869", "polish3120", "pegase9241"]
 
 
 def branch_by_branch(grid: Grid) -> np.ndarray:
-    """The dense matrix, one two-port at a time, as one would do it by hand."""
+    """The dense matrix, built one two-port at a time."""
     row_of = {int(bus[0]): row for row, bus in enumerate(grid.bus)}
     dense = np.zeros((len(grid.bus), len(grid.bus)), dtype=complex)
     for row, bus in enumerate(grid.bus):
@@ -36,7 +36,7 @@ def branch_by_branch(grid: Grid) -> np.ndarray:
             continue
         series, half = 1 / complex(r, x), 0.5j * b
         line = np.array([[series + half, -series], [-series, series + half]])
-        # Behind its ideal transformer the from bus stands at V / turns; power is kept.
+        # Behind its ideal transformer the from bus has voltage V / turns; power is conserved.
         shift = np.pi * shift_deg / 180
         turns = (ratio or 1.0) * complex(np.cos(shift), np.sin(shift))
         ideal = np.array([1 / turns, 1.0])
@@ -53,7 +53,7 @@ def test_the_matrix_is_the_sum_of_its_branches(grid_of: GridOf, name: str) -> No
     )
 
 
-def test_shifters_without_a_ratio_and_lines_out_of_service_are_taken_as_such(
+def test_shifters_without_a_ratio_and_lines_out_of_service(
     grid_of: GridOf,
 ) -> None:
     branch = grid_of("ieee14").branch.copy()
@@ -67,8 +67,8 @@ def test_shifters_without_a_ratio_and_lines_out_of_service_are_taken_as_such(
     assert ybus[1, 2] == 0
 
 
-@pytest.mark.parametrize("name", SIX)
-def test_the_matrix_is_the_solvers(grid_of: GridOf, name: str) -> None:
+@pytest.mark.parametrize("name", PAPER_GRIDS)
+def test_the_matrix_equals_the_solvers(grid_of: GridOf, name: str) -> None:
     grid = grid_of(name)
     network = init_from_matpower(bus_level_case(grid, np.ones(grid.n_buses)))
     network.ac_pf(np.ones(grid.n_buses, dtype=complex), 1, 1e-8)  # builds the matrix
@@ -76,7 +76,7 @@ def test_the_matrix_is_the_solvers(grid_of: GridOf, name: str) -> None:
     assert abs(ours - theirs).max() <= 1e-14 * abs(ours).max()
 
 
-def test_a_grid_without_shunts_charging_and_ratios_draws_nothing_at_equal_voltages(
+def test_equal_voltages_draw_no_power_without_shunts_charging_and_ratios(
     grid_of: GridOf,
 ) -> None:
     grid = grid_of("ieee118")
@@ -85,11 +85,11 @@ def test_a_grid_without_shunts_charging_and_ratios_draws_nothing_at_equal_voltag
     branch[:, [4, TAP, SHIFT]] = 0.0
     bare = replace(grid, bus=bus, branch=branch)
     equal = np.full((1, grid.n_buses), 1.02 * np.exp(0.3j))
-    drawn = consumption_mva(admittance_matrix(bare), bare.base_mva, equal)
-    np.testing.assert_allclose(drawn, 0.0, atol=1e-9)
+    power = consumption_mva(admittance_matrix(bare), bare.base_mva, equal)
+    np.testing.assert_allclose(power, 0.0, atol=1e-9)
 
 
-def test_consumption_is_minus_the_power_that_flows_into_the_branches(grid_of: GridOf) -> None:
+def test_consumption_is_minus_the_power_into_the_branches(grid_of: GridOf) -> None:
     grid = grid_of("ieee14")
     voltage = np.exp(1j * np.linspace(0, 1, 28)).reshape(2, 14) * np.linspace(0.9, 1.1, 14)
     dense = branch_by_branch(grid)
@@ -106,12 +106,12 @@ def test_consumption_is_minus_the_power_that_flows_into_the_branches(grid_of: Gr
     ("bus_type", "p_counts", "q_counts"),
     [(SLACK, False, False), (PV, True, False), (PQ, True, True)],
 )
-def test_only_what_is_specified_counts_as_mismatch(
+def test_only_specified_quantities_count_as_mismatch(
     grid_of: GridOf, bus_type: int, p_counts: bool, q_counts: bool
 ) -> None:
     grid = grid_of("ieee14")
     p_mw, q_mvar = np.zeros((3, 14)), np.zeros((3, 14))
     bus = np.flatnonzero(grid.bus_type == bus_type)[0]
     p_mw[1, bus], q_mvar[2, bus] = 5.0, -7.0
-    found = mismatch_pu(grid, np.zeros((3, 14), dtype=complex), p_mw, q_mvar)
-    np.testing.assert_array_equal(found, [0.0, 0.05 * p_counts, 0.07 * q_counts])
+    mismatch = mismatch_pu(grid, np.zeros((3, 14), dtype=complex), p_mw, q_mvar)
+    np.testing.assert_array_equal(mismatch, [0.0, 0.05 * p_counts, 0.07 * q_counts])

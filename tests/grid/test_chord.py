@@ -1,4 +1,4 @@
-"""The chord method: Newton's answers at a fraction of the cost, and lanes that never meet."""
+"""The chord method: the states of Newton's method, and independent lanes."""
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from powerphase.grid.chord import LANES, _jacobian
 from powerphase.synthesis import Injections
 from tests.dataset.exact import exact_signals
 
+Array = NDArray[np.float64]
 TOLERANCE_PU = 1e-10
 
 
@@ -40,7 +41,7 @@ def problem() -> Problem:
 
 
 @pytest.mark.parametrize("name", ["ieee14", "ieee118", "pegase1354", "polish2383", "pegase9241"])
-def test_it_finds_newtons_states(name: str) -> None:
+def test_states_equal_those_of_newton(name: str) -> None:
     problem = Problem(name)
     steps = problem.injections.steps(40, 40 + LANES)
     voltage, iterations = problem.chord.solve(*steps)
@@ -49,30 +50,28 @@ def test_it_finds_newtons_states(name: str) -> None:
     assert solved.sum() >= 0.8 * LANES
     assert newton.converged[solved].all()
     np.testing.assert_allclose(voltage[solved], newton.voltage[solved], atol=2e-9)
-    found = consumption_mva(problem.ybus, problem.grid.base_mva, voltage[solved])
+    solved_mva = consumption_mva(problem.ybus, problem.grid.base_mva, voltage[solved])
     p_mw, q_mvar = (part[solved] for part in steps)
-    assert mismatch_pu(problem.grid, found, p_mw, q_mvar).max() < 2 * TOLERANCE_PU
+    assert mismatch_pu(problem.grid, solved_mva, p_mw, q_mvar).max() < 2 * TOLERANCE_PU
 
 
-def test_nearly_all_of_a_record_is_solved_without_newton(
+def test_ordinary_days_are_solved_without_newton(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left_over: list[int] = []
+    n_steps: list[int] = []
     newton = PowerFlow.newton
 
-    def counted(self: PowerFlow, p_mw: NDArray, q_mvar: NDArray, iwamoto: bool = False) -> object:
-        left_over.append(len(p_mw))
+    def count(self: PowerFlow, p_mw: Array, q_mvar: Array, iwamoto: bool = False) -> object:
+        n_steps.append(len(p_mw))
         return newton(self, p_mw, q_mvar, iwamoto)
 
-    monkeypatch.setattr(PowerFlow, "newton", counted)
+    monkeypatch.setattr(PowerFlow, "newton", count)
     assert problem.flow.solve(*problem.injections.steps(0, 960)).converged.all()
-    assert sum(left_over) == 0
+    assert sum(n_steps) == 0
 
 
 @pytest.mark.parametrize("rows", [[0], [3, 1], list(range(LANES + 3)), [5] * 40])
-def test_the_bits_of_a_step_do_not_depend_on_its_neighbours(
-    problem: Problem, rows: list[int]
-) -> None:
+def test_the_bits_of_a_step_do_not_depend_on_other_steps(problem: Problem, rows: list[int]) -> None:
     p_mw, q_mvar = problem.injections.steps(0, 96)
     voltage, iterations = problem.chord.solve(p_mw, q_mvar)
     part_voltage, part_iterations = problem.chord.solve(p_mw[rows], q_mvar[rows])
@@ -80,10 +79,10 @@ def test_the_bits_of_a_step_do_not_depend_on_its_neighbours(
     assert np.array_equal(part_iterations, iterations[rows])
 
 
-def test_a_hopeless_lane_does_not_disturb_the_others(problem: Problem) -> None:
-    n_steps = 3 * LANES  # so that lanes given up take sound steps afterwards
+def test_failed_steps_do_not_affect_other_steps(problem: Problem) -> None:
+    n_steps = 3 * LANES  # lanes with a failed step then solve valid ones
     p_mw, q_mvar = problem.injections.steps(0, n_steps)
-    sound, _ = problem.chord.solve(p_mw, q_mvar)
+    expected, _ = problem.chord.solve(p_mw, q_mvar)
     p_mw[1] *= 60
     p_mw[4, 3], q_mvar[6, 5] = np.nan, np.inf
     voltage, iterations = problem.chord.solve(p_mw, q_mvar)
@@ -91,11 +90,11 @@ def test_a_hopeless_lane_does_not_disturb_the_others(problem: Problem) -> None:
     assert np.flatnonzero(iterations == 0).tolist() == failed
     assert (voltage[failed] == 0).all()
     kept = np.delete(np.arange(n_steps), failed)
-    assert voltage[kept].tobytes() == sound[kept].tobytes()
+    assert voltage[kept].tobytes() == expected[kept].tobytes()
 
 
-def test_the_jacobian_is_that_of_the_equations(problem: Problem) -> None:
-    """Against central differences of P, Q and V², which are exact for quadratic equations."""
+def test_the_jacobian_equals_central_differences(problem: Problem) -> None:
+    """Central differences of P, Q and V² are exact, because the equations are quadratic."""
     grid, state = problem.grid, problem.flow.start
     free = np.flatnonzero(grid.bus_type != SLACK)
     holds_v = (grid.bus_type != PQ)[free]
@@ -106,12 +105,12 @@ def test_the_jacobian_is_that_of_the_equations(problem: Problem) -> None:
         step = np.zeros(grid.n_buses, dtype=complex)
         step[free] = e_step + 1j * f_step
         ahead, behind = (_equations(grid, problem, state + sign * step) for sign in (1, -1))
-        wanted = jacobian @ np.concatenate([f_step, e_step])
-        np.testing.assert_allclose((ahead - behind) / 2, wanted, atol=1e-9)
+        expected = (ahead - behind) / 2
+        np.testing.assert_allclose(jacobian @ np.concatenate([f_step, e_step]), expected, atol=1e-9)
 
 
-def _equations(grid: Grid, problem: Problem, state: NDArray) -> NDArray:
-    power = state * (problem.ybus @ state).conj()
+def _equations(grid: Grid, problem: Problem, state: NDArray[np.complex128]) -> Array:
+    power = state * np.asarray(problem.ybus @ state).conj()
     second = np.where(grid.bus_type == PQ, power.imag, np.abs(state) ** 2)
     free = grid.bus_type != SLACK
     return np.concatenate([power.real[free], second[free]])

@@ -1,4 +1,4 @@
-"""The reader of case files: what it takes, bit for bit, and every way in which it refuses."""
+"""The reader of case files: what it accepts, bit for bit, and what it rejects."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from matpowercaseframes import CaseFrames
+from matpowercaseframes import CaseFrames  # type: ignore[import-untyped]
 
 from powerphase.errors import CaseError
 from powerphase.grid import CATALOG, case_folder, read_grid, read_matpower_file
@@ -39,7 +39,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def refusal(folder: Path, text: str) -> str:
+def error_message(folder: Path, text: str) -> str:
     path = write(folder, text)
     with pytest.raises(CaseError) as caught:
         read_grid(path)
@@ -49,7 +49,7 @@ def refusal(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("case", PAPER_CASES + SMALL_CASES)
-def test_a_case_reads_as_an_independent_parser_reads_it(case: str) -> None:
+def test_data_equal_those_of_an_independent_parser(case: str) -> None:
     path = case_folder() / f"{case}.m"
     ours, theirs = read_matpower_file(path), CaseFrames(str(path))
     assert ours["baseMVA"] == theirs.baseMVA
@@ -57,37 +57,37 @@ def test_a_case_reads_as_an_independent_parser_reads_it(case: str) -> None:
         np.testing.assert_array_equal(ours[field], getattr(theirs, field).to_numpy(float))
 
 
-def test_every_case_of_the_package_that_computes_is_refused() -> None:
+def test_every_case_of_the_package_that_contains_code_raises() -> None:
     computes = re.compile(r"^[^%\n]*(= *idx_bus|mpc\.\w+\(.*=|[\d)]/\w)", re.MULTILINE)
-    refused = []
+    rejected = []
     for path in sorted(case_folder().glob("case*.m")):
         if path.stat().st_size < 2e6 and computes.search(path.read_text(errors="replace")):
-            with pytest.raises(CaseError, match=r":\d+: .* is (MATLAB code|not a number)"):
+            with pytest.raises(CaseError, match=rf"{path.name}:\d+: "):
                 read_matpower_file(path)
-            refused.append(path.stem)
-    assert len(refused) >= 25
-    assert {"case33bw", "case141", "case533mt_hi"} <= set(refused)
+            rejected.append(path.stem)
+    assert len(rejected) >= 25
+    assert {"case33bw", "case141", "case533mt_hi"} <= set(rejected)
 
 
-def test_an_independent_parser_reads_such_a_case_wrongly() -> None:
-    """Why we read files ourselves: kW taken for MW. If this fails, the other parser has learnt."""
+def test_an_independent_parser_misreads_such_a_case() -> None:
+    """The reason for this reader: kW read as MW. If this fails, the parser has been fixed."""
     theirs = CaseFrames(str(case_folder() / "case10ba.m"))
     assert theirs.bus.PD.sum() > 10_000
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CaseError, match=r"nowhere\.m: cannot be read \(No such file"):
+def test_a_missing_file_raises(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match=r"nowhere\.m"):
         read_matpower_file(tmp_path / "nowhere.m")
 
 
-def test_a_folder_is_no_case(tmp_path: Path) -> None:
-    with pytest.raises(CaseError, match="cannot be read"):
+def test_a_folder_raises(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match=tmp_path.name):
         read_matpower_file(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", " \n\t\n"])
-def test_an_empty_file_is_refused(tmp_path: Path, text: str) -> None:
-    assert refusal(tmp_path, text) == ": the file is empty; a MATPOWER case (.m) was expected"
+def test_an_empty_file_raises(tmp_path: Path, text: str) -> None:
+    assert "empty" in error_message(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -101,74 +101,75 @@ def test_an_empty_file_is_refused(tmp_path: Path, text: str) -> None:
         "mpc.reserves.zones = [1 1];",
     ],
 )
-def test_code_after_the_matrices_is_refused_with_its_line(tmp_path: Path, statement: str) -> None:
+def test_code_after_the_matrices_raises_with_its_line(tmp_path: Path, statement: str) -> None:
     line = CASE.count("\n") + 1
-    found = refusal(tmp_path, f"{CASE}{statement}\n")
-    assert found.startswith(f":{line}: {statement!r} is MATLAB code, not data")
+    message = error_message(tmp_path, f"{CASE}{statement}\n")
+    assert message.startswith(f":{line}: {statement!r}")
 
 
 @pytest.mark.parametrize("tail", ["'", " * 2", "(:, 1:13)", ".^2"])
-def test_a_matrix_that_goes_into_an_expression_is_refused(tmp_path: Path, tail: str) -> None:
-    assert "is MATLAB code" in refusal(tmp_path, CASE.replace("0.9;\n];", f"0.9;\n]{tail};"))
+def test_a_matrix_inside_an_expression_raises(tmp_path: Path, tail: str) -> None:
+    message = error_message(tmp_path, CASE.replace("0.9;\n];", f"0.9;\n]{tail};"))
+    assert message.startswith(":7: ")
 
 
 @pytest.mark.parametrize(
     "value", ["135/sqrt(3)", "1_000", "٣", "1e", "0x10", "pi", "2-1", "1i", "-", "Vbase", "'2'"]
 )
-def test_an_element_that_is_not_a_plain_number_is_refused(tmp_path: Path, value: str) -> None:
-    found = refusal(tmp_path, CASE.replace("\t50\t20", f"\t{value}\t20"))
-    assert found == f":6: {value!r} is not a number; write out its value"
+def test_an_element_that_is_not_a_plain_number_raises(tmp_path: Path, value: str) -> None:
+    message = error_message(tmp_path, CASE.replace("\t50\t20", f"\t{value}\t20"))
+    assert message.startswith(f":6: {value!r}")
 
 
 @pytest.mark.parametrize("value", ["1e2/2", "'100'", "[100]", "sbase"])
-def test_a_base_power_that_is_not_a_plain_number_is_refused(tmp_path: Path, value: str) -> None:
-    found = refusal(tmp_path, CASE.replace("= 100", f"= {value}"))
-    assert found == f":3: {value!r} is not a number; write out its value"
+def test_a_base_power_that_is_not_a_plain_number_raises(tmp_path: Path, value: str) -> None:
+    message = error_message(tmp_path, CASE.replace("= 100", f"= {value}"))
+    assert message.startswith(f":3: {value!r}")
 
 
-def test_a_ragged_row_is_named(tmp_path: Path) -> None:
-    found = refusal(tmp_path, CASE.replace("50\t20\t", "50\t"))
-    assert found.startswith(":6: a row of mpc.bus has 12 columns, its first row has 13")
+def test_a_ragged_row_raises_with_its_line_and_size(tmp_path: Path) -> None:
+    message = error_message(tmp_path, CASE.replace("50\t20\t", "50\t"))
+    assert message.startswith(":6: ")
+    assert "mpc.bus has 12 columns" in message
 
 
 def test_the_line_of_an_error_counts_comments_and_continued_lines(tmp_path: Path) -> None:
     text = CASE.replace("mpc.version", "%{\n]\n%}\nmpc.version").replace("3\t0", "3 ...\n\t0")
-    found = refusal(tmp_path, text.replace("50\t20", "50\toops"))
-    assert found.startswith(":10: 'oops'")
+    message = error_message(tmp_path, text.replace("50\t20", "50\toops"))
+    assert message.startswith(":10: 'oops'")
 
 
 @pytest.mark.parametrize("field", ["baseMVA", "bus", "gen", "branch"])
-def test_a_missing_field_is_named(tmp_path: Path, field: str) -> None:
-    found = refusal(tmp_path, CASE.replace(f"mpc.{field} ", "mpc.other "))
-    assert found == f": no mpc.{field}; a MATPOWER case of version 2 was expected"
+def test_a_missing_field_raises(tmp_path: Path, field: str) -> None:
+    message = error_message(tmp_path, CASE.replace(f"mpc.{field} ", "mpc.other "))
+    assert f"mpc.{field} missing" in message
 
 
 @pytest.mark.parametrize(
     ("field", "empty"), [("bus", "[]"), ("gen", "[ % none\n]"), ("branch", "[;;]")]
 )
-def test_an_empty_matrix_is_named(tmp_path: Path, field: str, empty: str) -> None:
+def test_an_empty_matrix_raises(tmp_path: Path, field: str, empty: str) -> None:
     text = re.sub(rf"mpc\.{field} = \[.*?\]", f"mpc.{field} = {empty}", CASE, flags=re.DOTALL)
-    assert f"mpc.{field} has no rows" in refusal(tmp_path, text)
+    assert f"mpc.{field} has no rows" in error_message(tmp_path, text)
 
 
-def test_a_field_that_should_be_a_matrix_must_be_one(tmp_path: Path) -> None:
-    assert ":4: mpc.bus is 'other_bus'; a matrix was expected" in refusal(
-        tmp_path, re.sub(r"mpc\.bus = \[.*?\]", "mpc.bus = other_bus", CASE, flags=re.DOTALL)
-    )
+def test_a_field_that_is_not_a_matrix_raises(tmp_path: Path) -> None:
+    text = re.sub(r"mpc\.bus = \[.*?\]", "mpc.bus = other_bus", CASE, flags=re.DOTALL)
+    assert ":4: mpc.bus is 'other_bus'" in error_message(tmp_path, text)
 
 
-def test_a_matrix_that_lacks_columns_is_named(tmp_path: Path) -> None:
-    found = refusal(tmp_path, CASE.replace("\t0\t1;", ";"))
-    assert found == ": mpc.branch has 9 columns; at least 11 columns are needed"
+def test_a_matrix_with_too_few_columns_raises(tmp_path: Path) -> None:
+    message = error_message(tmp_path, CASE.replace("\t0\t1;", ";"))
+    assert "mpc.branch has 9 columns" in message
 
 
-def test_a_case_of_version_1_is_refused(tmp_path: Path) -> None:
+def test_a_case_of_version_1_raises(tmp_path: Path) -> None:
     text = CASE.replace("function mpc", "function [baseMVA, bus, gen, branch]")
-    assert ":1: 'function [baseMVA" in refusal(tmp_path, text)
+    assert ":1: 'function [baseMVA" in error_message(tmp_path, text)
 
 
-def test_dc_lines_in_service_are_refused() -> None:
-    with pytest.raises(CaseError, match=r"case_RTS_GMLC\.m: holds DC lines in service"):
+def test_dc_lines_in_service_raise() -> None:
+    with pytest.raises(CaseError, match=r"case_RTS_GMLC\.m: .*DC lines"):
         read_grid(case_folder() / "case_RTS_GMLC.m")
 
 
@@ -179,7 +180,7 @@ def test_dc_lines_out_of_service_do_not_matter(tmp_path: Path, lines: str) -> No
 
 
 @pytest.mark.parametrize("last_word", ["end", "return;"])
-def test_nothing_is_read_behind_the_end_of_the_function(tmp_path: Path, last_word: str) -> None:
+def test_nothing_is_read_after_the_end_of_the_function(tmp_path: Path, last_word: str) -> None:
     plain = read_grid(write(tmp_path, CASE))
     text = f"{CASE}{last_word}\nmpc.baseMVA = 1;\nfunction f()\n"
     assert read_grid(write(tmp_path, text)).sha256 == plain.sha256
@@ -199,26 +200,26 @@ def test_a_percent_sign_in_a_string_starts_no_comment(tmp_path: Path, quote: str
     assert read_matpower_file(write(tmp_path, text))["baseMVA"] == 50
 
 
-def test_a_row_may_go_on_in_the_next_line(tmp_path: Path) -> None:
+def test_a_row_may_continue_on_the_next_line(tmp_path: Path) -> None:
     text = CASE.replace("\t250\t", " ... rates, in MVA ];\n\t250\t")
     assert read_grid(write(tmp_path, text)).sha256 == read_grid(write(tmp_path, CASE)).sha256
 
 
-def test_line_ends_of_windows_do_not_matter(tmp_path: Path) -> None:
+def test_windows_line_endings_do_not_matter(tmp_path: Path) -> None:
     plain = read_grid(write(tmp_path, CASE)).sha256
     path = tmp_path / "windows.m"
     path.write_bytes(CASE.replace("\n", "\r\n").encode())
     assert read_grid(path).sha256 == plain
 
 
-def test_a_cut_list_of_quotes_is_refused_without_trying_every_reading(tmp_path: Path) -> None:
-    """Two quotes are an empty string or a part of one: backtracking would take for ever."""
+def test_an_unclosed_list_of_quotes_raises_without_backtracking(tmp_path: Path) -> None:
+    """Two quotes are an empty string or part of one: backtracking would take exponential time."""
     quotes = "''" * 5_000
-    assert "never ends; is the file cut?" in refusal(tmp_path, f"{CASE}mpc.names = {{{quotes}")
+    assert "mpc.names" in error_message(tmp_path, f"{CASE}mpc.names = {{{quotes}")
 
 
-@pytest.mark.parametrize(("case", "stride"), [("case14", 11), ("case_ACTIVSg200", 2003)])
-def test_a_cut_file_is_refused_unless_the_grid_is_whole(
+@pytest.mark.parametrize(("case", "stride"), [("case14", 29), ("case_ACTIVSg200", 2003)])
+def test_a_truncated_file_raises_unless_its_data_are_complete(
     tmp_path: Path, case: str, stride: int
 ) -> None:
     text = (case_folder() / f"{case}.m").read_text()
@@ -253,22 +254,22 @@ def matrices(width: int) -> st.SearchStrategy[list[list[float]]]:
     return st.lists(st.lists(NUMBERS, min_size=width, max_size=width), min_size=1, max_size=3)
 
 
-def spelled(value: float, random: Random) -> str:
-    """One of the ways to write a number so that it keeps its bits."""
+def spell(value: float, random: Random) -> str:
+    """One of the ways to write a number without changing its bits."""
     spellings = [repr(value), f"{value:.17g}", f"{value:+.17E}"]
     if math.isfinite(value) and value == math.floor(value):
         spellings.append(f"{value:.1f}".removesuffix("0"))
     return random.choice(spellings)
 
 
-def spread_out(rows: list[list[float]], random: Random) -> str:
+def lay_out(rows: list[list[float]], random: Random) -> str:
     """A matrix in one of MATLAB's many layouts."""
     between = [" ", "\t", ", ", " ,", " ...\n", "\t... it's 7 ];\n  "]
     after = [";\n", "\n", ";", " ; % it's ] no end\n", ";\n\n", "\n%{\n 1 2 3;\n%}\n"]
     text = random.choice(["[", "[\n", "[ % one row per bus\n"])
     for row in rows:
-        text += spelled(row[0], random)
-        text += "".join(random.choice(between) + spelled(value, random) for value in row[1:])
+        text += spell(row[0], random)
+        text += "".join(random.choice(between) + spell(value, random) for value in row[1:])
         text += random.choice(after)
     return f"{text}]"
 
@@ -280,8 +281,8 @@ def spread_out(rows: list[list[float]], random: Random) -> str:
     branch=matrices(4),
     random=st.randoms(use_true_random=False),
 )
-@settings(deadline=None, max_examples=200)
-def test_a_case_in_any_layout_reads_back_bit_for_bit(
+@settings(deadline=None, max_examples=100)
+def test_data_in_any_layout_are_read_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory,
     base_mva: float,
     bus: list[list[float]],
@@ -289,17 +290,17 @@ def test_a_case_in_any_layout_reads_back_bit_for_bit(
     branch: list[list[float]],
     random: Random,
 ) -> None:
-    wanted = {"bus": bus, "gen": gen, "branch": branch}
-    statements = [f"mpc.{name} = {spread_out(rows, random)}" for name, rows in wanted.items()]
-    statements.append(f"mpc.baseMVA={spelled(base_mva, random)}")
+    expected = {"bus": bus, "gen": gen, "branch": branch}
+    statements = [f"mpc.{name} = {lay_out(rows, random)}" for name, rows in expected.items()]
+    statements.append(f"mpc.baseMVA={spell(base_mva, random)}")
     random.shuffle(statements)
     text = "function mpc = any\n"
     for statement in statements:
         text += random.choice(NOISE) + "\n" + statement + random.choice([";\n", "\n", ", % x\n"])
-    found = read_matpower_file(write(tmp_path_factory.getbasetemp(), text))
-    assert np.float64(found["baseMVA"]).tobytes() == np.float64(base_mva).tobytes()
-    for name, rows in wanted.items():
-        assert np.asarray(found[name]).tobytes() == np.array(rows, dtype=np.float64).tobytes(), text
+    data = read_matpower_file(write(tmp_path_factory.getbasetemp(), text))
+    assert np.float64(data["baseMVA"]).tobytes() == np.float64(base_mva).tobytes()
+    for name, rows in expected.items():
+        assert np.asarray(data[name]).tobytes() == np.array(rows, dtype=np.float64).tobytes(), text
 
 
 @st.composite
@@ -323,7 +324,7 @@ def damaged_cases(draw: st.DrawFn) -> str:
 @example(text="%{")
 @example(text="...")
 @example(text="mpc.gen = {{'a'}}")
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=200)
 def test_any_text_is_a_grid_or_a_case_error(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:

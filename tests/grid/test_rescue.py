@@ -1,4 +1,4 @@
-"""Steps that Newton does not solve: tried again in order, and honest about how it ended."""
+"""Steps that Newton does not solve: the order of attempts, and what is recorded."""
 
 from collections.abc import Callable
 
@@ -25,31 +25,31 @@ from tests.conftest import Problem
 from tests.grid.two_buses import nose_pu, two_buses
 
 HOPELESS, BROKEN = 3, 7
-Asked = tuple[NDArray[np.float64], NDArray[np.float64]]
+Injected = tuple[NDArray[np.float64], NDArray[np.float64]]
 ARRAYS = ("voltage", "p_mw", "q_mvar", "provenance", "backoff", "iterations")
 
 
 @pytest.fixture(scope="module")
-def asked(problem_of: Callable[[str], Problem]) -> Asked:
-    """An evening on PEGASE 1354 beyond its limits; one row far beyond, one without meaning."""
+def injected(problem_of: Callable[[str], Problem]) -> Injected:
+    """An evening on PEGASE 1354 beyond its limits; one row far beyond, one with NaN."""
     p_mw, q_mvar = problem_of("pegase1354").injections.steps(66, 82)
     p_mw, q_mvar = 1.05 * p_mw, 1.05 * q_mvar
     p_mw[HOPELESS] *= 10
     p_mw[BROKEN, 100] = np.nan
-    p_mw.flags.writeable = q_mvar.flags.writeable = False  # nobody may change what was asked
+    p_mw.flags.writeable = q_mvar.flags.writeable = False  # callers' arrays must not change
     return p_mw, q_mvar
 
 
 @pytest.fixture(scope="module")
 def rescued(
     problem_of: Callable[[str], Problem],
-    asked: Asked,
+    injected: Injected,
 ) -> RescuedSolution:
-    return solve_with_rescue(problem_of("pegase1354").flow, *asked)
+    return solve_with_rescue(problem_of("pegase1354").flow, *injected)
 
 
-def test_an_evening_beyond_the_limits_needs_every_kind_of_row(rescued: RescuedSolution) -> None:
-    """What the tests below stand on."""
+def test_the_evening_has_rows_of_every_kind(rescued: RescuedSolution) -> None:
+    """A precondition of the tests below."""
     counts = np.bincount(rescued.provenance, minlength=4)
     assert counts[NEWTON] > 2
     assert counts[BACKED_OFF] > 2
@@ -57,47 +57,49 @@ def test_an_evening_beyond_the_limits_needs_every_kind_of_row(rescued: RescuedSo
     np.testing.assert_array_equal(np.flatnonzero(rescued.provenance == CARRIED), [HOPELESS, BROKEN])
 
 
-def test_rows_that_newton_solves_are_untouched(
-    problem_of: Callable[[str], Problem], asked: Asked, rescued: RescuedSolution
+def test_rows_that_newton_solves_are_unchanged(
+    problem_of: Callable[[str], Problem], injected: Injected, rescued: RescuedSolution
 ) -> None:
-    plain = problem_of("pegase1354").flow.solve(*asked)
+    plain = problem_of("pegase1354").flow.solve(*injected)
     solved = plain.converged
     np.testing.assert_array_equal(rescued.provenance == NEWTON, solved)
     np.testing.assert_array_equal(rescued.voltage[solved], plain.voltage[solved])
     np.testing.assert_array_equal(rescued.iterations[solved], plain.iterations[solved])
-    np.testing.assert_array_equal(rescued.p_mw[solved], asked[0][solved])
-    np.testing.assert_array_equal(rescued.q_mvar[solved], asked[1][solved])
+    np.testing.assert_array_equal(rescued.p_mw[solved], injected[0][solved])
+    np.testing.assert_array_equal(rescued.q_mvar[solved], injected[1][solved])
     assert (rescued.backoff[solved] == 1).all()
 
 
-def test_backed_off_rows_hold_the_scaled_injections(asked: Asked, rescued: RescuedSolution) -> None:
+def test_backed_off_rows_have_scaled_injections(
+    injected: Injected, rescued: RescuedSolution
+) -> None:
     rows = rescued.provenance == BACKED_OFF
     scale = rescued.backoff[rows]
     assert np.isin(scale, BACKOFF_SCALES).all()
-    np.testing.assert_array_equal(rescued.p_mw[rows], scale[:, None] * asked[0][rows])
-    np.testing.assert_array_equal(rescued.q_mvar[rows], scale[:, None] * asked[1][rows])
+    np.testing.assert_array_equal(rescued.p_mw[rows], scale[:, None] * injected[0][rows])
+    np.testing.assert_array_equal(rescued.q_mvar[rows], scale[:, None] * injected[1][rows])
 
 
-def test_rescued_states_obey_kirchhoff_for_the_injections_they_hold(
+def test_rescued_states_obey_kirchhoff_for_their_injections(
     problem_of: Callable[[str], Problem], rescued: RescuedSolution
 ) -> None:
     grid = problem_of("pegase1354").grid
     solved = rescued.provenance != CARRIED
-    drawn = consumption_mva(admittance_matrix(grid), grid.base_mva, rescued.voltage[solved])
-    missed = mismatch_pu(grid, drawn, rescued.p_mw[solved], rescued.q_mvar[solved])
-    assert missed.max() < 1e-9
+    solved_mva = consumption_mva(admittance_matrix(grid), grid.base_mva, rescued.voltage[solved])
+    mismatch = mismatch_pu(grid, solved_mva, rescued.p_mw[solved], rescued.q_mvar[solved])
+    assert mismatch.max() < 1e-9
 
 
-def test_a_smaller_step_back_would_not_have_done(
-    problem_of: Callable[[str], Problem], asked: Asked, rescued: RescuedSolution
+def test_the_next_larger_scale_does_not_solve(
+    problem_of: Callable[[str], Problem], injected: Injected, rescued: RescuedSolution
 ) -> None:
     flow = problem_of("pegase1354").flow
     rows = np.flatnonzero(rescued.provenance == BACKED_OFF)
-    one_less = rescued.backoff[rows, None] + 0.02
-    assert not flow.solve(one_less * asked[0][rows], one_less * asked[1][rows]).converged.any()
+    larger = rescued.backoff[rows, None] + 0.02
+    assert not flow.solve(larger * injected[0][rows], larger * injected[1][rows]).converged.any()
 
 
-def test_hopeless_rows_hold_nothing_and_say_so(rescued: RescuedSolution) -> None:
+def test_unsolved_rows_are_nan(rescued: RescuedSolution) -> None:
     for row in (HOPELESS, BROKEN):
         assert rescued.iterations[row] == 0
         for name in ("voltage", "p_mw", "q_mvar", "backoff"):
@@ -105,11 +107,11 @@ def test_hopeless_rows_hold_nothing_and_say_so(rescued: RescuedSolution) -> None
 
 
 def test_a_rows_bits_do_not_depend_on_its_batch(
-    problem_of: Callable[[str], Problem], asked: Asked, rescued: RescuedSolution
+    problem_of: Callable[[str], Problem], injected: Injected, rescued: RescuedSolution
 ) -> None:
     flow = problem_of("pegase1354").flow
     for rows in (slice(0, 5), slice(5, 16), slice(None, None, -1)):
-        part = solve_with_rescue(flow, asked[0][rows], asked[1][rows])
+        part = solve_with_rescue(flow, injected[0][rows], injected[1][rows])
         for name in ARRAYS:
             assert getattr(part, name).tobytes() == getattr(rescued, name)[rows].tobytes()
 
@@ -123,15 +125,15 @@ def test_two_buses_back_off_to_just_below_the_nose(beyond: float, scale: float) 
     load_mw = 100 * beyond * nose_pu(r, x, q_per_p)
     flow = PowerFlow(two_buses(r, x), np.ones(2), np.zeros(2), np.zeros(2))
     p_mw = np.array([[0.0, load_mw]])
-    found = solve_with_rescue(flow, p_mw, q_per_p * p_mw)
-    np.testing.assert_array_equal(found.backoff, [scale])
+    solution = solve_with_rescue(flow, p_mw, q_per_p * p_mw)
+    np.testing.assert_array_equal(solution.backoff, [scale])
 
 
-class Stubborn(PowerFlow):
-    """Solves by rule instead of by Newton, and remembers what it was asked for.
+class ScriptedFlow(PowerFlow):
+    """Solves by rule instead of by Newton, and records its attempts.
 
-    Of one bus, P is the scale so far and Q / P the number of the row: 0 can be solved, 1 only with
-    damping, 2 only up to a scale of 0.95, and 3 never.
+    The one bus has P = scale and Q / P = number of the row: row 0 can be solved, row 1 only with
+    damping, row 2 only up to a scale of 0.95, and row 3 never.
     """
 
     def __init__(self) -> None:
@@ -150,9 +152,9 @@ class Stubborn(PowerFlow):
         return Solution(voltage, converged, np.full(len(row), len(self.attempts)))
 
 
-def test_attempts_come_in_order_and_only_for_rows_that_are_still_open() -> None:
-    flow = Stubborn()
-    found = solve_with_rescue(flow, np.ones((4, 1)), np.arange(4.0)[:, None])
+def test_attempts_run_in_order_and_only_for_open_rows() -> None:
+    flow = ScriptedFlow()
+    solution = solve_with_rescue(flow, np.ones((4, 1)), np.arange(4.0)[:, None])
     assert flow.attempts == [
         (False, {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}),
         (True, {1: 1.0, 2: 1.0, 3: 1.0}),
@@ -161,18 +163,18 @@ def test_attempts_come_in_order_and_only_for_rows_that_are_still_open() -> None:
         (False, {2: 0.94, 3: 0.94}),
         *((False, {3: scale}) for scale in BACKOFF_SCALES[3:]),
     ]
-    np.testing.assert_array_equal(found.provenance, [NEWTON, IWAMOTO, BACKED_OFF, CARRIED])
-    np.testing.assert_array_equal(found.backoff, [1.0, 1.0, 0.94, np.nan])
-    np.testing.assert_array_equal(found.voltage[:3, 0], [1.0, 1.0 + 1.0j, 0.94])
-    np.testing.assert_array_equal(found.iterations, [1, 2, 5, 0])
+    np.testing.assert_array_equal(solution.provenance, [NEWTON, IWAMOTO, BACKED_OFF, CARRIED])
+    np.testing.assert_array_equal(solution.backoff, [1.0, 1.0, 0.94, np.nan])
+    np.testing.assert_array_equal(solution.voltage[:3, 0], [1.0, 1.0 + 1.0j, 0.94])
+    np.testing.assert_array_equal(solution.iterations, [1, 2, 5, 0])
 
 
-def test_scales_go_down_by_two_percent_to_seventy() -> None:
+def test_scales_decrease_by_two_percent_to_seventy() -> None:
     assert BACKOFF_SCALES[0] == 0.98
     assert BACKOFF_SCALES[-1] == 0.70
     np.testing.assert_allclose(np.diff(BACKOFF_SCALES), -0.02)
 
 
-def test_each_way_of_solving_has_its_name_in_the_store() -> None:
+def test_provenance_codes_match_their_names() -> None:
     names = [PROVENANCE[code] for code in (NEWTON, IWAMOTO, BACKED_OFF, CARRIED)]
     assert names == ["newton", "iwamoto", "backed off", "carried forward"]

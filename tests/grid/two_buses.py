@@ -1,4 +1,4 @@
-"""The smallest grid, whose power flow has a closed form."""
+"""The smallest grid; its power flow has a closed form."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The five shapes by hand, and the shares in which buses follow them."""
+"""The five load shapes, and how they are assigned to buses."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,14 +28,14 @@ SEEDS = range(10)
 
 @pytest.fixture
 def two_halves(signals: Signals) -> Signals:
-    """One day: 40 MW and 5 of sun in the morning, 60 MW and 10 of wind in the afternoon."""
+    """One day: load 40 and solar 5 MW in the morning, load 60 and wind 10 MW afterwards."""
     values_mw = np.repeat([[40.0, 5.0, 0.0], [60.0, 0.0, 10.0]], 48, axis=0)
     return replace(signals, time=signals.time[:96], values_mw=values_mw)
 
 
 def test_shapes_follow_the_papers_formulas(two_halves: Signals) -> None:
-    found = load_shapes(two_halves)
-    morning, afternoon, evening = found[0], found[48], found[72]
+    shapes = load_shapes(two_halves)
+    morning, afternoon, evening = shapes[0], shapes[48], shapes[72]
     assert ARCHETYPES == ("baseline", "industrial", "pv", "wind", "ev")
     # Means: 50; 50; (25 + 60) / 2; 40; (48 of 40, 32 of 60, 16 of 84) / 96 = 54.
     np.testing.assert_allclose(morning, [40 / 50, 47 / 50, 25 / 42.5, 40 / 40, 40 / 54])
@@ -47,41 +47,41 @@ def test_every_shape_has_mean_one_over_the_record(signals: Signals) -> None:
     np.testing.assert_allclose(load_shapes(signals).mean(axis=0), 1.0, rtol=1e-13)
 
 
-def test_shapes_have_no_unit(signals: Signals) -> None:
+def test_shapes_do_not_depend_on_the_unit(signals: Signals) -> None:
     in_kw = replace(signals, values_mw=1000 * signals.values_mw)
     np.testing.assert_allclose(load_shapes(in_kw), load_shapes(signals), rtol=1e-13)
 
 
 @pytest.mark.parametrize("first_day", ["2015-01-01", "2015-07-01"])
-def test_cars_charge_from_18_to_22_hours_utc_in_winter_and_summer(
+def test_electric_vehicles_charge_from_18_to_22_hours_utc_all_year(
     signals: Signals, first_day: str
 ) -> None:
     moved = signals.time - signals.time[0] + np.datetime64(first_day, "s")
-    found = load_shapes(replace(signals, time=moved))
-    charging = found[:, EV] / found[:, BASELINE]
-    raised = charging > 1.2 * charging.min()
+    shapes = load_shapes(replace(signals, time=moved))
+    charging = shapes[:, EV] / shapes[:, BASELINE]
+    is_raised = charging > 1.2 * charging.min()
     clock = moved - moved.astype("datetime64[D]")
-    assert set(clock[raised] // np.timedelta64(900, "s")) == set(range(72, 88))
-    assert raised.sum() == 14 * 16
-    np.testing.assert_allclose(charging[raised], 1.4 * charging[0])
-    np.testing.assert_allclose(charging[~raised], charging[0])
+    assert set(clock[is_raised] // np.timedelta64(900, "s")) == set(range(72, 88))
+    assert is_raised.sum() == 14 * 16
+    np.testing.assert_allclose(charging[is_raised], 1.4 * charging[0])
+    np.testing.assert_allclose(charging[~is_raised], charging[0])
 
 
 def test_a_shape_is_negative_where_renewables_exceed_the_load(signals: Signals) -> None:
     values_mw = signals.values_mw * [1.0, 2.0, 1.0]
     load, solar, _ = values_mw.T
-    found = load_shapes(replace(signals, values_mw=values_mw))
-    np.testing.assert_array_equal(found[:, PV] < 0, 3 * solar > load)
-    assert (found[:, PV] < 0).any()
+    shapes = load_shapes(replace(signals, values_mw=values_mw))
+    np.testing.assert_array_equal(shapes[:, PV] < 0, 3 * solar > load)
+    assert (shapes[:, PV] < 0).any()
 
 
 @pytest.mark.parametrize(("column", "name"), [(1, "pv"), (2, "wind")])
-def test_renewables_beyond_the_load_on_average_are_refused(
+def test_renewables_that_exceed_the_load_on_average_raise(
     signals: Signals, column: int, name: str
 ) -> None:
     values_mw = signals.values_mw.copy()
     values_mw[:, column] *= 10
-    with pytest.raises(SignalError, match=f"signals 'analytic': the {name} shape has a mean of -"):
+    with pytest.raises(SignalError, match=f"'analytic': the {name} shape .* -"):
         load_shapes(replace(signals, values_mw=values_mw))
 
 
@@ -96,8 +96,8 @@ def test_a_load_is_high_voltage_above_110_kv_or_above_10_mw(
     bus[5, [BASE_KV, PD]] = base_kv, p_mw
     roles = assign_roles(replace(grid_of("ieee14"), bus=bus), seed=0)
     assert roles.high_voltage[5] == high
-    low, most = (0.96, 0.99) if high else (0.90, 0.99)
-    assert low <= roles.power_factor[5] <= most
+    low, highest = (0.96, 0.99) if high else (0.90, 0.99)
+    assert low <= roles.power_factor[5] <= highest
 
 
 @pytest.mark.parametrize("p_mw", [0.0, -20.0])
@@ -110,7 +110,7 @@ def test_a_bus_without_a_load_has_no_role(grid_of: GridOf, p_mw: float) -> None:
     assert not roles.high_voltage[5]
 
 
-def test_regions_go_round_by_row(grid_of: GridOf) -> None:
+def test_regions_alternate_by_row(grid_of: GridOf) -> None:
     roles = assign_roles(grid_of("ieee14"), seed=0)
     np.testing.assert_array_equal(roles.region, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1])
 
@@ -129,31 +129,31 @@ def test_regions_go_round_by_row(grid_of: GridOf) -> None:
 def test_shares_are_the_papers_within_binomial_error(
     grid_of: GridOf, high: bool, region: int, shares: dict[int, float]
 ) -> None:
-    drawn = []
+    draws = []
     for seed in SEEDS:
         roles = assign_roles(grid_of("polish3120"), seed)
-        loaded = roles.archetype != NO_LOAD
-        drawn.append(
-            roles.archetype[loaded & (roles.high_voltage == high) & (roles.region == region)]
+        has_load = roles.archetype != NO_LOAD
+        draws.append(
+            roles.archetype[has_load & (roles.high_voltage == high) & (roles.region == region)]
         )
-    counts = np.bincount(np.concatenate(drawn), minlength=len(ARCHETYPES))
+    counts = np.bincount(np.concatenate(draws), minlength=len(ARCHETYPES))
     n = counts.sum()
     assert n > 500
-    wanted = np.array([shares.get(index, 0.0) for index in range(len(ARCHETYPES))])
-    assert (np.abs(counts - n * wanted) <= 4 * np.sqrt(n * wanted * (1 - wanted))).all()
+    expected = np.array([shares.get(index, 0.0) for index in range(len(ARCHETYPES))])
+    assert (np.abs(counts - n * expected) <= 4 * np.sqrt(n * expected * (1 - expected))).all()
 
 
 @pytest.mark.parametrize(("high", "low_end"), [(True, 0.96), (False, 0.90)])
 def test_power_factors_are_uniform_in_their_range(
     grid_of: GridOf, high: bool, low_end: float
 ) -> None:
-    drawn = []
+    draws = []
     for seed in SEEDS:
         roles = assign_roles(grid_of("polish3120"), seed)
-        drawn.append(
+        draws.append(
             roles.power_factor[(roles.archetype != NO_LOAD) & (roles.high_voltage == high)]
         )
-    factors = np.concatenate(drawn)
+    factors = np.concatenate(draws)
     assert low_end <= factors.min()
     assert factors.max() <= 0.99
     assert kstest(factors, "uniform", args=(low_end, 0.99 - low_end)).pvalue > 1e-3
@@ -167,7 +167,7 @@ def test_power_factors_do_not_depend_on_shapes(grid_of: GridOf) -> None:
     assert abs(correlation) < 4 / np.sqrt(low.sum())
 
 
-def test_a_bus_keeps_its_role_whatever_the_others_do(grid_of: GridOf) -> None:
+def test_a_role_does_not_depend_on_other_buses(grid_of: GridOf) -> None:
     grid = grid_of("activsg500")
     bus = grid.bus.copy()
     loads = np.flatnonzero(bus[:, PD] > 0)
@@ -178,9 +178,9 @@ def test_a_bus_keeps_its_role_whatever_the_others_do(grid_of: GridOf) -> None:
     np.testing.assert_array_equal(after.power_factor[kept], before.power_factor[kept])
 
 
-def test_the_seed_decides_the_roles(grid_of: GridOf) -> None:
+def test_the_seed_determines_the_roles(grid_of: GridOf) -> None:
     grid = grid_of("activsg500")
-    one, again, other = (assign_roles(grid, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one.archetype, again.archetype)
-    np.testing.assert_array_equal(one.power_factor, again.power_factor)
-    assert (one.archetype != other.archetype).any()
+    first, again, different = (assign_roles(grid, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.archetype, again.archetype)
+    np.testing.assert_array_equal(first.power_factor, again.power_factor)
+    assert (first.archetype != different.archetype).any()

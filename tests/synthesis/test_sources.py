@@ -1,4 +1,4 @@
-"""The downloader, against a real HTTP server on this machine that misbehaves on request."""
+"""The download, from a local HTTP server that misbehaves on request; and named sources."""
 
 import hashlib
 import socket
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ HALF = len(CONTENT) // 2
 
 
 class Server(ThreadingHTTPServer):
-    """Serves CONTENT; `answers` says how, one word per request, the last for all that follow."""
+    """Serves CONTENT; `answers` says how, one word per request, the last word from then on."""
 
     daemon_threads = True
 
@@ -66,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.5)
 
     def log_message(self, *args: object) -> None:
-        """Keep the test's output clean."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -82,34 +83,39 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def fetch(server: Server, folder: Path, **options: object) -> Path:
-    given = {"url": server.url, "size": len(CONTENT), "sha256": SHA256, "folder": folder}
-    return sources.fetch_opsd(**(given | options))  # type: ignore[arg-type]
+    arguments: dict[str, Any] = {
+        "url": server.url,
+        "size": len(CONTENT),
+        "sha256": SHA256,
+        "folder": folder,
+    }
+    return sources.fetch_opsd(**(arguments | options))
 
 
 def part_in(folder: Path) -> Path:
     return folder / "series.csv.part"
 
 
-def test_a_file_comes_whole_and_its_progress_is_told(server: Server, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    path = fetch(server, tmp_path / "new" / "folder", on_progress=lambda *done: told.append(done))
+def test_a_file_is_downloaded_and_progress_reported(server: Server, tmp_path: Path) -> None:
+    reports: list[tuple[int, int]] = []
+    path = fetch(
+        server, tmp_path / "new" / "folder", on_progress=lambda *report: reports.append(report)
+    )
     assert path == tmp_path / "new" / "folder" / "series.csv"
     assert path.read_bytes() == CONTENT
-    assert told[0] == (0, len(CONTENT))
-    assert told[-1] == (len(CONTENT), len(CONTENT))
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reports[0] == (0, len(CONTENT))
+    assert reports[-1] == (len(CONTENT), len(CONTENT))
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
     assert not part_in(path.parent).exists()
 
 
-def test_a_good_file_in_the_cache_is_not_fetched_again(server: Server, tmp_path: Path) -> None:
+def test_an_intact_cached_file_is_not_downloaded_again(server: Server, tmp_path: Path) -> None:
     assert fetch(server, tmp_path) == fetch(server, tmp_path)
     assert server.ranges == [None]
 
 
 @pytest.mark.parametrize("damaged", [CONTENT[:-1], bytes(len(CONTENT))], ids=["short", "other"])
-def test_a_damaged_file_in_the_cache_is_replaced(
-    server: Server, tmp_path: Path, damaged: bytes
-) -> None:
+def test_a_damaged_cached_file_is_replaced(server: Server, tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "series.csv").write_bytes(damaged)
     assert fetch(server, tmp_path).read_bytes() == CONTENT
 
@@ -122,16 +128,14 @@ def test_the_default_folder_is_the_users_cache(
     assert path == tmp_path / "powerphase" / "series.csv"
 
 
-def test_a_cut_connection_is_continued_and_only_the_rest_is_sent(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_lost_connection_is_resumed(server: Server, tmp_path: Path) -> None:
     server.answers = ["cut", "well"]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert server.ranges == [None, f"bytes={HALF}-"]
     assert server.sent == [HALF, len(CONTENT) - HALF]
 
 
-def test_a_server_that_falls_silent_counts_as_cut(
+def test_a_silent_server_counts_as_a_lost_connection(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "TIMEOUT_S", 0.1)
@@ -140,11 +144,11 @@ def test_a_server_that_falls_silent_counts_as_cut(
     assert server.ranges == [None, f"bytes={HALF}-"]
 
 
-def test_a_connection_that_keeps_being_cut_says_how_far_it_came_and_the_next_run_goes_on(
+def test_repeatedly_lost_connections_raise_and_the_next_run_resumes(
     server: Server, tmp_path: Path
 ) -> None:
     server.answers = ["cut"]
-    with pytest.raises(DownloadError, match=r"cut.*of 300,000 bytes are kept, run it again"):
+    with pytest.raises(DownloadError, match="of 300,000 bytes"):
         fetch(server, tmp_path)
     kept = part_in(tmp_path).stat().st_size
     assert kept == sum(server.sent)
@@ -154,127 +158,121 @@ def test_a_connection_that_keeps_being_cut_says_how_far_it_came_and_the_next_run
     assert server.sent[-1] == len(CONTENT) - kept
 
 
-def test_a_part_that_is_complete_is_checked_and_not_fetched(server: Server, tmp_path: Path) -> None:
+def test_a_complete_part_is_checked_and_not_downloaded(server: Server, tmp_path: Path) -> None:
     part_in(tmp_path).write_bytes(CONTENT)
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert server.ranges == []
 
 
-def test_a_server_that_ignores_ranges_sends_all_of_it_again(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_ignores_ranges_sends_the_whole_file(server: Server, tmp_path: Path) -> None:
     server.answers = ["cut", "whole"]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert server.sent == [HALF, len(CONTENT)]
 
 
-def test_a_range_that_is_not_satisfiable_is_asked_for_from_the_start(
-    server: Server, tmp_path: Path
-) -> None:
+def test_an_unsatisfiable_range_restarts_the_download(server: Server, tmp_path: Path) -> None:
     server.answers = ["cut", "416", "well"]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert server.ranges == [None, f"bytes={HALF}-", None]
 
 
-def test_a_part_that_is_too_long_is_begun_anew(server: Server, tmp_path: Path) -> None:
+def test_a_part_that_is_too_long_restarts_the_download(server: Server, tmp_path: Path) -> None:
     part_in(tmp_path).write_bytes(CONTENT + b"?")
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert server.ranges == [None]
 
 
-def test_a_wrong_checksum_names_both_and_removes_the_part(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_checksum_raises_and_removes_the_part(server: Server, tmp_path: Path) -> None:
     server.answers = ["spoilt"]
-    found = hashlib.sha256(bytes(len(CONTENT))).hexdigest()
-    with pytest.raises(DownloadError, match=f"{found}, needed {SHA256}, and was removed"):
+    actual = hashlib.sha256(bytes(len(CONTENT))).hexdigest()
+    with pytest.raises(DownloadError, match=f"{actual}.*{SHA256}"):
         fetch(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("status", ["404", "403", "410", "416"])
-def test_a_refusal_is_final_and_named(server: Server, tmp_path: Path, status: str) -> None:
+def test_a_client_error_is_not_retried(server: Server, tmp_path: Path, status: str) -> None:
     server.answers = [status]
-    with pytest.raises(DownloadError, match=rf"answered {status} .*doi\.org"):
+    with pytest.raises(DownloadError, match=rf"{status} .*doi\.org"):
         fetch(server, tmp_path)
     assert server.ranges == [None]
 
 
-def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
+def test_a_busy_server_is_retried(server: Server, tmp_path: Path) -> None:
     server.answers = ["500", "503", "well"]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
 
 
-def test_a_server_that_stays_busy_is_given_up(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_stays_busy_raises(server: Server, tmp_path: Path) -> None:
     server.answers = ["503"]
-    with pytest.raises(DownloadError, match=r"answered 503 .*\(4 attempts\).*run it again"):
+    with pytest.raises(DownloadError, match=r"503 .*4 attempts"):
         fetch(server, tmp_path)
     assert len(server.ranges) == sources.ATTEMPTS == 4
 
 
 @pytest.mark.parametrize(
-    ("answer", "found"), [("announce-more", "300,001"), ("announce-less", "299,999")]
+    ("answer", "length"), [("announce-more", "300,001"), ("announce-less", "299,999")]
 )
-def test_a_file_of_another_length_is_refused_before_it_comes(
-    server: Server, tmp_path: Path, answer: str, found: str
+def test_another_length_raises_before_the_download(
+    server: Server, tmp_path: Path, answer: str, length: str
 ) -> None:
     server.answers = [answer]
-    with pytest.raises(DownloadError, match=f"announces {found} bytes, needed 300,000"):
+    with pytest.raises(DownloadError, match=f"{length} bytes, .*300,000"):
         fetch(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_longer_than_it_should_be_is_cut_off_and_dropped(
-    server: Server, tmp_path: Path
-) -> None:
+def test_too_much_data_raises_and_is_discarded(server: Server, tmp_path: Path) -> None:
     server.answers = ["endless"]
-    with pytest.raises(DownloadError, match="more than the 300,000 bytes needed"):
+    with pytest.raises(DownloadError, match="more than 300,000 bytes"):
         fetch(server, tmp_path)
     assert part_in(tmp_path).stat().st_size == 0
 
 
-def test_a_host_that_is_not_found_points_to_the_network(
+def test_an_unknown_host_raises(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_dns(*args: object, **options: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_dns)
-    with pytest.raises(DownloadError, match=r"'data\.example' was not found.*check the network"):
+    with pytest.raises(DownloadError, match=r"data\.example"):
         fetch(server, tmp_path, url="http://data.example/series.csv")
 
 
-def test_a_server_that_is_not_there_is_named_with_the_reason(
-    server: Server, tmp_path: Path
-) -> None:
+def test_an_unreachable_server_raises_with_the_reason(server: Server, tmp_path: Path) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{reserved.getsockname()[1]}/series.csv"
-        with pytest.raises(DownloadError, match=r"no connection \(.*refused.*0 of 300,000 bytes"):
+        with pytest.raises(DownloadError, match=r"refused.*0 of 300,000 bytes"):
             fetch(server, tmp_path, url=url)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_says_how_much_room_is_needed(server: Server, tmp_path: Path) -> None:
+def test_a_full_disk_raises_with_the_space_needed(server: Server, tmp_path: Path) -> None:
     part_in(tmp_path).symlink_to("/dev/full")
-    with pytest.raises(DownloadError, match=r"No space left on device\); free 0\.3 MB"):
+    with pytest.raises(DownloadError, match=r"0\.3 MB"):
         fetch(server, tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_named(server: Server, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_raises(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DownloadError, match=r"could not be kept in '.*file'.*check the folder"):
+    with pytest.raises(DownloadError, match="file'"):
         fetch(server, tmp_path / "file")
 
 
-def test_the_official_signals_must_be_fetched_first(tmp_path: Path) -> None:
+def test_opsd_signals_must_be_fetched_first(tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match="run `powerphase signals fetch`"):
         sources.load_opsd(tmp_path)
 
 
-def test_an_altered_official_file_is_not_read(tmp_path: Path) -> None:
+def test_an_altered_opsd_file_raises(tmp_path: Path) -> None:
     (tmp_path / "time_series_15min_singleindex.csv").write_text("utc_timestamp\n")
-    with pytest.raises(DownloadError, match="is not the published OPSD file"):
+    with pytest.raises(DownloadError, match="sha256"):
         sources.load_opsd(tmp_path)
 
 
-def test_the_official_signals_carry_their_edition_and_attribution(
+def test_opsd_signals_have_edition_and_attribution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = np.datetime64("2015-06-01T00:00:00") + np.arange(96) * np.timedelta64(900, "s")
@@ -284,9 +282,9 @@ def test_the_official_signals_carry_their_edition_and_attribution(
     )
     text = header + "".join(f"{time}Z,50000,3000,9000\n" for time in step)
     (tmp_path / "time_series_15min_singleindex.csv").write_text(text)
-    monkeypatch.setattr(sources, "SIZE", len(text))
-    monkeypatch.setattr(sources, "SHA256", hashlib.sha256(text.encode()).hexdigest())
+    monkeypatch.setattr(sources, "OPSD_SIZE", len(text))
+    monkeypatch.setattr(sources, "OPSD_SHA256", hashlib.sha256(text.encode()).hexdigest())
     signals = sources.load_opsd(tmp_path)
     assert signals.edition == "opsd"
-    assert "https://doi.org/10.25832/time_series/2020-10-06" in signals.attribution
+    assert sources.OPSD_DOI in signals.attribution
     assert signals.values_mw.mean(axis=0).tolist() == [50000, 3000, 9000]
