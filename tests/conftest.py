@@ -1,4 +1,4 @@
-"""What many tests stand on: signals that are formulas, and grids that are read once."""
+"""Fixtures for many tests: signals made of formulas, grids that are read once, a data set."""
 
 import os
 from collections.abc import Callable
@@ -19,35 +19,30 @@ from powerphase.models.framework import training
 from powerphase.synthesis import Injections, Signals
 from tests.dataset.exact import exact_signals
 
-# readline, which pytest loads, tells every process that pytest starts how wide the terminal is; a
-# console that finds this when it is made keeps to it, whatever width a test asks for.
-for size in ("COLUMNS", "LINES"):
-    os.environ.pop(size, None)
+# readline, which pytest loads, sets these variables for every process that pytest starts, and a
+# console would then ignore the width that a test requests.
+for variable in ("COLUMNS", "LINES"):
+    os.environ.pop(variable, None)
 
-# Tiny tensors gain nothing from several threads, which wait for each other on a busy machine.
+# Several threads make small tensors slower, because they wait for each other on a busy machine.
 torch.set_num_threads(1)
 
-# A busy machine is no failure: nothing here is a timed test.
+# No test is timed: a busy machine must not make one fail.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
-
-# A display keeps the size that it finds when it is made, and pytest's workers inherit one from
-# readline, which is none of the tests'.
-for size in ("COLUMNS", "LINES"):
-    os.environ.pop(size, None)
 
 SETPOINT_PU = 1.02
 
 
 @pytest.fixture(autouse=True)
 def saved_after_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings here are too short to be saved otherwise."""
+    """Save after every epoch: the trainings of tests are too short to be saved otherwise."""
     monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A grid under the recipe: what each step asks for, and the power flow that answers."""
+    """A grid with the recipe's injections and power flow."""
 
     grid: Grid
     injections: Injections
@@ -56,7 +51,7 @@ class Problem:
 
 @pytest.fixture(scope="session")
 def signals() -> Signals:
-    """Two weeks of plain functions of time: a daily load, a solar bell, a slow wind."""
+    """Two weeks of functions of time: a daily load, solar by day, slow wind."""
     time = np.datetime64("2015-01-01", "s") + np.arange(0, 14 * 86_400, STEP_S)
     hour = np.arange(len(time)) / 4
     load = 55e3 - 9e3 * np.cos(2 * np.pi * (hour - 3) / 24) - 3e3 * np.cos(4 * np.pi * hour / 24)
@@ -67,13 +62,13 @@ def signals() -> Signals:
 
 @pytest.fixture(scope="session")
 def grid_of() -> Callable[[str], Grid]:
-    """The grid of a name in the catalogue."""
+    """The grid with a name of the catalogue."""
     return cache(load_grid)
 
 
 @pytest.fixture(scope="session")
 def problem_of(grid_of: Callable[[str], Grid], signals: Signals) -> Callable[[str], Problem]:
-    """The grid of a name with injections of seed 0 and every set-point at 1.02 p.u."""
+    """A grid by name, with injections of seed 0 and every set-point at 1.02 p.u."""
 
     @cache
     def problem(name: str) -> Problem:
@@ -87,12 +82,12 @@ def problem_of(grid_of: Callable[[str], Grid], signals: Signals) -> Callable[[st
 
 @pytest.fixture(scope="session")
 def some_steps(signals: Signals) -> NDArray[np.int64]:
-    """A few steps anywhere in the record, always the same."""
+    """A fixed random choice of steps."""
     return np.random.default_rng(20150101).choice(len(signals.time), size=4, replace=False)
 
 
 @pytest.fixture(scope="session")
 def sixty_days(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A data set of 14 buses: 35 days to fit on, 10 to validate on, 15 to test on."""
+    """A data set of 14 buses: 35 days for training, 10 for validation, 15 for testing."""
     out: Path = tmp_path_factory.mktemp("sixty") / "days"
     return generate("ieee14", out, signals=exact_signals(60))

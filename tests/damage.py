@@ -1,21 +1,34 @@
-"""What can happen to a file; `at` says where, as a share of its length."""
+"""Damage to files (`at` is the position, as a share of the length) and to manifests."""
 
+import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def flip(path: Path, at: float) -> None:
-    """One bit turns."""
+    """Flip one bit."""
     content = bytearray(path.read_bytes())
     content[int(at * (len(content) - 1))] ^= 0x10
     path.write_bytes(content)
 
 
 def truncate(path: Path, at: float) -> None:
-    """The rest is lost."""
+    """Remove the rest."""
     os.truncate(path, int(at * path.stat().st_size))
 
 
 def remove(path: Path, at: float) -> None:
-    """All of it is lost."""
+    """Remove the file."""
     path.unlink()
+
+
+@contextmanager
+def edit_manifest(store: Path) -> Iterator[dict[str, Any]]:
+    """The manifest of a data set, which is written back afterwards."""
+    path = store / "manifest.json"
+    manifest = json.loads(path.read_text())
+    yield manifest
+    path.write_text(json.dumps(manifest))

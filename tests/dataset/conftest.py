@@ -14,7 +14,7 @@ def signals() -> Signals:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, signals: Signals) -> Path:
-    """A data set of three blocks, made in one go by one thread; read it, never change it."""
+    """A data set of three blocks, made without interruption by one thread; do not change it."""
     out = tmp_path_factory.mktemp("undisturbed") / "store"
     generate("ieee14", out, signals=signals, threads=1)
     return out

@@ -1,4 +1,4 @@
-"""Small, exact ingredients for data sets: whole-number signals on a grid of 14 buses."""
+"""Signals in whole numbers, which give small data sets with reproducible bits."""
 
 import hashlib
 from dataclasses import replace
@@ -24,15 +24,15 @@ def exact_signals(days: int = 30) -> Signals:
     )
 
 
-HOPELESS, HEAVY = [0, 1, 959, 960, 961, 1500], [1200]
-"""Steps of `stressed_signals` that no back-off solves, and one that some back-off does."""
+UNSOLVABLE, HEAVY = [0, 1, 959, 960, 961, 1500], [1200]
+"""Steps of `stressed_signals` that no back-off solves, and one that a back-off solves."""
 
 
 def stressed_signals() -> Signals:
-    """A record for 14 buses and seed 0, unsolvable at its start and across a block's edge."""
+    """A record for 14 buses and seed 0 with unsolvable steps at its start and across two blocks."""
     signals = exact_signals(25)
     values = signals.values_mw.copy()
-    values[HOPELESS, 0] *= 40
+    values[UNSOLVABLE, 0] *= 40
     values[HEAVY, 0] *= 6
     return replace(signals, values_mw=values)
 

@@ -8,6 +8,7 @@ from .generation import generate as generate
 from .layout import MANIFEST as MANIFEST
 from .layout import PROVENANCE as PROVENANCE
 from .layout import Block as Block
+from .layout import BlockRecord as BlockRecord
 from .layout import Manifest as Manifest
 from .layout import sha256_of as sha256_of
 from .layout import static_files as static_files
