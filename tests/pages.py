@@ -1,4 +1,4 @@
-"""Pages as a reader follows them: what they show is written to files and run, in order."""
+"""Code and commands of documentation pages, to be run as a reader would run them."""
 
 import re
 import shlex
@@ -10,38 +10,38 @@ from powerphase import cli
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 COMMANDS = ("make", "pip", "powerphase", "python", "ray", "torchrun")
-"""What a line that is meant for a terminal begins with."""
+"""The first words of lines that are meant for a terminal."""
 
 
 def blocks(page: str, language: str) -> list[str]:
     """The fenced blocks of a language."""
-    return [text for found, text in FENCE.findall(page) if found == language]
+    return [text for name, text in FENCE.findall(page) if name == language]
 
 
 def section(page: str, title: str) -> str:
-    """From a heading to the next of any level."""
+    """The text between a heading and the next one of any level."""
     return re.split(r"^#+ .*$", page.split(f"# {title}\n")[1], flags=re.MULTILINE)[0]
 
 
 def commands(page: str) -> list[str]:
-    """All that a page shows for a terminal, in blocks and in lines of text, without comments."""
-    found = []
+    """All terminal commands of a page, in blocks and in lines of text, without comments."""
+    lines_shown = []
     for part in re.finditer(f"{FENCE.pattern}|{INLINE.pattern}", page, FENCE.flags):
         language, block, inline = part.groups()
         lines = block.splitlines() if language == "sh" else [inline or ""]
-        found += [" ".join(shlex.split(line, comments=True)) for line in lines]
-    return [one for one in found if one.split(" ")[0] in COMMANDS and one not in COMMANDS]
+        lines_shown += [" ".join(shlex.split(line, comments=True)) for line in lines]
+    return [line for line in lines_shown if line.split(" ")[0] in COMMANDS and " " in line]
 
 
-def invoked(command: str) -> Result:
-    """A `powerphase` command, in this process."""
+def invoke(command: str) -> Result:
+    """Run a `powerphase` command in this process."""
     name, *arguments = shlex.split(command)
     assert name == "powerphase", command
     return CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"})
 
 
-def shown(command: str) -> str:
-    """What a command writes, which must succeed."""
-    done = invoked(command)
-    assert done.exit_code == 0, f"{command}: {done.output or repr(done.exception)}"
-    return done.stdout
+def output_of(command: str) -> str:
+    """The output of a `powerphase` command, which must succeed."""
+    result = invoke(command)
+    assert result.exit_code == 0, f"{command}: {result.output or repr(result.exception)}"
+    return result.stdout

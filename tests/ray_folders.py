@@ -1,4 +1,4 @@
-"""Where the Ray clusters of tests live."""
+"""Temporary folders for the Ray clusters of tests."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ import pytest
 
 @contextmanager
 def ray_folder() -> Iterator[None]:
-    """A folder for all that Ray writes meanwhile, so that no other cluster here is disturbed.
+    """Let Ray write to a temporary folder, so that it does not disturb other clusters.
 
-    Its path is short, since Ray's sockets live in it. A cluster's own `temp_dir` would not do: who
-    joins one notes its address in Ray's usual folder, which nobody has made on a fresh machine.
+    The path is short because Ray puts its sockets there. The `temp_dir` of a cluster is not enough:
+    a process that joins it writes the address to Ray's default folder, which a new machine lacks.
     """
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,

@@ -1,4 +1,4 @@
-"""The Berlin clock against the standard library's time zones and the `holidays` package."""
+"""Berlin time against the standard library's time zones and the `holidays` package."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ def utc(*moments: str) -> np.ndarray:
     return np.array(moments, dtype="datetime64[s]")
 
 
-def test_every_reading_agrees_with_the_standard_library() -> None:
+def test_all_functions_agree_with_the_standard_library() -> None:
     local = [moment.replace(tzinfo=UTC).astimezone(BERLIN) for moment in HOURS.astype(datetime)]
     wall = [moment.replace(tzinfo=None) for moment in local]
     assert berlin_time(HOURS).astype(datetime).tolist() == wall
@@ -69,31 +69,31 @@ POPULATION = {
 """Millions of people in each German state at the end of 2015."""
 
 
-def test_a_holiday_s_share_is_that_of_the_states_who_have_it() -> None:
-    """To a twentieth, which Saxony's day of repentance and Brandenburg's Sundays stay below.
+def test_the_share_of_a_holiday_is_the_population_of_its_states() -> None:
+    """Up to 0.05, which is more than Saxony's day of repentance and Brandenburg's Sundays.
 
-    Two are told otherwise: Easter and Whit Sunday are everybody's, and Assumption is a matter of
-    Bavaria's Catholic places and the Saarland.
+    Two differ: Easter and Whit Sunday count for all, and Assumption is a holiday in the Saarland
+    and in the Catholic parts of Bavaria.
     """
     days = np.arange("2015-01-01", "2017-01-01", dtype="datetime64[D]")
-    wanted = np.zeros(len(days))
+    expected = np.zeros(len(days))
     for state, people in POPULATION.items():
         free = holidays.country_holidays("DE", subdiv=state, years=(2015, 2016))
-        wanted += people * np.isin(days, np.array(sorted(free), dtype="datetime64[D]"))
-    wanted /= sum(POPULATION.values())
-    found = holiday_share(days.astype("datetime64[s]") + np.timedelta64(11, "h"))
+        expected += people * np.isin(days, np.array(sorted(free), dtype="datetime64[D]"))
+    expected /= sum(POPULATION.values())
+    share = holiday_share(days.astype("datetime64[s]") + np.timedelta64(11, "h"))
     sundays = np.isin(days.astype(str), ["2015-04-05", "2015-05-24", "2016-03-27", "2016-05-15"])
     assumption = np.isin(days.astype(str), ["2015-08-15", "2016-08-15"])
-    assert (found[sundays] == 1).all()
+    assert (share[sundays] == 1).all()
     saarland, bavaria = (POPULATION[state] / sum(POPULATION.values()) for state in ("SL", "BY"))
-    assert (saarland < found[assumption]).all()
-    assert (found[assumption] < saarland + bavaria).all()
+    assert (saarland < share[assumption]).all()
+    assert (share[assumption] < saarland + bavaria).all()
     usual = ~(sundays | assumption)
-    np.testing.assert_allclose(found[usual], wanted[usual], atol=0.05)
-    np.testing.assert_array_equal(found[usual] == 1, wanted[usual] > 0.99)
+    np.testing.assert_allclose(share[usual], expected[usual], atol=0.05)
+    np.testing.assert_array_equal(share[usual] == 1, expected[usual] > 0.99)
 
 
-def test_everybody_has_a_public_holiday_in_any_year() -> None:
+def test_a_public_holiday_counts_for_all_in_any_year() -> None:
     days = np.arange("1995-01-01", "2051-01-01", dtype="datetime64[D]")
     noon = days.astype("datetime64[s]") + np.timedelta64(11, "h")
     share = holiday_share(noon)
@@ -125,7 +125,7 @@ def test_shares_change_at_midnight_in_berlin() -> None:
     [berlin_time, hour_of_day, day_of_week, day_of_year, is_public_holiday, holiday_share],
 )
 @pytest.mark.parametrize("shape", [(0,), (12,), (3, 4)])
-def test_readings_keep_the_shape_of_what_they_are_given(
+def test_functions_keep_the_shape_of_their_input(
     reading: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]
 ) -> None:
     time = np.resize(HOURS, shape)
@@ -133,5 +133,5 @@ def test_readings_keep_the_shape_of_what_they_are_given(
     np.testing.assert_array_equal(reading(time).ravel(), reading(time.ravel()))
 
 
-def test_finer_units_of_time_read_the_same() -> None:
+def test_finer_units_of_time_give_the_same() -> None:
     np.testing.assert_array_equal(berlin_time(HOURS.astype("datetime64[ns]")), berlin_time(HOURS))

@@ -7,7 +7,7 @@ import pytest
 from powerphase.dataset import open_store
 from powerphase.grid import load_grid
 from powerphase.synthesis import COLUMNS, TIME_COLUMN
-from tests.pages import blocks, commands, section, shown
+from tests.pages import blocks, commands, output_of, section
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 GRID, SIGNALS = (section(PAGE, f"{what} of your own") for what in ("A grid", "Signals"))
@@ -22,7 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_grid_of_one_s_own_goes_from_its_file_to_scores(place: Path) -> None:
     Path("my_grid.m").write_text(*blocks(GRID, "matlab"))
-    made, verified, scored = (shown(command) for command in commands(GRID))
+    made, verified, scored = (output_of(command) for command in commands(GRID))
     assert "my_grid: 4 buses, 16 channels" in made
     assert "its author's terms apply" in made
     assert "valid" in verified
@@ -38,6 +38,6 @@ def test_signals_of_one_s_own_go_from_formulas_to_scores(place: Path) -> None:
     exec(compile(code, "data.md", "exec"), {})
     header = Path("my_signals.csv").read_text().splitlines()[0]
     assert header.split(",") == [TIME_COLUMN, *COLUMNS.values()]
-    made, scored = (shown(command) for command in commands(SIGNALS))
+    made, scored = (output_of(command) for command in commands(SIGNALS))
     assert "mine (0 values filled)" in made
     assert "climatology on ieee57 mine" in scored

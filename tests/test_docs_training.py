@@ -14,7 +14,7 @@ from powerphase.models.framework.configuration import configured
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.powerforge.config import ABLATIONS, PowerForgeConfig
 from powerphase.records.result import read_results
-from tests.pages import blocks, commands, section, shown
+from tests.pages import blocks, commands, output_of, section
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "training.md").read_text(encoding="utf-8")
@@ -62,8 +62,8 @@ def test_a_network_of_one_s_own_is_trained_and_scored_as_shown(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "mynetwork", raising=False)
     Path("mynetwork.py").write_text(*blocks(part, "python"))
-    shown("powerphase generate ieee57 --end 2015-03-01")
-    at_once, benched = (shown(command) for command in commands(part) if " --" in command)
+    output_of("powerphase generate ieee57 --end 2015-03-01")
+    at_once, benched = (output_of(command) for command in commands(part) if " --" in command)
     assert "linear, seed 42 on ieee57 synthetic" in at_once
     assert "all cells are done" in benched
     (row,) = read_results([tmp_path / "results"])

@@ -17,7 +17,7 @@ from typer.testing import Result
 
 from powerphase import cli
 from powerphase.records import read_results
-from tests.pages import FENCE, INLINE, blocks, commands, invoked, section
+from tests.pages import FENCE, INLINE, blocks, commands, invoke, section
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def printed(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def outputs(folder: Path, printed: str) -> dict[str, Result]:
     """The results of all commands in `RUN`, one after the other."""
-    return {command: invoked(command) for command in RUN}
+    return {command: invoke(command) for command in RUN}
 
 
 def test_the_python_example_comes_before_all_commands_except_make() -> None:

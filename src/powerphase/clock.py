@@ -1,8 +1,8 @@
-"""The Berlin clock: what a wall clock and a German calendar say at a moment given in UTC.
+"""Local time in Berlin and the German calendar, from times in UTC.
 
-Every record and forecast window keeps its time in UTC; people switch on lights and go to work by
-local time. These helpers stand between the two. Each takes UTC moments, a `datetime64` array with
-any number of axes, and returns an array of the same shape.
+Records and forecast windows have UTC times; people switch on lights and go to work by local time.
+Each function takes UTC times, a `datetime64` array with any number of axes, and returns an array of
+the same shape.
 """
 
 import numpy as np
@@ -57,7 +57,7 @@ def is_public_holiday(time: Shaped[np.ndarray, "*S"]) -> Bool[np.ndarray, "*S"]:
     """Whether the day in Berlin is a public holiday in all sixteen German states.
 
     Holidays of single states do not count, nor do Easter and Whit Sunday, which are Sundays anyway.
-    Right from 1995 on; earlier years had other holidays and are judged by the same rules.
+    Correct from 1995 on; the same rules are applied to earlier years, which had other holidays.
     """
     dates = berlin_time(time).astype("datetime64[D]")
     years = np.unique(dates.astype("datetime64[Y]")).astype(str)

@@ -1,4 +1,4 @@
-"""What a row says about its cost: time, memory, and what it was measured on."""
+"""The cost of a row: time, memory, hardware and the commit of the code."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from time import perf_counter
 import torch
 
 UNKNOWN = "unknown"
-"""The hardware of what nobody saw being made."""
+"""The hardware of a forecast that was made elsewhere."""
 
 
 class Stopwatch:
-    """Seconds spent in `with watch.running():` blocks, in all."""
+    """Total seconds spent in `with watch.running():` blocks."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -33,7 +33,7 @@ class Stopwatch:
 
 
 def reset_peak_memory() -> None:
-    """Begin to measure the peak anew, as far as the system allows."""
+    """Reset the peak memory, as far as the system allows."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):  # not Linux, or not allowed: then the peak is unknown
@@ -41,7 +41,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory_gib(device: torch.device) -> float | None:
-    """Largest memory held since the last reset: on the GPU, or by this process."""
+    """Peak memory since the last reset, on the GPU or of this process; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     with suppress(OSError):
@@ -52,10 +52,10 @@ def peak_memory_gib(device: torch.device) -> float | None:
 
 
 def free_memory_gib(device: torch.device) -> float | None:
-    """What could be taken now, on the GPU or of this machine; None where nobody says."""
+    """Memory that is available now, on the GPU or on this machine; None if unknown."""
     if device.type == "cuda":
-        ours = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return (torch.cuda.mem_get_info(device)[0] + ours) / 2**30
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return (torch.cuda.mem_get_info(device)[0] + cached) / 2**30
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -64,7 +64,7 @@ def free_memory_gib(device: torch.device) -> float | None:
 
 
 def hardware(device: torch.device) -> str:
-    """The processor that did the work, in words."""
+    """The name of the GPU, or of the processor and its number of cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     name = platform.processor() or platform.machine()
@@ -76,16 +76,16 @@ def hardware(device: torch.device) -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def is_gpu(told: str) -> bool | None:
-    """Whether what `hardware` told of a training is a GPU; None where it is not known.
+def is_gpu(name: str) -> bool | None:
+    """Whether a name that `hardware` returned is that of a GPU; None if it is unknown.
 
-    Only a processor has cores there.
+    Only the names of processors end in a number of cores.
     """
-    return None if told == UNKNOWN else not told.partition(";")[0].endswith(" cores")
+    return None if name == UNKNOWN else not name.partition(";")[0].endswith(" cores")
 
 
 def commit() -> str | None:
-    """The commit of the code that runs, with a + if files have changed since; None if unknown."""
+    """The commit of the running code, with a + if files have changed since; None if unknown."""
     folder = Path(__file__).parent
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return _installed_commit()
@@ -95,17 +95,17 @@ def commit() -> str | None:
 
 
 def _installed_commit() -> str | None:
-    """The commit that an installer recorded, as pip does for an address of a repository."""
+    """The commit that pip recorded if it installed the package from a repository."""
     origin = json.loads(distribution("powerphase").read_text("direct_url.json") or "{}")
-    found = origin.get("vcs_info", {}).get("commit_id")
-    return found if isinstance(found, str) else None
+    commit_id = origin.get("vcs_info", {}).get("commit_id")
+    return commit_id if isinstance(commit_id, str) else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
+    return process.stdout.strip()

@@ -1,7 +1,7 @@
-"""Random streams addressed by label, so that no result depends on the order of drawing.
+"""Random streams addressed by label, so that no result depends on the order of calls.
 
 A stream is fixed by its root seed and its labels. Two workers that ask for the same labels get the
-same numbers, whoever asks first, and any part of a record can be made alone.
+same numbers in any order, and any part of a record can be generated on its own.
 """
 
 import hashlib
