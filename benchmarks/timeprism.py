@@ -1,11 +1,11 @@
-"""A step of TimePrism: ours against the form that holds every hypothesis, in the same run.
+"""Compare a training step of TimePrism with the form that holds every hypothesis.
 
     python benchmarks/timeprism.py                          40 channels in 16 windows
     python benchmarks/timeprism.py --channels 80 --json step.json
 
-Both have the same weights and windows, and a step is forward, backward and optimiser. The other
-form is the oracle of the network's tests, which makes a tensor of windows × hypotheses × steps ×
-channels. Time is the best of some steps; memory is what a step holds beyond what was there before.
+Both have the same weights and windows; a step is forward pass, backward pass and optimiser. The
+other form is the oracle of the network's tests, which holds a tensor of windows × hypotheses ×
+steps × channels. Time is the best of several steps; memory is the increase during the steps.
 """
 
 import argparse
@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the straightforward versio
 
 from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
 from powerphase.models.framework.stepping import make_optimiser
-from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.timeprism.network import TimePrismNetwork
+from powerphase.models.timeprism import TimePrismConfig, TimePrismNetwork
 from tests.models.timeprism import straightforward
 
 CONTEXT, HORIZON = 672, 96
@@ -48,10 +47,10 @@ def windows(count: int, channels: int) -> tuple[Tensor, Tensor]:
     return past, target
 
 
-def measured(
-    form: Loss, config: TimePrismConfig, given: tuple[Tensor, Tensor], repeats: int
+def measure(
+    form: Loss, config: TimePrismConfig, batch: tuple[Tensor, Tensor], repeats: int
 ) -> dict[str, float]:
-    """The first loss, the best time of a step [s], and what it holds [GiB]."""
+    """The first loss, the best time of a step [s], and its memory [GiB]."""
     torch.manual_seed(0)
     network = TimePrismNetwork(config, CONTEXT, HORIZON)
     optimiser = make_optimiser(network, config.training, CPU)
@@ -61,7 +60,7 @@ def measured(
     for _ in range(repeats):
         start = time.perf_counter()
         optimiser.zero_grad()
-        loss = form(network, *given)
+        loss = form(network, *batch)
         loss.backward()
         optimiser.step()
         seconds.append(time.perf_counter() - start)
@@ -81,22 +80,22 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the numbers")
     options = parser.parse_args()
     config = TimePrismConfig(hypotheses=options.hypotheses)
-    given = windows(options.windows, options.channels)
-    measured(FORMS["ours"], config, windows(1, 2), 1)  # what torch sets up once is nobody's
-    found = {name: measured(form, config, given, options.repeats) for name, form in FORMS.items()}
+    batch = windows(options.windows, options.channels)
+    measure(FORMS["ours"], config, windows(1, 2), 1)  # warm up torch
+    results = {name: measure(form, config, batch, options.repeats) for name, form in FORMS.items()}
     print(f"{hardware(CPU)}, {torch.get_num_threads()} threads; {options.channels} channels in "
           f"{options.windows} windows, {options.hypotheses} hypotheses")  # fmt: skip
-    row, ours = "{:<18}{:>9}{:>8}{:>12}{:>8}{:>14}", found["ours"]
+    row, ours = "{:<18}{:>9}{:>8}{:>12}{:>8}{:>14}", results["ours"]
     print(row.format("", "seconds", "ratio", "memory", "ratio", "first loss"))
-    for name, one in found.items():
-        ratios = [f"{one[what] / ours[what]:.1f}x" for what in ("seconds", "memory_gib")]
-        memory = f"{one['memory_gib']:.3f} GiB"
-        cells = (f"{one['seconds']:.2f}", ratios[0], memory, ratios[1], f"{one['loss']:.6g}")
+    for name, result in results.items():
+        ratios = [f"{result[what] / ours[what]:.1f}x" for what in ("seconds", "memory_gib")]
+        memory = f"{result['memory_gib']:.3f} GiB"
+        cells = (f"{result['seconds']:.2f}", ratios[0], memory, ratios[1], f"{result['loss']:.6g}")
         print(row.format(name, *cells))
     if options.json is not None:
         about = {"hardware": hardware(CPU), "threads": torch.get_num_threads()}
         about |= {name: value for name, value in vars(options).items() if name != "json"}
-        options.json.write_text(json.dumps({**about, "forms": found}, indent=1) + "\n")
+        options.json.write_text(json.dumps({**about, "forms": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

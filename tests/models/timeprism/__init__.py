@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from powerphase.models.framework.training_config import TrainingConfig
-from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.timeprism.network import TimePrismNetwork
+from powerphase.models.timeprism import TimePrismConfig, TimePrismNetwork
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments
 
 CONTEXT, HORIZON = 24, 8
 
 
-def small(epochs: int = 2, **changes: Any) -> TimePrismConfig:
-    """Two trends with three seasons each, so that none is taken for the other."""
+def small(**changes: Any) -> TimePrismConfig:
+    """Two trends with three seasons each, so that tests can tell them apart."""
+    epochs = changes.pop("epochs", 2)
     training = TrainingConfig(epochs=epochs, batches_per_epoch=3, batch_size=4, weight_decay=1e-8)
     return TimePrismConfig(**{"hypotheses": 6, "training": training, **changes})
 
@@ -24,7 +24,7 @@ def small(epochs: int = 2, **changes: Any) -> TimePrismConfig:
 def network_of(
     config: TimePrismConfig, block: int | None = None, dtype: torch.dtype = torch.float64
 ) -> TimePrismNetwork:
-    """The same first weights whatever the block and the precision."""
+    """A network whose first weights depend neither on block nor on precision."""
     torch.manual_seed(5)
     return TimePrismNetwork(config, CONTEXT, HORIZON, block).to(dtype)
 

@@ -1,4 +1,4 @@
-"""What can be chosen, what it is called, and what is refused."""
+"""The settings of TimePrism, the names of variants, and rejected values."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from powerphase.errors import ConfigError
 from powerphase.models.framework.configuration import replaced
 from powerphase.models.framework.variants import with_variants
-from powerphase.models.timeprism.config import TimePrismConfig
+from powerphase.models.timeprism import TimePrismConfig
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def test_trends_are_the_largest_divisor_up_to_the_square_root(
 
 
 @pytest.mark.parametrize("word", TimePrismConfig.VARIANTS)
-def test_a_variant_is_called_by_the_word_that_makes_it(word: str) -> None:
+def test_every_variant_reports_its_name(word: str) -> None:
     config = with_variants(TimePrismConfig(), [word], TimePrismConfig.VARIANTS)
     assert config.variant("activsg500") == word
 
 
-def test_a_batch_size_is_no_variant_and_other_choices_are() -> None:
+def test_the_batch_size_makes_no_variant_and_other_changes_do() -> None:
     config = TimePrismConfig()
     assert config.variant("activsg500") is None
     assert replaced(config, {"training.batch_size": 8}).variant("activsg500") is None
@@ -39,30 +39,35 @@ def test_a_batch_size_is_no_variant_and_other_choices_are() -> None:
     assert both.variant("activsg500") == "reference-sixteen"
 
 
-def test_every_variant_is_on_the_page() -> None:
+def test_the_page_lists_every_variant() -> None:
     page = (Path(__file__).parents[3] / "docs" / "timeprism.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `timeprism\+([\w-]+)` \|", page, re.M) == list(TimePrismConfig.VARIANTS)
 
 
-def test_the_budget_is_the_reference_s() -> None:
+def test_the_training_settings_are_the_references() -> None:
     training = TimePrismConfig().training
     assert (training.epochs, training.batches_per_epoch, training.batch_size) == (200, 30, None)
-    found = (training.learning_rate, training.weight_decay, training.clip_norm, training.patience)
-    assert found == (1e-3, 1e-8, 10, 10)
+    optimiser = (
+        training.learning_rate,
+        training.weight_decay,
+        training.clip_norm,
+        training.patience,
+    )
+    assert optimiser == (1e-3, 1e-8, 10, 10)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "field"),
     [
-        ({"hypotheses": 1}, "hypotheses must be 2 or more"),
-        ({"average_steps": 6}, "average_steps must be odd"),
-        ({"least_scale": 0.0}, "least_scale must be above 0"),
-        ({"least_temperature": -1.0}, "least_temperature must be above 0"),
-        ({"slack": 1.0}, "slack must be in"),
-        ({"cooling": 0.0}, "cooling must be in"),
-        ({"score_weight": -1.0}, "score_weight must be 0 or more"),
+        ({"hypotheses": 1}, "hypotheses"),
+        ({"average_steps": 6}, "average_steps"),
+        ({"least_scale": 0.0}, "least_scale"),
+        ({"least_temperature": -1.0}, "least_temperature"),
+        ({"slack": 1.0}, "slack"),
+        ({"cooling": 0.0}, "cooling"),
+        ({"score_weight": -1.0}, "score_weight"),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_values_are_rejected(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
         TimePrismConfig(**changes)

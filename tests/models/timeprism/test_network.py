@@ -1,4 +1,4 @@
-"""The loss and its gradients against the straightforward form, and what the network learns."""
+"""The loss and its gradients against the straightforward form, the heads, and the scenarios."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from powerphase.models.framework.choice import temperature
-from powerphase.models.timeprism.network import TimePrismNetwork
+from powerphase.models.timeprism import TimePrismNetwork, average_weights, split_outputs
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments
-from tests.models.timeprism import HORIZON, batch, network_of, small
+from tests.models.timeprism import CONTEXT, HORIZON, batch, network_of, small
 from tests.models.timeprism import straightforward as plain
 
 LOSSES: list[dict[str, Any]] = [
@@ -23,54 +23,90 @@ LOSSES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_averaged_weights_act_on_the_series_as_weights_on_its_average(steps: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    series, weight = torch.randn(2, 5, 10, generator=generator, dtype=torch.float64)
+    around = torch.arange(-(steps // 2), steps // 2 + 1)
+    averaged = torch.stack([series[:, (t + around).clamp(0, 9)].mean(1) for t in range(10)], dim=1)
+    torch.testing.assert_close(plain.average(series, steps), averaged)
+    torch.testing.assert_close(average_weights(weight, steps) @ series.T, weight @ averaged.T)
+
+
+def test_the_linear_map_equals_the_three_heads_in_values_and_gradients() -> None:
+    network = network_of(small())
+    heads, config = network.heads, network.config
+    z = torch.randn(11, CONTEXT, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weight, bias = heads.linear_map()
+    trend, season, logit = split_outputs(z @ weight.T + bias, config, HORIZON)
+    mapped = (trend.unsqueeze(2) + season.unsqueeze(1)).flatten(1, 2), logit
+    mean = plain.average(z, config.average_steps)
+    trend = heads.trend(mean).unflatten(1, (2, -1))
+    season = heads.season(z - mean).unflatten(1, (3, -1))
+    expected = (trend.unsqueeze(2) + season.unsqueeze(1)).flatten(1, 2), heads.logit(z)
+    torch.testing.assert_close(mapped, expected)
+    gradients = [
+        torch.autograd.grad(parts[0].cos().sum() + parts[1].cos().sum(), [*heads.parameters()])
+        for parts in (mapped, expected)
+    ]
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_linear_map_moves_the_mean_of_the_seasons_to_the_trends() -> None:
+    network = network_of(small())
+    weight, bias = network.heads.linear_map()
+    season = torch.cat([weight, bias[:, None]], 1)[2 * HORIZON : 5 * HORIZON].unflatten(0, (3, -1))
+    assert season.mean(0).abs().max() < 1e-15
+    assert season.abs().max() > 0.1
+
+
 @pytest.mark.parametrize("changes", LOSSES)
 @pytest.mark.parametrize("block", [None, 3])
-def test_loss_and_gradients_are_those_of_the_straightforward_form(
+def test_loss_and_gradients_equal_the_straightforward_form(
     changes: dict[str, Any], block: int | None
 ) -> None:
     network = network_of(small(**changes), block)
     context, target = batch()
-    context.past[0, :, 4] = 0  # zero in one window of three, so that it can borrow
-    found = network(context, target).loss
-    slopes = torch.autograd.grad(found, network.parameters())
-    wanted = plain.loss(network, context.past, target, network.config.temperature)
-    torch.testing.assert_close(found, wanted)
-    for one, other in zip(slopes, torch.autograd.grad(wanted, network.parameters()), strict=True):
-        torch.testing.assert_close(one, other)
+    context.past[0, :, 4] = 0  # zero in one window of three, so that "batch" has a scale for it
+    loss, parameters = network(context, target).loss, list(network.parameters())
+    gradients = torch.autograd.grad(loss, parameters)
+    expected = plain.loss(network, context.past, target, network.config.temperature)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, parameters))
 
 
 @pytest.mark.parametrize("objective", ["relaxed", "plain", "annealed"])
-def test_in_float32_the_loss_keeps_four_digits(objective: str) -> None:
+def test_the_float32_loss_keeps_four_digits(objective: str) -> None:
     config = small(objective=objective)
     exact, rounded = network_of(config), network_of(config, dtype=torch.float32)
-    found = rounded(*batch(dtype=torch.float32))
-    wanted = plain.loss(exact, batch()[0].past, batch()[1], config.temperature)
-    assert found.loss.item() == pytest.approx(wanted.item(), rel=1e-4)
-    slopes = torch.autograd.grad(found.loss, rounded.parameters())
-    wanted_slopes = torch.autograd.grad(wanted, exact.parameters())
-    for one, other in zip(slopes, wanted_slopes, strict=True):
-        close = 1e-4 * float(other.abs().max())
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=close)
+    loss = rounded(*batch(dtype=torch.float32)).loss
+    expected = plain.loss(exact, batch()[0].past, batch()[1], config.temperature)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    gradients = torch.autograd.grad(loss, list(rounded.parameters()))
+    exact_gradients = torch.autograd.grad(expected, list(exact.parameters()))
+    for gradient, exact_gradient in zip(gradients, exact_gradients, strict=True):
+        tolerance = 1e-4 * float(exact_gradient.abs().max())
+        torch.testing.assert_close(gradient.double(), exact_gradient, rtol=0, atol=tolerance)
 
 
-def test_in_float32_a_small_distance_between_large_numbers_keeps_four_digits() -> None:
-    """As of a voltage, which moves by a hundredth of what hypotheses of other channels do."""
+def test_a_small_float32_distance_between_large_numbers_keeps_four_digits() -> None:
+    """Like a voltage, whose movements are a hundredth of the hypotheses of other channels."""
     config = small(objective="plain", score_weight=0.0)
     exact, rounded = network_of(config), network_of(config, dtype=torch.float32)
     context, target = batch()
     with torch.no_grad():
         for network in (exact, rounded):
             network.heads.season.bias.mul_(30)
-    made = plain.forecast(exact, context.past)
-    right = (made.hypotheses[:, 4] * made.scale).detach()
-    target = right + 0.01 * made.scale * torch.sin(target)
-    given = Context(context.past.float(), context.time, context.layout)
-    found = rounded(given, target.float()).loss.item()
-    wanted = plain.loss(exact, context.past, target, 1.0).item()
-    assert found == pytest.approx(wanted, rel=1e-4)
+    prediction = plain.forecast(exact, context.past)
+    hypothesis = (prediction.hypotheses[:, 4] * prediction.scale).detach()
+    target = hypothesis + 0.01 * prediction.scale * torch.sin(target)
+    in_float32 = Context(context.past.float(), context.time, context.layout)
+    loss = rounded(in_float32, target.float()).loss.item()
+    expected = plain.loss(exact, context.past, target, 1.0).item()
+    assert loss == pytest.approx(expected, rel=1e-4)
 
 
-def test_gradients_go_with_what_the_loss_is_multiplied_by() -> None:
+def test_gradients_scale_with_the_loss() -> None:
     network = network_of(small())
     context, target = batch()
     once, thrice = (
@@ -80,18 +116,18 @@ def test_gradients_go_with_what_the_loss_is_multiplied_by() -> None:
     torch.testing.assert_close(thrice, 3 * once)
 
 
-def test_parts_say_what_the_loss_is_made_of() -> None:
+def test_the_parts_describe_the_loss() -> None:
     network = network_of(small(score_weight=0.5), block=3)
     context, target = batch()
     loss, parts = network(context, target)
     torch.testing.assert_close(loss, parts["distance"] + 0.5 * parts["score"])
-    made = plain.forecast(network, context.past)
-    inputs = torch.cat([context.past, target], dim=1) / made.scale
+    prediction = plain.forecast(network, context.past)
+    inputs = torch.cat([context.past, target], dim=1) / prediction.scale
     torch.testing.assert_close(parts["largest input"], inputs.abs().max())
-    winners = plain.distances(made, target).argmin(1).unique()
+    winners = plain.distances(prediction, target).argmin(1).unique()
     assert float(parts["winning share"]) == pytest.approx(len(winners) / 6)
-    still = (context.past == 0).all(1)
-    torch.testing.assert_close(parts["zero channels"], still.to(loss).mean())
+    zero = (context.past == 0).all(1)
+    torch.testing.assert_close(parts["zero channels"], zero.to(loss).mean())
     assert not parts["distance"].requires_grad
 
 
@@ -99,22 +135,22 @@ def test_the_loss_is_the_same_without_gradients() -> None:
     network = network_of(small(), block=3)
     context, target = batch()
     with torch.no_grad():
-        found = network(context, target).loss
-    assert not found.requires_grad
-    assert torch.equal(found, network(context, target).loss)
+        loss = network(context, target).loss
+    assert not loss.requires_grad
+    assert torch.equal(loss, network(context, target).loss)
 
 
-def test_temperatures_fall_by_epoch_of_training_steps_and_end_in_winner_takes_all() -> None:
+def test_the_temperature_falls_with_training_epochs_down_to_winner_takes_all() -> None:
     config = small(objective="annealed", temperature=4.0, cooling=0.1, least_temperature=0.03)
     network, (context, target) = network_of(config), batch()
-    found = []
+    temperatures = []
     for _ in range(7):
         network.eval()
         network(context, target)
-        found.append(float(temperature(network.steps, config)))
+        temperatures.append(float(temperature(network.steps, config)))
         network.train()
         network(context, target)
-    assert found == pytest.approx([4.0] * 3 + [0.4] * 3 + [0.04])
+    assert temperatures == pytest.approx([4.0] * 3 + [0.4] * 3 + [0.04])
     network.eval()
     hard = network_of(small(objective="plain"))(context, target).loss
     assert network(context, target).loss > hard + 1e-3
@@ -123,8 +159,8 @@ def test_temperatures_fall_by_epoch_of_training_steps_and_end_in_winner_takes_al
 
 
 @pytest.mark.parametrize("objective", ["relaxed", "plain", "annealed"])
-def test_a_step_stays_on_its_device_and_never_waits_for_it(objective: str) -> None:
-    """Of meta tensors there are no numbers to wait for, and they mix with no others."""
+def test_a_step_never_waits_for_its_device(objective: str) -> None:
+    """Meta tensors have no values to wait for, and cannot be mixed with others."""
     network = network_of(small(objective=objective), block=3).to("meta")
     context, target = batch()
     loss, parts = network.losses(context.past.to("meta"), target.to("meta"))
@@ -133,29 +169,29 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(objective: str) -> No
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
-def test_half_precision_is_for_the_heads_alone() -> None:
+def test_half_precision_applies_to_the_heads_alone() -> None:
     network = network_of(small(), dtype=torch.float32)
     context, target = batch(dtype=torch.float32)
-    wanted = network(context, target).loss
+    expected = network(context, target).loss
     with torch.autocast("cpu", torch.bfloat16):
-        found = network(context, target).loss
-    assert found.dtype == torch.float32
-    assert found.item() != wanted.item()
-    assert found.item() == pytest.approx(wanted.item(), rel=0.02)
+        rounded = network(context, target).loss
+    assert rounded.dtype == torch.float32
+    assert rounded.item() != expected.item()
+    assert rounded.item() == pytest.approx(expected.item(), rel=0.02)
 
 
-def test_scenarios_are_all_hypotheses_in_the_channel_s_own_units() -> None:
+def test_scenarios_are_all_hypotheses_in_the_channels_units() -> None:
     network = network_of(small())
     context, _ = batch()
-    made = plain.forecast(network, context.past)
-    found = network.scenarios(context)
-    torch.testing.assert_close(found.values, made.hypotheses * made.scale.unsqueeze(1))
-    torch.testing.assert_close(found.weights, made.logits.softmax(1))
+    expected = plain.forecast(network, context.past)
+    scenarios = network.scenarios(context)
+    torch.testing.assert_close(scenarios.values, expected.hypotheses * expected.scale.unsqueeze(1))
+    torch.testing.assert_close(scenarios.weights, expected.logits.softmax(1))
     part = network.scenarios(context, channels=slice(3, 6))
-    torch.testing.assert_close(part.values, found.values[..., 3:6])
+    torch.testing.assert_close(part.values, scenarios.values[..., 3:6])
 
 
-def test_a_window_s_scenarios_borrow_nothing_from_other_windows() -> None:
+def test_a_windows_scenarios_do_not_depend_on_other_windows() -> None:
     network = network_of(small(least_scale=1e-10, zero_scale="batch"))
     context, _ = batch()
     context.past[0, :, 4] = 0
@@ -164,7 +200,7 @@ def test_a_window_s_scenarios_borrow_nothing_from_other_windows() -> None:
     torch.testing.assert_close(network.scenarios(alone).values, together.values[:1])
 
 
-def test_hopeless_hypotheses_may_have_no_weight_at_all() -> None:
+def test_weights_may_be_exactly_zero() -> None:
     network = network_of(small(), dtype=torch.float32)
     with torch.no_grad():
         network.heads.logit.bias[0] = 500
@@ -173,7 +209,7 @@ def test_hopeless_hypotheses_may_have_no_weight_at_all() -> None:
 
 
 def two_modes(windows: int, generator: torch.Generator) -> tuple[Context, torch.Tensor]:
-    """Channels that go on, from around 2, at 3 in three of ten cases and at 1 in seven."""
+    """Channels around 2 that continue at 3 in 30 % of all cases, else at 1."""
     past = 2 + 0.1 * torch.randn(windows, 12, 16, generator=generator)
     up = torch.rand(windows, 1, 16, generator=generator) < 0.3
     target = torch.where(up, 3.0, 1.0) + 0.02 * torch.randn(windows, 4, 16, generator=generator)
@@ -182,7 +218,7 @@ def two_modes(windows: int, generator: torch.Generator) -> tuple[Context, torch.
 
 
 @pytest.mark.parametrize("objective", ["relaxed", "annealed"])
-def test_two_modes_are_found_and_weighed_by_how_often_they_come(objective: str) -> None:
+def test_training_finds_two_modes_and_their_probabilities(objective: str) -> None:
     torch.manual_seed(1)
     config = small(hypotheses=4, objective=objective, cooling=0.9)
     network, generator = TimePrismNetwork(config, 12, 4), torch.Generator().manual_seed(7)
@@ -191,8 +227,9 @@ def test_two_modes_are_found_and_weighed_by_how_often_they_come(objective: str) 
         optimiser.zero_grad()
         network(*two_modes(32, generator)).loss.backward()
         optimiser.step()
-    made = network.scenarios(two_modes(1, generator)[0])
-    values, weights = made.values.mean((2, 3)).flatten(), made.weights.mean(2).flatten()
+    scenarios = network.scenarios(two_modes(1, generator)[0])
+    values = scenarios.values.mean((2, 3)).flatten()
+    weights = scenarios.weights.mean(2).flatten()
     for mode, share in ((3.0, 0.3), (1.0, 0.7)):
         near = (values - mode).abs() < 0.15
         assert bool(near.any())
@@ -201,20 +238,20 @@ def test_two_modes_are_found_and_weighed_by_how_often_they_come(objective: str) 
 
 def test_channels_of_zeros_constants_and_tiny_sizes_stay_finite() -> None:
     context, target = batch(dtype=torch.float32)
-    context.past[..., 3] *= 1e-12  # an angle beside the slack bus, which then moves
-    found = {}
+    context.past[..., 3] *= 1e-12  # an angle next to the slack bus, which then moves
+    largest = {}
     for name, changes in {"default": {}, "reference": {"least_scale": 1e-10}}.items():
         network = network_of(small(**changes), dtype=torch.float32)
         loss, parts = network(context, target)
-        slopes = torch.autograd.grad(loss, network.parameters())
+        gradients = torch.autograd.grad(loss, list(network.parameters()))
         assert bool(loss.isfinite())
-        assert all(bool(slope.isfinite().all()) for slope in slopes)
+        assert all(bool(gradient.isfinite().all()) for gradient in gradients)
         assert network.scenarios(context).values.isfinite().all()
-        found[name] = float(parts["largest input"])
+        largest[name] = float(parts["largest input"])
     size = float(target[..., 3].abs().max())
-    assert found["default"] == pytest.approx(size / 1e-4, rel=1e-3)
-    assert found["reference"] == pytest.approx(size / 1e-10, rel=1e-3)
+    assert largest["default"] == pytest.approx(size / 1e-4, rel=1e-3)
+    assert largest["reference"] == pytest.approx(size / 1e-10, rel=1e-3)
 
 
-def test_the_horizon_is_the_network_s() -> None:
+def test_scenarios_cover_the_networks_horizon() -> None:
     assert network_of(small()).scenarios(batch()[0]).values.shape == (3, 6, HORIZON, 8)

@@ -1,1 +1,5 @@
-"""TimePrism: every channel by itself, in hundreds of weighted hypotheses."""
+"""TimePrism: each channel by itself, with hundreds of weighted hypotheses."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What can be chosen about TimePrism; the defaults are the reference's, less its quirks."""
+"""The settings of TimePrism; the defaults are the reference implementation's, less its quirks."""
 
 from dataclasses import dataclass, field
 from math import isqrt
@@ -15,25 +15,25 @@ from powerphase.models.framework.variants import SHORT, Variants, variant_of
 
 @dataclass(frozen=True)
 class TimePrismConfig:
-    """How many hypotheses there are, how they are trained, and for how long."""
+    """Settings of the hypotheses, the loss and the training."""
 
-    # The hypotheses: every trend with every season.
+    # The hypotheses: each trend combined with each season.
     hypotheses: int = 625
     average_steps: int = 7
-    """Steps of the moving average that is the trend of a context."""
+    """Steps of the moving average that is a context's trend."""
     least_scale: float = LEAST_SCALE
     zero_scale: ZeroScale = "floor"
 
-    # The loss: which hypotheses a target teaches, and how well their weights tell the nearest.
+    # The loss: which hypotheses a target trains, and how well the weights predict the nearest.
     objective: Objective = "relaxed"
     slack: float = 0.01
-    """What all but the nearest hypothesis share of the loss, if it is relaxed."""
+    """Share of the relaxed loss that all hypotheses but the nearest have together."""
     temperature: float = 10.0
-    """Where an annealed loss begins: each hypothesis has a share of exp(−distance / it)."""
+    """Initial temperature of the annealed loss: shares are softmax(−distance / temperature)."""
     cooling: float = 0.95
-    """What an epoch does to the temperature."""
+    """Factor on the temperature after each epoch."""
     least_temperature: float = 5e-4
-    """Below it, the nearest hypothesis has it all."""
+    """Below it, the nearest hypothesis has the whole loss."""
     score_weight: float = 1.0
 
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
@@ -55,6 +55,7 @@ class TimePrismConfig:
 
     def _rules(self) -> list[tuple[bool, str]]:
         positive = ("least_scale", "temperature", "least_temperature")
+        objectives = get_args(Objective)
         return [
             (self.hypotheses < 2, "hypotheses must be 2 or more"),
             (self.average_steps < 1 or self.average_steps % 2 == 0, "average_steps must be odd"),
@@ -62,7 +63,7 @@ class TimePrismConfig:
             (not 0 <= self.slack < 1, "slack must be in [0, 1)"),
             (not 0 < self.cooling <= 1, "cooling must be in (0, 1]"),
             (self.score_weight < 0, "score_weight must be 0 or more"),
-            (self.objective not in get_args(Objective), "objective must be one of its words"),
+            (self.objective not in objectives, f"objective must be one of {', '.join(objectives)}"),
         ]
 
     @property
@@ -73,15 +74,15 @@ class TimePrismConfig:
 
     @property
     def seasons(self) -> int:
-        """How many seasons each trend is met by."""
+        """Seasons that are combined with each trend."""
         return self.hypotheses // self.trends
 
     def for_grid(self, grid: str) -> "TimePrismConfig":
-        """The same: the batch size is what fits, whatever the grid."""
+        """The same config: the batch size is what fits, on every grid."""
         return self
 
     def variant(self, grid: str) -> str | None:
-        """What is not the default about it; None if nothing is."""
-        # How large a batch the machine could hold is no choice.
+        """The name of what differs from the default, or None."""
+        # The batch size depends on the machine's memory; it is no choice of the user.
         size = {"training.batch_size": self.training.batch_size}
         return variant_of(self, replaced(TimePrismConfig(), size), self.VARIANTS)

@@ -1,4 +1,10 @@
-"""TimePrism as a forecaster: what ties the network to training, prediction and memory."""
+"""TimePrism as a forecaster, and the memory that its training takes.
+
+The constants of the estimate were fitted to steps on a CPU, and met them within 5 %: 40 to 400
+channels with 625 hypotheses and 800 channels with 16, in batches of 8 and 100 and blocks of 1,600
+to 32,700 rows. Training ACTIVSg 500 with a batch of 100 then took 3.0 GiB, as estimated. Nothing
+was measured on a GPU.
+"""
 
 from collections.abc import Iterator
 from math import ceil
@@ -16,10 +22,10 @@ from powerphase.models.timeprism.network import TimePrismNetwork, channels_at_on
 from powerphase.scenarios import Context, Scenarios, Training
 
 HEADS = 10.0
-"""Copies of the heads: themselves, gradient, Adam's two moments, and what folds them and back."""
+"""Copies of the heads: weights, gradient, Adam's two moments, and the linear map twice."""
 
 ALWAYS_GIB = 0.55
-"""Whatever the size: torch, the reader of data sets, work space of matrix products."""
+"""At any size: torch, the data reader, workspace of matrix products."""
 
 
 def memory_gib(
@@ -32,48 +38,48 @@ def memory_gib(
     channel_block: int | None,
     captured: bool,
 ) -> float:
-    """About the peak on one process's device, with the record and the network itself.
+    """The estimated peak on the device of one process, training record and network included.
 
     Args:
-        config: of the network.
-        batch: windows that a process trains on at a time.
+        config: the network's settings.
+        batch: windows of a process's batch.
         n_channels: channels of the grid.
-        record_steps: steps of the training record, which is kept on the device.
-        validation_windows: windows that are kept there too.
+        record_steps: steps of the training record, which stays on the device.
+        validation_windows: windows that stay there too.
         windows: steps of context and horizon.
-        channel_block: channels that are judged at a time, or None for the default.
-        captured: whether steps are, which keep a copy of their batch.
+        channel_block: channels that are computed at a time; None for the default.
+        captured: whether a CUDA graph replays the steps, which keeps a copy of their batch.
     """
     context, horizon = windows
-    made = (config.trends + config.seasons) * horizon + config.hypotheses
+    outputs = (config.trends + config.seasons) * horizon + config.hypotheses
     kept = n_channels * (record_steps + validation_windows * (context + horizon))
     gathered = (2 if captured else 1) * batch * n_channels * (context + horizon)
     rows = batch * min(channels_at_once(channel_block, batch), n_channels)
-    # Of a row: what goes in, what the heads make of it, the seasons' slopes, and all hypotheses'
-    # distances, shares and weights.
-    row = context + horizon + made + config.seasons * horizon + 3 * config.hypotheses
-    block, heads = float(rows * row), made * (context + 1)
+    # Of a row: inputs, the heads' outputs, the seasons' gradients, and the distances, shares and
+    # weights of all hypotheses.
+    row = context + horizon + outputs + config.seasons * horizon + 3 * config.hypotheses
+    block, heads = float(rows * row), outputs * (context + 1)
     peak = peak_numbers(block, block, heads, captured)
     return ALWAYS_GIB + gib(kept + gathered + peak + HEADS * heads)
 
 
 ANSWER_BYTES = 256 * 2**20
-"""Of the scenarios that are made at a time: those of a large grid are 9 GB a window."""
+"""Scenarios that are computed at a time; those of a large grid are 9 GB a window."""
 
 
 class TimePrism(NeuralForecaster):
-    """Every channel by itself, in hundreds of weighted hypotheses."""
+    """Forecasts each channel by itself, with hundreds of weighted hypotheses."""
 
     name = "timeprism"
     config_type = TimePrismConfig
     batch_sizes: ClassVar[tuple[int, ...]] = (100, 64, 32, 16, 8)
 
     def make_network(self, domain: Domain) -> Network:
-        """The network for these windows; the grid does not matter to it."""
+        """The network for these windows; it is the same for every grid."""
         return TimePrismNetwork(self.config, domain.context, domain.horizon, self.channel_block)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
-        """About how much memory the training takes on its device, in such blocks."""
+        """The estimated memory of the training on its device, with blocks of this many channels."""
         windows = train.validation
         return memory_gib(
             self.config,
@@ -87,13 +93,15 @@ class TimePrism(NeuralForecaster):
         )
 
     def answer(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
-        """All hypotheses of one block of channels after another."""
+        """All hypotheses, one block of channels after another."""
         assert isinstance(self.network, TimePrismNetwork)
         windows, _, n_channels = context.past.shape
-        one = windows * self.config.hypotheses * context.horizon * context.past.element_size()
-        at_once = min(self.channel_block or n_channels, max(1, ANSWER_BYTES // one))
+        per_channel = (
+            windows * self.config.hypotheses * context.horizon * context.past.element_size()
+        )
+        at_once = min(self.channel_block or n_channels, max(1, ANSWER_BYTES // per_channel))
         with torch.no_grad():
-            folded = self.network.heads.folded()
+            heads = self.network.heads.linear_map()
         for first in range(0, n_channels, at_once):
-            here = slice(first, min(first + at_once, n_channels))
-            yield here, self.network.scenarios(context, channels=here, folded=folded)
+            channels = slice(first, min(first + at_once, n_channels))
+            yield channels, self.network.scenarios(context, channels=channels, heads=heads)

@@ -1,4 +1,9 @@
-"""The network: heads that all channels share, and the loss by which they are trained."""
+"""The network: linear heads that all channels share, and the loss that trains them.
+
+The trend head reads the moving average of a scaled context, the season head the remainder. Both are
+linear, so the average is taken of the weights, once a step, instead of every context; and the three
+heads are one matrix product.
+"""
 
 import torch
 from jaxtyping import Float
@@ -9,20 +14,27 @@ from powerphase.models.framework.choice import temperature
 from powerphase.models.framework.network import CapturableNetwork, Losses
 from powerphase.models.framework.scaling import mean_sizes
 from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.timeprism.loss import PARTS, Folded, Terms, judged, rows_of, split
+from powerphase.models.timeprism.loss import (
+    PARTS,
+    LinearMap,
+    LossSettings,
+    divide_rows,
+    loss_and_parts,
+    split_outputs,
+)
 from powerphase.scenarios import Context, Scenarios
 
 ALIGNED_ROWS = 16
-"""What a GPU's matrix products like: results that are whole multiples of so many numbers."""
+"""A GPU's matrix products are fastest if the number of outputs is a multiple of this."""
 
 
 class Heads(nn.Module):
-    """The heads that all channels share, and all the parameters that there are.
+    """Three linear heads, shared by all channels; the network has no other parameters.
 
     Args:
         config: the number of hypotheses, and the steps of the moving average.
-        context_steps: steps that the heads see, T.
-        horizon: steps that they forecast, H.
+        context_steps: steps of a context, T.
+        horizon: steps to forecast, H.
     """
 
     def __init__(self, config: TimePrismConfig, context_steps: int, horizon: int) -> None:
@@ -32,40 +44,40 @@ class Heads(nn.Module):
         self.season = nn.Linear(context_steps, config.seasons * horizon)
         self.logit = nn.Linear(context_steps, config.hypotheses)
 
-    def folded(self) -> Folded:
-        """The same as one map of the context itself, with gradients."""
+    def linear_map(self) -> LinearMap:
+        """The three heads as one differentiable linear map of the context."""
         season = self.season.weight
         weights = [
-            averaged_back(self.trend.weight, self.average_steps),
-            season - averaged_back(season, self.average_steps),
+            average_weights(self.trend.weight, self.average_steps),
+            season - average_weights(season, self.average_steps),
             self.logit.weight,
         ]
         biases = [head.bias[:, None] for head in (self.trend, self.season, self.logit)]
-        weight, bias = (self._centred(parts) for parts in (weights, biases))
-        return Folded(weight, bias[:, 0])
+        weight, bias = (self._centre_seasons(parts) for parts in (weights, biases))
+        return LinearMap(weight, bias[:, 0])
 
-    def _centred(self, parts: list[Tensor]) -> Float[Tensor, "J K"]:
-        """The rows of all heads, with the mean of all seasons moved to the trends."""
+    def _centre_seasons(self, parts: list[Tensor]) -> Float[Tensor, "J K"]:
+        """The rows of all heads, with the seasons' mean moved to the trends."""
         trend, season = (part.unflatten(0, (-1, self.horizon)) for part in parts[:2])
         common = season.mean(0)
-        moved = ((trend + common).flatten(0, 1), (season - common).flatten(0, 1))
-        rows = torch.cat([*moved, parts[2]])
+        centred = ((trend + common).flatten(0, 1), (season - common).flatten(0, 1))
+        rows = torch.cat([*centred, parts[2]])
         return F.pad(rows, (0, 0, 0, -len(rows) % ALIGNED_ROWS))
 
 
-def averaged_back(weight: Float[Tensor, "J T"], steps: int) -> Float[Tensor, "J T"]:
-    """The weights that do to a series what these do to its moving average.
+def average_weights(weight: Float[Tensor, "J T"], steps: int) -> Float[Tensor, "J T"]:
+    """The weights that give on a series what these give on its moving average.
 
-    That is the mean of so many steps around each; beyond the ends, the last value goes on.
+    The average is centred, over `steps` steps; the first and the last value extend the series.
     """
     half, length = steps // 2, weight.shape[1]
-    reached = F.avg_pool1d(F.pad(weight, (2 * half, 2 * half)), steps, stride=1)
-    first, inner, last = reached.split([half + 1, length - 2, half + 1], dim=1)
+    averaged = F.avg_pool1d(F.pad(weight, (2 * half, 2 * half)), steps, stride=1)
+    first, inner, last = averaged.split([half + 1, length - 2, half + 1], dim=1)
     return torch.cat([first.sum(1, keepdim=True), inner, last.sum(1, keepdim=True)], dim=1)
 
 
 ROWS_AT_ONCE = 2**15
-"""Windows × channels of a block, where nobody says: large enough for a GPU's matrix products."""
+"""Default windows × channels of a block: large enough for a GPU's matrix products."""
 
 
 class TimePrismNetwork(CapturableNetwork):
@@ -75,7 +87,8 @@ class TimePrismNetwork(CapturableNetwork):
         config: all constants.
         context_steps: steps before each window, T.
         horizon: steps to forecast, H.
-        channel_block: how many channels to judge at a time. It computes the same, with less memory.
+        channel_block: channels to compute at a time; a smaller number takes less memory and gives
+            the same result.
     """
 
     criterion = "loss"
@@ -96,16 +109,16 @@ class TimePrismNetwork(CapturableNetwork):
     def inputs(
         self, context: Context, target: Float[Tensor, "B H C"]
     ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B H C"]]:
-        """All that `losses` wants to know of a batch."""
+        """The tensors of a batch that `losses` needs."""
         return context.past, target
 
     def losses(self, past: Float[Tensor, "B T C"], target: Float[Tensor, "B H C"]) -> Losses:
-        """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
+        """The loss and its parts, without ever waiting for the device."""
         at_once = channels_at_once(self.channel_block, len(past))
-        terms = Terms(self.config, temperature(self.steps, self.config), at_once)
+        settings = LossSettings(self.config, temperature(self.steps, self.config), at_once)
         if self.training:
             self.steps += 1
-        loss, parts = judged(self.heads.folded(), past, target, terms)
+        loss, parts = loss_and_parts(self.heads.linear_map(), past, target, settings)
         return Losses(loss, dict(zip(PARTS, parts.unbind(), strict=True)))
 
     @torch.no_grad()
@@ -114,15 +127,15 @@ class TimePrismNetwork(CapturableNetwork):
         context: Context,
         seed: int = 0,
         channels: slice = slice(None),
-        folded: Folded | None = None,
+        heads: LinearMap | None = None,
     ) -> Scenarios:
         """All hypotheses of these windows' channels, weighted for each channel by itself."""
-        weight, bias = self.heads.folded() if folded is None else folded
+        weight, bias = self.heads.linear_map() if heads is None else heads
         past = context.past[..., channels]
-        # Of the window alone: a forecast must not depend on what other windows are asked for.
+        # From the window alone: a forecast must not depend on the other windows of a request.
         scale = mean_sizes(past, self.config.least_scale)
-        made = torch.addmm(bias, rows_of(past, scale), weight.T)
-        trend, season, logit = split(made, self.config, self.horizon)
+        outputs = torch.addmm(bias, divide_rows(past, scale), weight.T)
+        trend, season, logit = split_outputs(outputs, self.config, self.horizon)
         trend, season = (
             part.unflatten(0, scale.shape).movedim(1, 3).contiguous() * scale[:, None, None]
             for part in (trend, season)
@@ -132,5 +145,5 @@ class TimePrismNetwork(CapturableNetwork):
 
 
 def channels_at_once(channel_block: int | None, windows: int) -> int:
-    """How many channels of so many windows are judged at a time."""
+    """Channels of a block, for a batch of this many windows."""
     return channel_block or max(1, ROWS_AT_ONCE // windows)
