@@ -26,11 +26,11 @@ from typing import Any
 import torch
 
 from powerphase.cost import commit, hardware, peak_memory_gib, reset_peak_memory
-from powerphase.evaluation.models import trainable
 from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.training import Progress
 from powerphase.models.framework.variants import with_variants
+from powerphase.registry import model_class
 from powerphase.task.windows import Task
 
 NETWORKS = (
@@ -68,7 +68,7 @@ def measured(given: str, data: str, steps: int, batch_size: int | None) -> dict[
     """Step, forecast and memory of one network on one grid."""
     device, task = choose_device("auto"), Task(data, windows=1)
     name, *words = given.split("+")
-    kind: Any = trainable(name)
+    kind: Any = model_class(name)
     clock = Clock(device)
     config = with_variants(kind.config_type(), words, kind.config_type.VARIANTS)
     config = with_training(

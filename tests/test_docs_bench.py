@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from powerphase import cli
-from powerphase.bench.budget import LADDER
-from powerphase.evaluation.entrants import entrant
+from powerphase.bench import LADDER
+from powerphase.evaluation import resolve_model
 
 PAGE = (Path(__file__).parents[1] / "docs" / "bench.md").read_text()
 
@@ -25,7 +25,9 @@ def test_every_example_has_options_that_exist() -> None:
 def test_every_model_of_the_examples_exists() -> None:
     given = [models.split(",") for models in re.findall(r"--models (\S+)", PAGE)]
     named = {one for models in given for one in models if ":" not in one}
-    assert {entrant(model).kind.name for model in named} == {one.split("+")[0] for one in named}
+    assert {resolve_model(model).model_class.name for model in named} == {
+        one.split("+")[0] for one in named
+    }
     assert len(named) > 3
 
 

@@ -9,7 +9,7 @@ import pytest
 import powerphase.models
 from powerphase import registry
 from powerphase.errors import UnknownName
-from powerphase.evaluation.entrants import entrant
+from powerphase.evaluation import resolve_model
 from powerphase.registry import MODELS, Look, ModelInfo, bench_models, model_class, model_kind
 from powerphase.report.figure_style import looks_of
 from powerphase.report.site.looks import looks
@@ -31,7 +31,7 @@ def home_made(monkeypatch: pytest.MonkeyPatch) -> ModelInfo:
 
 def test_an_entry_is_all_that_a_model_needs(home_made: ModelInfo) -> None:
     assert "home-made" in bench_models()
-    assert entrant("home-made").kind is model_class("home-made") is home_made.load()
+    assert resolve_model("home-made").model_class is model_class("home-made") is home_made.load()
     assert model_kind("home-made") == "model"
     assert "home-made" in registry.models_help("model").split(", ")
     assert looks_of(["home-made"]) == {"home-made": home_made.look}

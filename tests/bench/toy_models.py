@@ -1,4 +1,4 @@
-"""Forecasters of a user's own, good and bad, for benches; all are made in no time."""
+"""Forecasters such as a user might write, good and bad; none of them takes time."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ class Steady:
 
 
 class Louder(Steady):
-    """Another one under the same name."""
+    """Another model with the same name."""
 
     name = "steady"
 
@@ -48,14 +48,14 @@ class Louder(Steady):
 
 
 class Plain(Steady):
-    """The same without a seed."""
+    """The same model without a seed."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class Forgetful(Steady):
-    """Takes a seed and does not tell it."""
+    """Takes a seed and does not store it."""
 
     def __init__(self, seed: int = 42) -> None:
         super().__init__(0)
@@ -65,13 +65,6 @@ class Raises(Plain):
     def fit(self, train: Training) -> None:
         print("about to fail")  # noqa: T201
         raise RuntimeError("no such luck")
-
-
-class Unspeakable(Plain):
-    """Fails with a text that is no line and that no file can hold."""
-
-    def fit(self, train: Training) -> None:
-        raise RuntimeError("two\nlines of " + os.fsdecode(b"caf\xe9"))
 
 
 class Asks(Plain):
@@ -104,7 +97,7 @@ class WrongShape(Plain):
 
 
 class Restless(Plain):
-    """Learns what it tells."""
+    """Changes its config when it is fitted."""
 
     def fit(self, train: Training) -> None:
         self.config = {"width": 0.02}
@@ -169,7 +162,7 @@ class ToyNetConfig:
 
 
 class ToyNet(NeuralForecaster):
-    """A network of the user's own, whose batch size is what fits."""
+    """A user's network, which takes the largest batch size that fits."""
 
     name = "toy-net"
     config_type = ToyNetConfig
@@ -183,32 +176,37 @@ class ToyNet(NeuralForecaster):
 
 
 class Unwritten(NeuralForecaster):
-    """One that still lacks all that it needs."""
+    """A network that defines nothing yet."""
 
 
 class SlowNet(ToyNet):
-    """One whose every step takes a while, so that it can be caught in the middle."""
+    """A network with slow steps, so that it can be interrupted in the middle."""
 
     name = "slow-net"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        told = self.on_progress or (lambda now: None)
-        self.on_progress = lambda now: (time.sleep(0.05), told(now))[1]
+        report = self.on_progress or (lambda now: None)
+
+        def slow_report(now: Progress) -> None:
+            time.sleep(0.05)
+            report(now)
+
+        self.on_progress = slow_report
 
 
 class Fateful(ToyNet):
-    """In the middle of its first training, whoever asked for it is killed."""
+    """In the middle of its first training, it kills its parent process."""
 
     name = "fateful"
     deaths = 1
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        told = self.on_progress or (lambda now: None)
+        inner = self.on_progress or (lambda now: None)
 
         def report(now: Progress) -> None:
-            told(now)
+            inner(now)
             if now.step == 7 and self.run is not None:
                 died = len(list(self.run.glob("died-*")))
                 if died < self.deaths:
@@ -220,7 +218,7 @@ class Fateful(ToyNet):
 
 
 class Fatal(Fateful):
-    """And in each one after that."""
+    """Kills its parent process in every training."""
 
     name = "fatal"
     deaths = 100

@@ -1,29 +1,23 @@
-"""Models for a task: found by name or by training, and refused on data that are not theirs."""
+"""What a string means: models by name, by class and by training, and what is rejected."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from powerphase.dataset import Store, generate
+from powerphase import Oracle, Scenarios, Store, Task, Training, forecast, generate
 from powerphase.errors import CheckpointError, ForecastError, TrainingError, UnknownName
-from powerphase.evaluation.forecasting import forecast
-from powerphase.evaluation.models import (
-    forecast_for,
-    load_run,
-    model_for,
-    trainable,
-    training_request,
+from powerphase.evaluation import (
+    find_forecast,
+    load_training,
+    make_forecaster,
+    request_training,
+    resolve_model,
 )
-from powerphase.evaluation.oracle import Oracle
-from powerphase.models.ets.config import ETSConfig
-from powerphase.models.factorforge.model import FactorForge
-from powerphase.models.naive import Climatology, LastWeek
-from powerphase.models.powerforge.model import PowerForge
-from powerphase.scenarios import Training
-from powerphase.task.windows import Task
+from powerphase.models import Climatology, ETSConfig, FactorForge, LastWeek, PowerForge
 from tests.dataset.exact import exact_signals
 from tests.models.toys import same_weights, tiny
 
@@ -36,155 +30,171 @@ def task(sixty_days: Store) -> Task:
 
 
 @pytest.fixture(scope="module")
-def fitted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> PowerForge:
-    run = tmp_path_factory.mktemp("runs") / "powerforge"
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("runs") / "powerforge"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(task: Task, run: Path) -> PowerForge:
     model = PowerForge(tiny(epochs=1), seed=7, run=run)
     model.fit(task.training)
     return model
 
 
+def make(text: str, task: Task, seed: int = 7, device: str = "auto") -> Any:
+    return make_forecaster(text, task, seed, device)
+
+
 def test_models_are_found_by_name(task: Task) -> None:
-    assert isinstance(model_for("last-week", task, 7), LastWeek)
-    assert model_for("factorforge", task, 7).seed == 7
-    oracle = model_for("oracle", task, 7)
+    assert isinstance(make("last-week", task), LastWeek)
+    assert make("factorforge", task).seed == 7
+    oracle = make("oracle", task)
     assert isinstance(oracle, Oracle)
     assert oracle.seed == 7
 
 
-@pytest.mark.parametrize(("given", "meant"), [("orakle", "oracle"), ("last-weak", "last-week")])
-def test_a_near_miss_is_told(task: Task, given: str, meant: str) -> None:
-    with pytest.raises(
-        UnknownName, match=f"no model or training '{given}'; did you mean .*{meant}"
-    ):
-        model_for(given, task, 7)
+@pytest.mark.parametrize(("text", "near"), [("orakle", "oracle"), ("last-weak", "last-week")])
+def test_an_unknown_name_raises_with_its_near_miss(task: Task, text: str, near: str) -> None:
+    with pytest.raises(UnknownName, match=f"{text}.*{near}"):
+        make(text, task)
 
 
-def test_a_folder_without_a_training_is_no_model(task: Task, tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match=f"no model or training '{re.escape(str(tmp_path))}'"):
-        model_for(str(tmp_path), task, 7)
+def test_a_folder_without_a_training_is_not_a_model(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=re.escape(str(tmp_path))):
+        make(str(tmp_path), task)
 
 
-def test_a_training_is_found_by_its_folder_and_keeps_its_own_seed(
-    task: Task, fitted: PowerForge
+def test_a_training_is_found_by_its_folder_and_keeps_its_seed(
+    task: Task, fitted: PowerForge, run: Path
 ) -> None:
-    found = model_for(str(fitted.run), task, seed=99)
-    assert isinstance(found, PowerForge)
-    assert found.seed == 7
-    assert same_weights(found.network, fitted.network)
+    loaded = make(str(run), task, seed=99)
+    assert isinstance(loaded, PowerForge)
+    assert loaded.seed == 7
+    assert loaded.network is not None
+    assert fitted.network is not None
+    assert same_weights(loaded.network, fitted.network)
 
 
-def test_other_test_windows_of_the_same_data_are_forecast(task: Task, fitted: PowerForge) -> None:
-    more = load_run(fitted.run, Task(task.store, **WINDOWS, windows="all"))
+def test_a_training_forecasts_other_windows_of_the_same_data(
+    task: Task, fitted: PowerForge, run: Path
+) -> None:
+    loaded = load_training(run, Task(task.store, **WINDOWS, windows="all"))
     context = task.test.context(0)
-    assert torch.equal(more.predict(context).values, fitted.predict(context).values)
+    scenarios, expected = loaded.predict(context), fitted.predict(context)
+    assert isinstance(scenarios, Scenarios)
+    assert isinstance(expected, Scenarios)
+    assert torch.equal(scenarios.values, expected.values)
 
 
-def test_the_name_of_a_trained_model_gets_the_command_to_run(task: Task) -> None:
-    command = f"powerphase train powerforge --data {task.store.path} --out RUN"
-    with pytest.raises(TrainingError, match=re.escape(f"`{command}`, then give RUN instead")):
-        model_for("powerforge", task, 42)
+def test_an_untrained_network_raises_with_the_command_to_train_it(task: Task) -> None:
+    for name in ("powerforge", "deepar+reference"):
+        command = f"powerphase train {name} --data {task.store.path} --out RUN"
+        with pytest.raises(TrainingError, match=re.escape(command)):
+            make(name, task)
 
 
-@pytest.fixture(scope="module")
-def other_seed(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    out = tmp_path_factory.mktemp("other") / "seed"
-    return generate("ieee14", out, signals=exact_signals(60), seed=3)
-
-
-def test_a_training_on_another_record_is_refused_by_its_fingerprint(
-    fitted: PowerForge, sixty_days: Store, other_seed: Store
+@pytest.mark.usefixtures("fitted")
+def test_a_training_on_another_record_is_rejected(
+    run: Path, sixty_days: Store, tmp_path: Path
 ) -> None:
-    own, other = (store.manifest.fingerprint for store in (sixty_days, other_seed))
-    refusal = (
-        f"powerforge: was trained on fingerprint '{own}', and the data set has '{other}'; give"
-    )
-    with pytest.raises(CheckpointError, match=refusal):
-        model_for(str(fitted.run), Task(other_seed, **WINDOWS), 42)
+    other = generate("ieee14", tmp_path / "s", signals=exact_signals(60), seed=3)
+    fingerprints = [store.manifest.fingerprint for store in (sixty_days, other)]
+    with pytest.raises(CheckpointError, match=".*".join(fingerprints)):
+        make(str(run), Task(other, **WINDOWS))
 
 
-def test_a_training_on_another_edition_is_refused(fitted: PowerForge, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("fitted")
+def test_a_training_on_another_edition_is_rejected(run: Path, tmp_path: Path) -> None:
     signals = replace(exact_signals(60), edition="inexact")
     store = generate("ieee14", tmp_path / "s", signals=signals)
-    with pytest.raises(CheckpointError, match=r"trained on edition 'exact', .* has 'inexact'"):
-        load_run(fitted.run, Task(store, **WINDOWS))
+    with pytest.raises(CheckpointError, match=r"'exact'.*'inexact'"):
+        load_training(run, Task(store, **WINDOWS))
 
 
+@pytest.mark.usefixtures("fitted")
 @pytest.mark.parametrize("name", ["context", "horizon"])
-def test_a_training_for_other_windows_is_refused(
-    fitted: PowerForge, sixty_days: Store, name: str
-) -> None:
-    asked = {**WINDOWS, name: 96}
-    with pytest.raises(CheckpointError, match=f"was trained on {name} {WINDOWS[name]}, .* has 96"):
-        load_run(fitted.run, Task(sixty_days, **asked))
+def test_a_training_for_other_windows_is_rejected(run: Path, sixty_days: Store, name: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{name} {WINDOWS[name]}.* 96"):
+        load_training(run, Task(sixty_days, **{**WINDOWS, name: 96}))
 
 
-def test_a_training_that_does_not_say_on_what_is_refused(task: Task, tmp_path: Path) -> None:
-    bare = Training(task.training.record, task.training.validation)
+def test_a_training_that_does_not_name_its_data_is_rejected(task: Task, tmp_path: Path) -> None:
+    unnamed = Training(task.training.record, task.training.validation)
     config = tiny(epochs=1, training={"batches_per_epoch": 1})
-    PowerForge(config, run=tmp_path / "run").fit(bare)
-    with pytest.raises(CheckpointError, match="was trained on grid None, and the data set has"):
-        load_run(tmp_path / "run", task)
+    PowerForge(config, run=tmp_path / "run").fit(unnamed)
+    with pytest.raises(CheckpointError, match="grid None"):
+        load_training(tmp_path / "run", task)
 
 
-def test_a_forecast_can_be_continued_by_the_loaded_model(
-    task: Task, fitted: PowerForge, tmp_path: Path
+def test_a_loaded_model_can_continue_a_forecast(
+    task: Task, fitted: PowerForge, run: Path, tmp_path: Path
 ) -> None:
     written = forecast(fitted, task, out=tmp_path / "f", device="cpu")
-    again = forecast(load_run(fitted.run, task), task, out=tmp_path / "f", device="cpu")
+    again = forecast(load_training(run, task), task, out=tmp_path / "f", device="cpu")
     assert written.description == again.description
-    for (_, _, one), (_, _, other) in zip(written.pieces(()), again.pieces(()), strict=True):
-        assert torch.equal(one.values, other.values)
+    for (_, _, first), (_, _, second) in zip(written.pieces(()), again.pieces(()), strict=True):
+        assert torch.equal(first.values, second.values)
 
 
-def test_a_name_may_be_followed_by_variants(task: Task) -> None:
-    assert model_for("ets", task, 7).config == ETSConfig()
-    found = model_for("ets+season-24+stale", task, 7, "cpu")
-    assert (found.config.season, found.config.origin) == (24, "training-end")
-    assert (found.seed, found.device) == (7, "cpu")
-    assert model_for("factorforge+draws", task, 7).config.coupling == "draws"
-    with pytest.raises(UnknownName, match="no variant 'stail'; did you mean stale"):
-        model_for("ets+stail", task, 7)
-    with pytest.raises(UnknownName, match="last-week has no variants, and 'last-week\\+draws'"):
-        model_for("last-week+draws", task, 7)
-    with pytest.raises(UnknownName, match="oracle has no variants, and 'oracle\\+short'"):
-        model_for("oracle+short", task, 7)
-    with pytest.raises(UnknownName, match="no variant 'referense'; did you mean reference"):
-        model_for("deepar+referense", task, 7)
-    with pytest.raises(TrainingError, match="`powerphase train deepar\\+reference --data"):
-        model_for("deepar+reference", task, 7)
+def test_variants_may_follow_a_name(task: Task) -> None:
+    assert make("ets", task).config == ETSConfig()
+    ets = make("ets+season-24+stale", task, device="cpu")
+    assert (ets.config.season, ets.config.origin) == (24, "training-end")
+    assert (ets.seed, ets.device) == (7, "cpu")
+    assert make("factorforge+draws", task).config.coupling == "draws"
 
 
-def test_only_models_that_can_be_kept_are_trained() -> None:
-    assert trainable("powerforge") is PowerForge
-    assert trainable("factorforge") is FactorForge
-    with pytest.raises(TrainingError, match=r"last-week .*powerforge, factorforge"):
-        trainable("last-week")
-    with pytest.raises(UnknownName, match="no model 'powerfrog'; did you mean powerforge"):
-        trainable("powerfrog")
-    with pytest.raises(TrainingError, match="`powerphase score mynetwork:Linear` trains"):
-        trainable("mynetwork:Linear")
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("ets+stail", "stale"),
+        ("last-week+draws", "last-week"),
+        ("oracle+short", "oracle"),
+        ("deepar+referense", "reference"),
+    ],
+)
+def test_an_unknown_variant_raises(task: Task, text: str, fact: str) -> None:
+    with pytest.raises(UnknownName, match=fact):
+        make(text, task)
 
 
-def test_a_lesson_is_of_a_network_or_fitted_in_one_go(tmp_path: Path) -> None:
+def test_only_models_that_are_saved_can_be_trained() -> None:
+    assert request_training("powerforge").spec.model_class is PowerForge
+    assert request_training("factorforge").spec.model_class is FactorForge
+    with pytest.raises(TrainingError, match=r"last-week.*timeprism.* ets"):
+        request_training("last-week")
+    with pytest.raises(UnknownName, match="powerforge"):
+        request_training("powerfrog")
+    with pytest.raises(TrainingError, match="powerphase score mynetwork:Linear"):
+        request_training("mynetwork:Linear")
+
+
+def test_a_training_request_takes_config_variants_and_options(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("hidden = 8\n")
-    network = training_request(
-        "powerforge+short", tmp_path / "c.toml", batch_size=3, backend="torch"
-    )
+    file = tmp_path / "c.toml"
+    network = request_training("powerforge+short", file, batch_size=3, backend="torch")
     assert network.is_network
     assert network.options == {"channel_block": None, "backend": "torch"}
-    config = network.asked.config
+    config = network.spec.config
     assert (config.hidden, config.training.epochs, config.training.batch_size) == (8, 20, 3)
-    in_one_go = training_request("ets+stale", device="cuda")
-    assert not in_one_go.is_network
-    assert in_one_go.asked.config.origin == "training-end"
-    with pytest.raises(TrainingError, match="--device: factorforge has nothing of the kind"):
-        training_request("factorforge", device="cuda")
+    single_pass = request_training("ets+stale", device="cuda")
+    assert not single_pass.is_network
+    assert single_pass.spec.config.origin == "training-end"
+    with pytest.raises(TrainingError, match="--device: factorforge"):
+        request_training("factorforge", device="cuda")
+
+
+def test_the_spec_of_a_training_is_its_class_and_folder(fitted: PowerForge, run: Path) -> None:
+    spec = resolve_model(str(run))
+    assert (spec.model_class, spec.run) == (type(fitted), run)
+    assert not spec.is_user_class
 
 
 def test_a_forecast_is_found_in_its_folder_or_made(task: Task, tmp_path: Path) -> None:
     written = forecast(Climatology(), task, out=tmp_path / "f", device="cpu")
-    for given in (str(tmp_path / "f"), "climatology"):
-        found = forecast_for(given, task, 7, "cpu")
+    for text in (str(tmp_path / "f"), "climatology"):
+        found = find_forecast(text, task, 7, "cpu")
         assert (found.facts, found.description) == (written.facts, written.description)
-    with pytest.raises(ForecastError, match="nowhere: "):
-        forecast_for(str(tmp_path / "nowhere"), task, 7)
+    with pytest.raises(ForecastError, match="nowhere"):
+        find_forecast(str(tmp_path / "nowhere"), task, 7)

@@ -1,80 +1,131 @@
-"""What a training may take: how many epochs fit into so many seconds, measured where it runs."""
+"""The budget of a network: epochs and batch size, which all its seeds on a grid share.
 
+It comes from a seed that has a row or a training already, whatever memory and speed the machine has
+now. Otherwise, if the time is limited, it is measured where the training will run.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
-from powerphase.errors import TrainingError
-from powerphase.evaluation.entrants import ModelSpec
+from powerphase.bench.plan import Cell, Plan, free_fields, same_config
+from powerphase.errors import CheckpointError, TrainingError
+from powerphase.evaluation.models import ModelSpec
 from powerphase.models.framework.neural import with_training
+from powerphase.models.framework.run import RunFolder, is_run
 from powerphase.models.framework.training import Progress
 from powerphase.task.windows import Task
 
 LADDER = (100, 50, 20, 10, 5, 2, 1)
-"""Numbers of epochs below a model's own that a training may be cut to."""
+"""Numbers of epochs, below those of the config, to which a training may be cut."""
 
 MARGIN = 1.1
-"""Saving and a busier machine may make a training so much slower than it was measured."""
+"""Allowance for saving, and for a machine that is busier than when it was measured."""
 
 COMPILING_S = 120.0
-"""What the first epoch may take beyond an epoch's own time."""
+"""Allowance for compilation in the first epoch."""
 
 
-class Settled(NamedTuple):
+@dataclass(frozen=True)
+class Budget:
     """What all seeds of a model on a grid share."""
 
     epochs: int
     batch_size: int | None
 
 
-def fitting(epochs: int, seconds_per_epoch: float, seconds: float) -> int:
-    """The largest number of epochs, the model's own or one of the ladder, that fits."""
+def shared_budget(plan: Plan, cell: Cell) -> Budget | None:
+    """The budget of the cell's own training, or of another seed's row or training, if any.
+
+    If there are several, the longest training counts.
+    """
+    config = cell.description.config
+    ignored = free_fields(config, plan.is_budgeted)
+    candidates = [
+        (seed == cell.seed, other["training"]["epochs"], other["training"]["batch_size"])
+        for seed, other in _seeds_of_same_model(plan, cell)
+        if same_config(other, config, ignored)
+        and other["training"]["epochs"] <= config["training"]["epochs"]
+    ]
+    if not candidates:
+        return None
+    _, epochs, batch_size = max(candidates, key=lambda candidate: candidate[:2])
+    return Budget(epochs, batch_size)
+
+
+def _seeds_of_same_model(plan: Plan, cell: Cell) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Seed and config of every row and training of the cell's model on the cell's data."""
+    model, fingerprint = cell.description.model, cell.data.fingerprint
+    for row in plan.rows:
+        if (row.model, row.grid, row.fingerprint) == (model, cell.grid, fingerprint):
+            yield row.seed, row.config
+    for folder in _run_folders(plan.run_folder(cell.key).parent):
+        header = folder.header
+        has_weights = folder.weights_file.exists()  # otherwise no epoch is finished
+        if has_weights and (header.model, header.data.get("fingerprint")) == (model, fingerprint):
+            yield header.seed, header.config
+
+
+def _run_folders(parent: Path) -> Iterator[RunFolder]:
+    for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+        # A damaged folder is reported by the cell that it belongs to.
+        with suppress(CheckpointError):
+            if is_run(path):
+                yield RunFolder.open(path)
+
+
+def epochs_within(seconds: float, seconds_per_epoch: float, epochs: int) -> int:
+    """The largest number of epochs, either `epochs` or one of the ladder, that fits."""
     for number in (epochs, *(rung for rung in LADDER if rung < epochs)):
         if MARGIN * number * seconds_per_epoch <= seconds:
             return number
     raise TrainingError(
-        f"an epoch takes {seconds_per_epoch:.1f} s here, which leaves no room for one in the "
-        f"{seconds:g} s of --seconds; give it more, or leave the model out"
+        f"an epoch takes {seconds_per_epoch:.1f} s on this machine, which does not fit into the "
+        f"{seconds:g} s of --seconds; raise it, or leave the model out"
     )
 
 
-def measured(entrant: ModelSpec, task: Task, seed: int, device: str, seconds: float) -> Settled:
-    """What fits into so many seconds here, by the second epoch of a training that is thrown away.
+def measure_budget(spec: ModelSpec, task: Task, seed: int, device: str, seconds: float) -> Budget:
+    """The budget that fits into so many seconds, by timing the second epoch of a trial training.
 
-    The first one also compiles and records. A process that has done this should not train: its
-    memory is not what that of a fresh one is.
+    The first epoch also compiles. The process should not train afterwards: its memory is no longer
+    that of a fresh one.
     """
-    config = entrant.config
-    pace = _Pace(config.training.batches_per_epoch, seconds)
-    options = {"config": with_training(config, {"epochs": 3}), "on_progress": pace}
-    model: Any = entrant.make(task, seed, device, **options)
+    config = spec.config
+    timer = _EpochTimer(config.training.batches_per_epoch, seconds)
+    trial = with_training(config, {"epochs": 3})
+    model: Any = spec.make(task, seed, device, config=trial, on_progress=timer)
     try:
         model.fit(task.training)
-    except _Enough:
-        epochs = fitting(config.training.epochs, pace.seconds_per_epoch, seconds)
-        return Settled(epochs, model.config.training.batch_size)
-    raise AssertionError("three epochs are enough")
+    except _Measured:
+        epochs = epochs_within(seconds, timer.seconds_per_epoch, config.training.epochs)
+        return Budget(epochs, model.config.training.batch_size)
+    raise AssertionError("three epochs suffice to time one")
 
 
-class _Enough(Exception):
-    """The speed is known."""
+class _Measured(Exception):
+    """Ends a trial training: its speed is known."""
 
 
-class _Pace:
-    """Notes when epochs begin, and stops the training when it knows how long one takes."""
+class _EpochTimer:
+    """Notes when epochs start, and stops the training once it knows how long one takes."""
 
     def __init__(self, batches_per_epoch: int, seconds: float) -> None:
         self._batches, self._seconds = batches_per_epoch, seconds
-        self._begun: list[float] = []
+        self._starts: list[float] = []
         self.seconds_per_epoch = 0.0
 
     def __call__(self, progress: Progress) -> None:
         now = perf_counter()
-        # Steps on a GPU are done later than they are told, but an epoch ends when all are.
+        # A GPU finishes steps after they are reported, but an epoch ends when all are done.
         if (progress.step - 1) % self._batches == 0:
-            self._begun.append(now)
-        *_, before, last = (now, *self._begun)
-        is_first, is_known = len(self._begun) == 1, len(self._begun) == 3
-        self.seconds_per_epoch = last - before if is_known else now - last
+            self._starts.append(now)
+        *_, previous, last = (now, *self._starts)
+        is_first, is_known = len(self._starts) == 1, len(self._starts) == 3
+        self.seconds_per_epoch = last - previous if is_known else now - last
         allowed = self._seconds + (COMPILING_S if is_first else 0.0)
         if is_known or self.seconds_per_epoch > allowed:
-            raise _Enough
+            raise _Measured

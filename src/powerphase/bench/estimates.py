@@ -1,7 +1,7 @@
-"""What cells will take, by the cost in rows that are there.
+"""Estimates of what cells will take, from the cost in existing rows.
 
-Rows made on the kind of device that will be used tell first, on the cell's grid or else on others:
-what a GPU does in seconds may take a processor minutes. Of the other kind, they tell only the time.
+Rows from the same kind of device count first, on the cell's grid or else on others, since what
+takes a GPU seconds may take a CPU minutes. Rows from the other kind only tell the time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,78 +9,81 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from powerphase.bench.plan import Cell, Plan, possible
+from powerphase.bench.plan import Cell, Plan
 from powerphase.cost import is_gpu
 from powerphase.errors import PowerphaseError
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.records.result import Result
 
-Sized = Sequence[tuple[Result, float]]
-"""Rows, and how many times as large as a row's grid the cell's is."""
+ScaledRows = Sequence[tuple[Result, float]]
+"""Rows, each with the size of the cell's grid relative to that of the row."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, as far as rows tell it."""
+    """A cost, if existing rows tell it."""
 
     value: float | None = None
     is_guess: bool = False
-    """Whether it rests on other grids alone, or on rows not known to be of the kind of device."""
+    """Whether it rests on other grids only, or on rows that may be of another kind of device."""
 
 
-def seconds_of(plan: Plan, cell: Cell, on_gpu: bool | None, limit: float | None = None) -> Estimate:
+def estimate_seconds(plan: Plan, cell: Cell, on_gpu: bool | None) -> Estimate:
     """How long the cell will take.
 
     Args:
-        plan: has the rows.
-        cell: of which one wants to know.
-        on_gpu: whether it will be made on a GPU; None where that is not known.
-        limit: the seconds that a training may take at most.
+        plan: has the rows, and the time that a training may take.
+        cell: whose time to estimate.
+        on_gpu: whether it will run on a GPU; None if unknown.
     """
-    same, other = _by_kind(plan, cell, on_gpu, limit is not None)
-    places = [*_near_and_far(same, cell), *_near_and_far(other, cell)]
-    cut = limit if cell.entrant.is_trained else None  # a fit without epochs is never cut
-    return _told(places, lambda row, ratio: _seconds(row, ratio, cut))
+    same, other = _split_by_device(plan, cell, on_gpu)
+    sources = [*_split_by_grid(same, cell), *_split_by_grid(other, cell)]
+    # A fit without epochs is never cut.
+    limit = plan.request.seconds if cell.spec.is_network else None
+    return _mean_cost(sources, lambda row, ratio: _seconds(row, ratio, limit))
 
 
-def memory_of(plan: Plan, cell: Cell, on_gpu: bool | None, limit: float | None = None) -> Estimate:
-    """The GiB that the cell will take, of a GPU or of the machine; the arguments are the same."""
-    same, _ = _by_kind(plan, cell, on_gpu, limit is not None)
-    return _told(_near_and_far(same, cell), _memory_gib)
+def estimate_memory(plan: Plan, cell: Cell, on_gpu: bool | None) -> Estimate:
+    """The GiB that the cell will take, of a GPU or of the machine."""
+    same, _ = _split_by_device(plan, cell, on_gpu)
+    return _mean_cost(_split_by_grid(same, cell), _memory_gib)
 
 
-def _by_kind(
-    plan: Plan, cell: Cell, on_gpu: bool | None, is_budgeted: bool
+def _split_by_device(
+    plan: Plan, cell: Cell, on_gpu: bool | None
 ) -> tuple[list[Result], list[Result]]:
-    """The rows of the cell's model: those made on the kind of device, and those that may not be."""
-    names = {cell.key_of(one).name for one in possible(cell, is_budgeted)}
-    alike = [row for row in plan.rows if row.name in names and row.task == plan.task]
-    same = [row for row in alike if _is_made_on(row, on_gpu)]
-    return same, [row for row in alike if not _is_made_on(row, on_gpu)]
+    """The rows of the cell's model: those from the same kind of device, and the others."""
+    descriptions = cell.possible_descriptions(plan.is_budgeted)
+    names = {cell.key_for(description).name for description in descriptions}
+    rows = [row for row in plan.rows if row.name in names and row.task == plan.task]
+    same = [row for row in rows if _is_same_device(row, on_gpu)]
+    return same, [row for row in rows if not _is_same_device(row, on_gpu)]
 
 
-def _is_made_on(row: Result, on_gpu: bool | None) -> bool:
-    """Whether it is known that the two kinds of device are the same."""
+def _is_same_device(row: Result, on_gpu: bool | None) -> bool:
+    """Whether the row is known to come from that kind of device."""
     return on_gpu is not None and is_gpu(str(row.cost["hardware"])) == on_gpu
 
 
-def _near_and_far(rows: Iterable[Result], cell: Cell) -> tuple[Sized, Sized]:
-    """Those on the cell's grid; and those on others, as far as the size of these is known."""
-    near, far = [], []
+def _split_by_grid(rows: Iterable[Result], cell: Cell) -> tuple[ScaledRows, ScaledRows]:
+    """The rows on the cell's grid, and those on other grids of known size."""
+    same, other = [], []
     for row in rows:
         if row.grid == cell.grid:
-            near.append((row, 1.0))
-        elif n_channels := channels_of(row.grid):
-            far.append((row, cell.data.n_channels / n_channels))
-    return near, far
+            same.append((row, 1.0))
+        elif n_channels := channel_count(row.grid):
+            other.append((row, cell.data.n_channels / n_channels))
+    return same, other
 
 
-def _told(places: Sequence[Sized], cost: Callable[[Result, float], float | None]) -> Estimate:
-    """The mean cost in the first of the places where a row tells it."""
-    for rows in places:
-        each = [found for row, ratio in rows if (found := cost(row, ratio)) is not None]
-        if each:
-            return Estimate(fmean(each), is_guess=rows is not places[0])
+def _mean_cost(
+    sources: Sequence[ScaledRows], cost: Callable[[Result, float], float | None]
+) -> Estimate:
+    """The mean cost in the first of the sources in which any row tells it."""
+    for rows in sources:
+        costs = [value for row, ratio in rows if (value := cost(row, ratio)) is not None]
+        if costs:
+            return Estimate(fmean(costs), is_guess=rows is not sources[0])
     return Estimate()
 
 
@@ -92,13 +95,13 @@ def _seconds(row: Result, ratio: float, limit: float | None) -> float:
 
 
 def _memory_gib(row: Result, ratio: float) -> float | None:
-    found = row.cost["peak_memory_gib"]
-    return None if found is None else float(found) * ratio
+    peak_gib = row.cost["peak_memory_gib"]
+    return None if peak_gib is None else float(peak_gib) * ratio
 
 
 @cache
-def channels_of(grid: str) -> int | None:
-    """The number of channels of a grid of the catalogue; None of others, and without its files."""
+def channel_count(grid: str) -> int | None:
+    """The number of channels of a grid of the catalogue; None for others, or without its file."""
     if grid not in CATALOG:
         return None
     try:

@@ -1,30 +1,31 @@
-"""The bench: all cells of a plan, some at a time, each in a process of its own.
+"""The scheduler: starts the jobs of a plan, several at a time, and takes in their rows.
 
-A cell that fails is recorded and the rest goes on. What is finished stays finished: run again, the
-bench makes what has no row, and a training goes on where it was.
+A cell that fails is recorded, and the others continue. Finished rows are kept: when a bench runs
+again, it makes what has no row, and trainings continue where they stopped.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from powerphase.bench.budget import Settled
-from powerphase.bench.estimates import memory_of
-from powerphase.bench.plan import Cell, Plan, reduced
-from powerphase.bench.processes import Memory, Outcome
-from powerphase.bench.siblings import settled
+from powerphase.bench.budget import Budget, shared_budget
+from powerphase.bench.data import DataSet, Progress
+from powerphase.bench.estimates import estimate_memory
+from powerphase.bench.job import Job
+from powerphase.bench.plan import Cell, Plan, make_plan
+from powerphase.bench.processes import LocalEngine, Memory, Outcome
+from powerphase.bench.request import BenchRequest
 from powerphase.cost import commit, hardware
-from powerphase.errors import ResultError
+from powerphase.errors import PowerphaseError, ResultError
 from powerphase.files import disk_errors, hold_lock
 from powerphase.records.failure import Failure, write_failure
 from powerphase.records.result import read_result
-from powerphase.task.protocol import WindowCount
 
 LOCK = ".bench.lock"
 LOCK_PATIENCE_S = 10.0
@@ -33,26 +34,14 @@ LOCK_PATIENCE_S = 10.0
 TICK_S = 0.1
 
 
-@dataclass(frozen=True)
-class Options:
-    """How cells are made."""
-
-    device: str = "auto"
-    windows: WindowCount = 10
-    seconds: float | None = None
-    """What a training may take at most."""
-    training: Mapping[str, int | None] = field(default_factory=dict)
-    """Epochs and batch size of networks, where they are not to be their own."""
-
-
 @runtime_checkable
 class Process(Protocol):
-    """A job that is being done somewhere."""
+    """A job that is running somewhere."""
 
     progress: Mapping[str, Any]
 
     def poll(self) -> Outcome | None:
-        """What came of it, once that is known."""
+        """The outcome, once it is known."""
 
     def stop(self) -> None:
         """End it."""
@@ -60,81 +49,141 @@ class Process(Protocol):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Where jobs are done."""
+    """Where jobs run."""
 
     workers: int
     """How many at a time."""
     on_gpu: bool
-    """Whether they are done on GPUs, as far as models can."""
+    """Whether models that can use a GPU get one."""
 
-    def start(self, job: Mapping[str, Any], worker: int, memory_gib: float | None) -> Process:
-        """Begin a job, as one of the workers."""
+    def start(self, job: Job, worker: int, memory_gib: float | None) -> Process:
+        """Start a job on one of the workers."""
 
     def memory(self, worker: int) -> Memory | None:
-        """Where the worker takes its memory from; None where it need not be counted."""
+        """The memory that the worker uses; None if it need not be counted."""
 
 
 class Work(NamedTuple):
-    """A cell that is being made, or measured."""
+    """A running job."""
 
     cell: Cell
     process: Process
     memory_gib: float
     is_measuring: bool
-    begun: float
+    start: float
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Who is told how it goes."""
+    """Is notified of everything that happens in a bench."""
 
-    def begun(self, work: Work) -> None:
-        """A process was started."""
+    def making(self, data: DataSet) -> AbstractContextManager[Progress]:
+        """A data set is being made."""
 
-    def waits(self, cell: Cell, sentence: str) -> None:
-        """A cell and its other seeds find no room beside what is running."""
+    def started(self, work: Work) -> None:
+        """A job was started."""
+
+    def waiting(self, cell: Cell, reason: str) -> None:
+        """A cell and its other seeds wait for memory."""
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
         """A cell is finished, or failed."""
 
-    def tick(self, bench: "Bench") -> None:
+    def tick(self, scheduler: "Scheduler") -> None:
         """A moment has passed."""
 
 
-class Bench:
-    """The cells of a plan that have no row, on their way to one."""
+def run_bench(request: BenchRequest, watcher: Watcher) -> list[Failure]:
+    """Make all missing rows; returns the failures."""
+    make_plan(request)  # raises for an impossible request before anything is written
+    with lock_results(request.out) as lock:
+        plan = make_plan(request)
+        scheduler = Scheduler(plan, _make_engine(request, lock), watcher)
+        for data in dict.fromkeys(cell.data for cell in scheduler.queue):
+            scheduler.make_data(data)
+        return scheduler.run()
 
-    def __init__(self, plan: Plan, options: Options, engine: Engine, watcher: Watcher) -> None:
-        self.plan, self.options, self.engine, self.watcher = plan, options, engine, watcher
-        self.queue = plan.left()
+
+def _make_engine(request: BenchRequest, lock: int) -> Engine:
+    if request.engine == "ray":
+        from powerphase.bench.ray_engine import RayEngine
+
+        return RayEngine(request.out, request.device, request.workers, request.limit)
+    return LocalEngine(request.device, request.workers, request.limit, (lock,))
+
+
+class Scheduler:
+    """Runs the pending cells of a plan on the workers of an engine."""
+
+    def __init__(self, plan: Plan, engine: Engine, watcher: Watcher) -> None:
+        self.plan, self.engine, self.watcher = plan, engine, watcher
+        self.queue = plan.pending
         self.running: dict[int, Work] = {}
+        """By worker."""
         self.failures: list[Failure] = []
-        self._measured: dict[tuple[str, str], Settled] = {}
-        self._waiting: set[tuple[str, str]] = set()
+        self._measured: dict[tuple[str, str], Budget] = {}
+        self._reported_waiting: set[tuple[str, str]] = set()
 
     @property
     def unfinished(self) -> list[Cell]:
-        """The cells that wait or are at work; one that is being measured does both."""
-        return list(dict.fromkeys([*self.queue, *(work.cell for work in self._at_work())]))
+        """The cells that wait or run; one that is being measured does both."""
+        return list(dict.fromkeys([*self.queue, *(work.cell for work in self.running.values())]))
+
+    def make_data(self, data: DataSet) -> None:
+        """Make a data set if it is missing; if that fails, all its cells fail."""
+        if data.exists:
+            return
+        start = perf_counter()
+        try:
+            with self.watcher.making(data) as report:
+                data.make(report)
+        except PowerphaseError as error:
+            seconds, kind = perf_counter() - start, type(error).__name__
+            outcome = Outcome(seconds, kind=kind, sentence=f"no data set: {error}")
+            for cell in [cell for cell in self.queue if cell.data == data]:
+                self.fail(cell, outcome)
 
     def run(self) -> list[Failure]:
-        """Make all cells; those that failed."""
+        """Make all cells; returns the failures."""
         for cell in self.plan.done:
-            self.plan.failure_file(cell).unlink(missing_ok=True)  # it was killed before it could
+            # A bench that was killed may have left the record next to the row.
+            self.plan.failure_file(cell).unlink(missing_ok=True)
         try:
             while self.queue or self.running:
-                self._begin_all()
+                self.start_jobs()
                 self.watcher.tick(self)
                 sleep(TICK_S)
                 for worker, work in list(self.running.items()):
                     outcome = work.process.poll()
                     if outcome is not None:
                         del self.running[worker]
-                        self._end(work, outcome)
+                        self.finish(work, outcome)
         finally:
             for work in self.running.values():
                 work.process.stop()
         return self.failures
+
+    def start_jobs(self) -> None:
+        """Start a job on every free worker that can take one."""
+        for worker in range(self.engine.workers):
+            if worker in self.running:
+                continue
+            for cell in self.queue:
+                if self._start(cell, worker):
+                    break
+
+    def finish(self, work: Work, outcome: Outcome) -> None:
+        """Take in the outcome of a job."""
+        cell = work.cell
+        if work.is_measuring and outcome.answer is not None:
+            self._measured[cell.group] = Budget(**outcome.answer)
+        elif work.is_measuring:
+            for same in [other for other in self.queue if other.group == cell.group]:
+                self.fail(same, outcome)
+        elif outcome.answer is None:
+            self.fail(cell, outcome)
+        else:
+            self._take_row(cell, outcome, outcome.answer["row"])
 
     def fail(self, cell: Cell, outcome: Outcome) -> None:
         """Record that the cell failed."""
@@ -142,8 +191,8 @@ class Bench:
             task=self.plan.task,
             edition=cell.data.edition,
             grid=cell.grid,
-            model=cell.entrant.given,
-            name=cell.name,
+            model=cell.spec.text,
+            name=cell.key.name,
             seed=cell.seed,
             kind=outcome.kind,
             sentence=outcome.sentence,
@@ -157,138 +206,116 @@ class Bench:
         if cell in self.queue:
             self.queue.remove(cell)
         try:
-            write_failure(failure, self.plan.out)
+            write_failure(failure, self.plan.request.out)
         except OSError as error:  # on a full disk there is no room for the record either
-            more = f"{outcome.sentence} (and the record of it cannot be written: {error})"
-            outcome = Outcome(outcome.seconds, kind=outcome.kind, sentence=more)
+            sentence = f"{outcome.sentence} (recording this failure failed too: {error})"
+            outcome = replace(outcome, sentence=sentence)
         self.watcher.ended(cell, outcome)
 
-    def _begin_all(self) -> None:
-        for worker in range(self.engine.workers):
-            if worker in self.running:
-                continue
-            for cell in self.queue:
-                if self._begin(cell, worker):
-                    break
-
-    def _begin(self, cell: Cell, worker: int) -> bool:
-        """Begin the cell, or to measure it, unless something that is running must end first."""
-        beside = [work for work in self._at_work() if work.cell.group == cell.group]
-        if any(work.is_measuring for work in beside):
+    def _start(self, cell: Cell, worker: int) -> bool:
+        """Start making or measuring the cell, unless it must wait for a running job."""
+        siblings = [work for work in self.running.values() if work.cell.group == cell.group]
+        if any(work.is_measuring for work in siblings):
             return False
-        memory = memory_of(self.plan, cell, self.engine.on_gpu, self.options.seconds).value
+        memory = estimate_memory(self.plan, cell, self.engine.on_gpu).value
         if not self._fits(cell, worker, memory or 0.0):
             return False
-        budget = self._budget(cell)
-        if beside and budget is not None and self._chooses_batches(cell, budget):
-            return False  # by memory that is shared, the two would not choose alike
-        job = self._job(cell, budget)
-        if budget is not None:
+        budget = self._find_budget(cell)
+        if siblings and budget is not None and self._chooses_batch_size(cell, budget):
+            return False  # two that share memory would choose different sizes
+        must_measure = cell.spec.is_network and budget is None
+        if not must_measure:
             self.queue.remove(cell)
-        process = self.engine.start(job, worker, memory)
-        self.running[worker] = Work(cell, process, memory or 0.0, budget is None, monotonic())
-        self.watcher.begun(self.running[worker])
+        process = self.engine.start(self._make_job(cell, budget), worker, memory)
+        self.running[worker] = Work(cell, process, memory or 0.0, must_measure, monotonic())
+        self.watcher.started(self.running[worker])
         return True
 
-    def _at_work(self) -> list[Work]:
-        return list(self.running.values())
-
-    def _fits(self, cell: Cell, worker: int, memory_gib: float) -> bool:
-        """Whether there is room beside the others; what runs alone is let try."""
+    def _fits(self, cell: Cell, worker: int, needed_gib: float) -> bool:
+        """Whether there is memory for it next to the running jobs; a single job always starts."""
         memory = self.engine.memory(worker)
         if memory is None or memory.free_gib is None:
             return True
         running = self.running.items()
-        beside = [work for other, work in running if self.engine.memory(other) == memory]
-        taken = sum(work.memory_gib for work in beside)
-        if not beside or taken + memory_gib <= memory.free_gib:
+        sharing = [work for other, work in running if self.engine.memory(other) == memory]
+        used_gib = sum(work.memory_gib for work in sharing)
+        if not sharing or used_gib + needed_gib <= memory.free_gib:
             return True
-        if cell.group not in self._waiting:
-            self._waiting.add(cell.group)
-            sentence = (
-                f"takes about {memory_gib:.1f} GiB, and of {memory.free_gib:.1f} GiB of "
-                f"{memory.where} others take {taken:.1f}"
+        if cell.group not in self._reported_waiting:
+            self._reported_waiting.add(cell.group)
+            reason = (
+                f"needs about {needed_gib:.1f} GiB; running jobs use {used_gib:.1f} of the "
+                f"{memory.free_gib:.1f} GiB of {memory.name}"
             )
-            self.watcher.waits(cell, sentence)
+            self.watcher.waiting(cell, reason)
         return False
 
-    def _budget(self, cell: Cell) -> Settled | None:
-        """Epochs and batch size of the cell's training; None if it has to be measured first."""
-        if not cell.entrant.is_trained:
-            return Settled(1, None)
-        is_budgeted = self.options.seconds is not None
-        found = settled(self.plan, cell, is_budgeted) or self._measured.get(cell.group)
-        if found is None and not is_budgeted:
-            return Settled(cell.entrant.config.training.epochs, None)
-        return found
+    def _find_budget(self, cell: Cell) -> Budget | None:
+        """The budget of a network; None if it must be measured first, and for other models."""
+        if not cell.spec.is_network:
+            return None
+        budget = shared_budget(self.plan, cell) or self._measured.get(cell.group)
+        if budget is None and not self.plan.is_budgeted:
+            return Budget(cell.spec.config.training.epochs, None)
+        return budget
 
-    def _chooses_batches(self, cell: Cell, budget: Settled) -> bool:
-        """Whether the cell's training takes whatever batch size fits into memory."""
-        if not cell.entrant.is_trained or budget.batch_size is not None:
-            return False
-        return cell.description.config["training"]["batch_size"] is None
+    def _chooses_batch_size(self, cell: Cell, budget: Budget) -> bool:
+        """Whether the training takes the largest batch size that fits into memory."""
+        config = cell.description.config
+        return budget.batch_size is None and config["training"]["batch_size"] is None
 
-    def _job(self, cell: Cell, budget: Settled | None) -> dict[str, Any]:
-        key = cell.key
-        if budget is not None and cell.entrant.is_trained:
-            key = cell.key_of(reduced(cell, *budget))
-        return {
-            "do": "measure" if budget is None else "make",
-            "model": cell.entrant.given,
-            "training": dict(self.options.training),
-            "seed": cell.seed,
-            # Whole paths, for a model may change the folder that it is in.
-            "data": str(cell.data.path.resolve()),
-            "windows": self.options.windows,
-            "device": self.options.device,
-            "out": str(self.plan.out.resolve()),
-            "run": str(self.plan.run_folder(key).resolve()),
-            "seconds": self.options.seconds,
-            **({} if budget is None else budget._asdict()),
-        }
+    def _make_job(self, cell: Cell, budget: Budget | None) -> Job:
+        """The job of a cell; a network without a budget is measured."""
+        request, key = self.plan.request, cell.key
+        if budget is not None:
+            key = cell.key_for(cell.reduced(budget.epochs, budget.batch_size))
+        return Job(
+            model=cell.spec.text,
+            seed=cell.seed,
+            data=str(cell.data.path.resolve()),
+            out=str(request.out.resolve()),
+            run=str(self.plan.run_folder(key).resolve()),
+            windows=request.windows,
+            device=request.device,
+            epochs=request.epochs,
+            batch_size=request.batch_size,
+            budget=budget,
+            measure_s=request.seconds if cell.spec.is_network and budget is None else None,
+        )
 
-    def _end(self, work: Work, outcome: Outcome) -> None:
-        cell = work.cell
-        if work.is_measuring and outcome.answer is not None:
-            self._measured[cell.group] = Settled(**outcome.answer)
-        elif work.is_measuring:
-            for other in [one for one in self.queue if one.group == cell.group]:
-                self.fail(other, outcome)
-        elif outcome.answer is None:
-            self.fail(cell, outcome)
-        else:
-            self._finish(cell, outcome, outcome.answer["row"])
-
-    def _finish(self, cell: Cell, outcome: Outcome, row: str) -> None:
-        """Take in the row; one that cannot be read is as good as none."""
+    def _take_row(self, cell: Cell, outcome: Outcome, row: str) -> None:
+        """Add the row to the plan; one that cannot be read is a failure."""
         try:
             self.plan.finish(cell, read_result(row))
         except ResultError as error:
-            facts = (outcome.seconds, outcome.hardware, None)
-            outcome = Outcome(*facts, "ResultError", f"its row cannot be read: {error}")
-            self.fail(cell, outcome)
+            sentence = f"its row cannot be read: {error}"
+            self.fail(cell, replace(outcome, answer=None, kind="ResultError", sentence=sentence))
         else:
             self.watcher.ended(cell, outcome)
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[int]:
-    """Keep every other bench from the tree of results; its processes may hold the lock too."""
+def lock_results(out: Path) -> Iterator[int]:
+    """Lock the tree of results against other benches; yields the lock's file descriptor.
+
+    Processes that inherit the descriptor hold the lock too.
+    """
     with disk_errors(out, ResultError):
         out.mkdir(parents=True, exist_ok=True)
-    until = monotonic() + LOCK_PATIENCE_S
+    deadline = monotonic() + LOCK_PATIENCE_S
     while True:
         try:
             handle = hold_lock(out / LOCK)
             break
         except BlockingIOError as error:
-            if monotonic() > until:
+            if monotonic() > deadline:
                 raise ResultError(
-                    f"{out}: another bench is writing here; wait for it, or choose another --out"
+                    f"{out}: another bench is writing to this folder; wait for it, or choose "
+                    "another --out"
                 ) from error
         sleep(TICK_S)
     with handle:
         try:
             yield handle.fileno()
         finally:
-            (out / LOCK).unlink(missing_ok=True)  # somebody may have removed the whole tree
+            (out / LOCK).unlink(missing_ok=True)  # the whole tree may have been removed

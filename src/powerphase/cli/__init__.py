@@ -1,11 +1,11 @@
-"""The `powerphase` command: parses, delegates, and shows; what it shows is computed elsewhere."""
+"""The `powerphase` command: it parses and displays; everything is computed elsewhere."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from powerphase.cli import data, models, quickstart, reports
+from powerphase.cli import data, models, reports
 from powerphase.cli.display import console, problems
 from powerphase.errors import PowerphaseError, user_code_location
 
@@ -17,23 +17,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-signals_app = typer.Typer(help="The national signals that drive every data set.")
+signals_app = typer.Typer(
+    help="National load, solar and wind signals, from which data sets are made."
+)
 app.add_typer(signals_app, name="signals", no_args_is_help=True)
 signals_app.command()(data.fetch)
 for _command in (
     *(data.grids, data.generate, data.verify, data.info),
     *(models.train, models.forecast, models.tomorrow, models.score, models.bench),
     *(reports.leaderboard, reports.table, reports.compare, reports.safety, reports.figure),
-    *(reports.report, quickstart.quickstart),
+    *(reports.report, models.quickstart),
 ):
     app.command()(_command)
 
 INTERRUPTED = 130
-"""The exit status that typer gives to Ctrl-C, as shells do."""
+"""The exit status of Ctrl-C, in typer as in shells."""
 
 
 def main() -> None:
-    """Run the command; an error is one sentence on standard error and a non-zero exit."""
+    """Run the command; an error prints one sentence on standard error and exits with 1."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
@@ -55,13 +57,16 @@ def main() -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """What to tell about an error that nothing here foresaw."""
-    place = user_code_location(error)
-    if place is None and isinstance(error, OSError) and error.filename is not None:
+    """The message for an error that powerphase did not raise itself."""
+    location = user_code_location(error)
+    if location is None and isinstance(error, OSError) and error.filename is not None:
         reason = f"{error.filename}: {error.strerror}"
-        return f"{reason}; check the path, who may write there, and the room on the disk"
-    where = f"in {place}; --debug shows all" if place else "this is a bug, --debug shows where"
-    return f"{type(error).__name__}: {error}; {where}"
+        return f"{reason}; check the path, its permissions and the free space on the disk"
+    if location is None:
+        advice = "this is a bug in powerphase; --debug shows the traceback"
+    else:
+        advice = f"in {location}; --debug shows the traceback"
+    return f"{type(error).__name__}: {error}; {advice}"
 
 
 @app.callback(invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""What a bench shows while it runs: a table that lives on a terminal, or plain lines."""
+"""What a bench shows: its plan, a live table or plain lines while it runs, and its result."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
     from powerphase.bench.estimates import Estimate
     from powerphase.bench.plan import Cell, Plan
     from powerphase.bench.processes import Outcome
-    from powerphase.bench.scheduler import Bench, Work
+    from powerphase.bench.scheduler import Scheduler, Work
     from powerphase.records.failure import Failure
 
 UNKNOWN = "–"
-GUESSED = "~: by rows of other grids, in proportion to their channels, or of any kind of device"
-REDRAWN_S = 0.5
+LEGEND = "~: estimated from other grids, in proportion to channels, or from another kind of device"
+REDRAW_EVERY_S = 0.5
 
 
 class BenchDisplay:
-    """Lines on standard error for what is begun and ended; on a terminal, a table below them."""
+    """Prints a line on standard error for each event; on a terminal, also a live table."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
         self._costs: tuple[int, dict[Cell, float | None]] = (-1, {})
-        self._drawn = 0.0
+        """The number of ended cells, and the estimated cost of the others at that time."""
+        self._last_draw = 0.0
 
     def __enter__(self) -> "BenchDisplay":
         return self
@@ -48,66 +49,70 @@ class BenchDisplay:
 
     @contextmanager
     def making(self, data: "DataSet") -> "Iterator[Progress]":
-        """A bar for a data set."""
+        """Show a progress bar for a data set."""
         problems.print(f"making {data.path}")
         with progress(f"{data.grid} steps", MofNCompleteColumn()) as report:
             yield report
 
-    def begun(self, work: "Work") -> None:
-        """A line where there is no table."""
+    def started(self, work: "Work") -> None:
+        """Print a line, unless the table shows it."""
         if not problems.is_terminal:
-            doing = "measuring" if work.is_measuring else "begun"
-            problems.print(f"{doing}: {work.cell}")
+            action = "measuring" if work.is_measuring else "started"
+            problems.print(f"{action}: {work.cell}")
 
-    def waits(self, cell: "Cell", sentence: str) -> None:
-        """A line, also above the table."""
-        problems.print(f"waiting: {cell} {sentence}")
+    def waiting(self, cell: "Cell", reason: str) -> None:
+        """Print a line."""
+        problems.print(f"waiting: {cell} {reason}")
 
     def ended(self, cell: "Cell", outcome: "Outcome") -> None:
-        """A line for the row, or for why there is none."""
-        took = _time(outcome.seconds)
+        """Print a line with the row, or with the reason why there is none."""
+        duration = _duration(outcome.seconds)
         if outcome.answer is None:
-            problems.print(f"FAILED: {cell} after {took}: {outcome.sentence}")
+            problems.print(f"FAILED: {cell} after {duration}: {outcome.sentence}")
         else:
-            # The row may be of another name than was asked for, as one with fewer epochs is.
+            # The row's name may differ from the requested one, for example with fewer epochs.
             row = Path(outcome.answer["row"]).stem
-            problems.print(f"done: {row} on {cell.grid} in {took}")
+            problems.print(f"done: {row} on {cell.grid} in {duration}")
 
-    def tick(self, bench: "Bench") -> None:
-        """Draw the table anew."""
-        if not problems.is_terminal or monotonic() - self._drawn < REDRAWN_S:
+    def tick(self, scheduler: "Scheduler") -> None:
+        """Redraw the table."""
+        if not problems.is_terminal or monotonic() - self._last_draw < REDRAW_EVERY_S:
             return
         if self._live is None:
             self._live = Live(console=problems, auto_refresh=False, transient=True)
             self._live.start()
-        self._drawn = monotonic()
-        self._live.update(self._table(bench), refresh=True)
+        self._last_draw = monotonic()
+        self._live.update(self._table(scheduler), refresh=True)
 
-    def _table(self, bench: "Bench") -> Table:
-        done, failed = len(bench.plan.done), len(bench.failures)
-        left = len(bench.unfinished)
-        title = f"{done} done, {failed} failed, {left} left{self._time_left(bench, done + failed)}"
-        table = Table("cell", "", "step", "validation", "time", title=title, box=None)
+    def _table(self, scheduler: "Scheduler") -> Table:
+        done, failed = len(scheduler.plan.done), len(scheduler.failures)
+        counts = f"{done} done, {failed} failed, {len(scheduler.unfinished)} left"
+        title = f"{counts}{self.time_left(scheduler)}"
+        table = Table("cell", "phase", "step", "validation", "time", title=title, box=None)
         table.title_justify = "left"
-        for work in bench.running.values():
+        for work in scheduler.running.values():
             now = work.process.progress
-            doing = "measuring" if work.is_measuring else now.get("at", "beginning")
+            phase = "measuring" if work.is_measuring else now.get("phase", "starting")
             step = f"{now['step']:,} of {now['steps']:,}" if now else ""
-            found = now.get("validation")
-            score = "" if found is None else f"{found:.5f}"
-            table.add_row(str(work.cell), doing, step, score, _time(monotonic() - work.begun))
+            validation = now.get("validation")
+            score = "" if validation is None else f"{validation:.5f}"
+            table.add_row(str(work.cell), phase, step, score, _duration(monotonic() - work.start))
         return table
 
-    def _time_left(self, bench: "Bench", ended: int) -> str:
-        """By the cost of rows, which change only when a cell ends, less what is already spent."""
-        if self._costs[0] != ended:
-            from powerphase.bench.estimates import seconds_of
+    def time_left(self, scheduler: "Scheduler") -> str:
+        """The estimated time of the unfinished cells, less what running ones have spent."""
+        from powerphase.bench.estimates import estimate_seconds
 
-            how = (bench.engine.on_gpu, bench.options.seconds)
-            found = {c: seconds_of(bench.plan, c, *how).value for c in bench.unfinished}
-            self._costs = (ended, found)
-        costs, making = self._costs[1], [w for w in bench.running.values() if not w.is_measuring]
-        spent = {work.cell: monotonic() - work.begun for work in making}
+        n_ended = len(scheduler.plan.done) + len(scheduler.failures)
+        if self._costs[0] != n_ended:  # estimates only change when there is a new row
+            plan, on_gpu = scheduler.plan, scheduler.engine.on_gpu
+            costs = {
+                cell: estimate_seconds(plan, cell, on_gpu).value for cell in scheduler.unfinished
+            }
+            self._costs = (n_ended, costs)
+        costs = self._costs[1]
+        making = [work for work in scheduler.running.values() if not work.is_measuring]
+        spent = {work.cell: monotonic() - work.start for work in making}
         known = [
             max(0.0, cost - spent.get(cell, 0.0))
             for cell, cost in costs.items()
@@ -115,59 +120,60 @@ class BenchDisplay:
         ]
         if not known:
             return ""
-        # However many workers there are, the longest cell has one.
-        whole = max(sum(known) / bench.engine.workers, *known)
-        return f", {'' if len(known) == len(costs) else 'more than '}{_time(whole)} to go"
+        # However many workers there are, the longest cell runs on one.
+        total = max(sum(known) / scheduler.engine.workers, *known)
+        return f", {'' if len(known) == len(costs) else 'more than '}{_duration(total)} to go"
 
 
-def show_plan(plan: "Plan", on_gpu: bool | None, seconds: float | None) -> None:
-    """All cells, what is to be done about each, and what that will take."""
-    from powerphase.bench.estimates import memory_of, seconds_of
+def show_plan(plan: "Plan", on_gpu: bool | None) -> None:
+    """Show all cells, the state of each, and what it is estimated to take."""
+    from powerphase.bench.estimates import estimate_memory, estimate_seconds
 
-    times = {cell: seconds_of(plan, cell, on_gpu, seconds) for cell in plan.cells}
-    memory = {cell: memory_of(plan, cell, on_gpu, seconds) for cell in plan.cells}
+    seconds = {cell: estimate_seconds(plan, cell, on_gpu) for cell in plan.cells}
+    memory = {cell: estimate_memory(plan, cell, on_gpu) for cell in plan.cells}
     table = Table("grid", "cell", "state", "hours", "GiB")
     for column in table.columns[3:]:
         column.justify = "right"
     for cell in plan.cells:
-        shown = (_shown(times[cell], ".3f", unit=3600.0), _shown(memory[cell], ".1f"))
-        table.add_row(cell.grid, cell.key.stem, plan.state(cell), *shown)
+        costs = (_format(seconds[cell], ".3f", unit=3600.0), _format(memory[cell], ".1f"))
+        table.add_row(cell.grid, cell.key.stem, plan.state(cell), *costs)
     console.print(table)
-    missing = sorted({str(cell.data.path) for cell in plan.left() if not cell.data.is_there})
+    missing = sorted({str(cell.data.path) for cell in plan.pending if not cell.data.exists})
     if missing:
         console.print(f"data sets to make: {', '.join(missing)}", soft_wrap=True)
-    console.print(_total(plan, [times[cell].value for cell in plan.left()], on_gpu), soft_wrap=True)
-    if any(one.is_guess for one in (*times.values(), *memory.values())):
-        console.print(GUESSED, soft_wrap=True)
+    pending = [seconds[cell].value for cell in plan.pending]
+    console.print(_summary(plan, pending, on_gpu), soft_wrap=True)
+    if any(estimate.is_guess for estimate in (*seconds.values(), *memory.values())):
+        console.print(LEGEND, soft_wrap=True)
 
 
-def _total(plan: "Plan", left: Sequence[float | None], on_gpu: bool | None) -> str:
-    """How many cells there are, and how long those that are left will take."""
-    known = [one for one in left if one is not None]
-    unknown = len(left) - len(known)
-    where = {True: " on a GPU", False: " on a processor", None: ""}[on_gpu]
-    cost = [f"about {_time(sum(known, 0.0))} one after another{where}"] * bool(known)
-    cost += [f"the cost of {unknown} is not known"] * bool(unknown)
-    cells = f"{len(plan.cells)} cells, {len(plan.done)} done, {len(left)} to do"
+def _summary(plan: "Plan", pending: Sequence[float | None], on_gpu: bool | None) -> str:
+    """How many cells there are, and how long the pending ones will take."""
+    known = [seconds for seconds in pending if seconds is not None]
+    n_unknown = len(pending) - len(known)
+    device = {True: " on a GPU", False: " on a CPU", None: ""}[on_gpu]
+    cost = [f"about {_duration(sum(known, 0.0))} one after another{device}"] * bool(known)
+    cost += [f"the cost of {n_unknown} is unknown"] * bool(n_unknown)
+    cells = f"{len(plan.cells)} cells, {len(plan.done)} done, {len(pending)} to do"
     return f"{cells}: {', and '.join(cost)}" if cost else cells
 
 
-def _shown(found: "Estimate", digits: str, unit: float = 1.0) -> str:
-    mark = "~" if found.is_guess else ""
-    return UNKNOWN if found.value is None else f"{mark}{found.value / unit:{digits}}"
+def _format(estimate: "Estimate", digits: str, unit: float = 1.0) -> str:
+    mark = "~" if estimate.is_guess else ""
+    return UNKNOWN if estimate.value is None else f"{mark}{estimate.value / unit:{digits}}"
 
 
 def show_failures(failures: Sequence["Failure"]) -> None:
-    """How it went in the end."""
+    """Show the result of a bench."""
     if not failures:
         console.print("all cells are done")
         return
-    console.print(f"failed: {len(failures)}; the same command tries them again")
+    console.print(f"failed: {len(failures)}; run the same command again to retry them")
     for failure in failures:
         console.print(f"  {failure.path}: {failure.sentence}", soft_wrap=True)
 
 
-def _time(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)

@@ -1,4 +1,4 @@
-"""Commands about data sets: grids, signals, generate, verify; and info, about any file."""
+"""Commands for data sets: grids, signals, generate and verify; and info, for any file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def grids() -> None:
-    """List the grids known by name. Any MATPOWER .m file can be given by path instead.
+    """List the built-in grids. Commands also take the path of a MATPOWER .m file as a grid.
 
     Example: `powerphase grids`
     """
@@ -32,7 +32,7 @@ def grids() -> None:
 
     table = Table("name", "grid", *("buses", "PQ", "channels"), "paper", "licence", box=None)
     for column in table.columns[:2]:
-        column.no_wrap = True  # names are there to be copied
+        column.no_wrap = True  # names must be easy to copy
     for column in table.columns[2:5]:
         column.justify = "right"
     for name, entry in CATALOG.items():
@@ -44,7 +44,9 @@ def grids() -> None:
 
 
 def fetch() -> None:
-    """Download the OPSD file (112 MB) into the cache, verified; an interrupted one continues.
+    """Download the OPSD file (112 MB) into the cache and verify it.
+
+    An interrupted download continues.
 
     Example: `powerphase signals fetch`
     """
@@ -56,33 +58,48 @@ def fetch() -> None:
 
 
 def generate(
-    grid: Annotated[str, typer.Argument(help="A name of `powerphase grids`, or a .m file.")],
-    out: Annotated[Path | None, typer.Option(help="Where to; by default data/GRID.")] = None,
-    signals: Annotated[str, typer.Option(help="synthetic, opsd, or a file.")] = "synthetic",
-    edition: Annotated[str | None, typer.Option(help="Names a file's signals in results.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes load types, power factors, noise.")] = (
-        RecipeOptions.seed
-    ),
-    dispatch: Annotated[str, typer.Option(help="proportional or slack.")] = RecipeOptions.dispatch,
-    setpoint: Annotated[str, typer.Option(help="Voltage at generators [p.u.], or case.")] = str(
-        RecipeOptions.setpoint
-    ),
-    start: Annotated[str | None, typer.Option(help="First day, e.g. 2015-01-01.")] = None,
-    end: Annotated[str | None, typer.Option(help="Last day, included.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="By default, all cores.")] = None,
+    grid: Annotated[str, typer.Argument(help="A name from `powerphase grids`, or a .m file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for the data set.  [default: data/GRID]")
+    ] = None,
+    signals: Annotated[
+        str, typer.Option(help="National load, solar and wind: synthetic, opsd, or a file.")
+    ] = "synthetic",
+    edition: Annotated[
+        str | None, typer.Option(help="Name in results for data made from a file of signals.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of load types, power factors and noise.")
+    ] = RecipeOptions.seed,
+    dispatch: Annotated[
+        str, typer.Option(help="Generation follows the load (proportional), or only slack does.")
+    ] = RecipeOptions.dispatch,
+    setpoint: Annotated[
+        str, typer.Option(help="Voltage at generators [p.u.], or 'case' to take the file's.")
+    ] = str(RecipeOptions.setpoint),
+    start: Annotated[
+        str | None,
+        typer.Option(help="First day, such as 2015-01-01.  [default: that of the signals]"),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(help="Last day, included.  [default: that of the signals]")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of threads.  [default: all cores]")
+    ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
 ) -> None:
-    """Make a data set; finish it if it was interrupted; mend it if it is damaged.
+    """Make a data set; an interrupted one is finished, and a damaged one repaired.
 
     Example: `powerphase generate activsg500 --out data/activsg500`
     """
     from powerphase.dataset.generation import generate as generate_data
 
-    place = out or Path("data") / Path(grid).stem
+    path = out or Path("data") / Path(grid).stem
     with progress(f"{Path(grid).stem} steps", MofNCompleteColumn()) as report:
         store = generate_data(
             grid,
-            place,
+            path,
             signals=signals,
             edition=edition,
             seed=seed,
@@ -98,18 +115,18 @@ def generate(
 
 
 def verify(
-    store: Annotated[str, typer.Argument(help="A data set's directory or URL.")],
+    store: Annotated[str, typer.Argument(help="Directory or URL of the data set.")],
 ) -> None:
-    """Check every byte and every step of a data set; exit 1 if it cannot be trusted.
+    """Check every byte and every step of a data set; exit with 1 if anything is wrong.
 
     Example: `powerphase verify data/activsg500`
     """
-    if not verified(store).valid:
+    if not verify_store(store).valid:
         raise typer.Exit(1)
 
 
-def verified(store: str) -> "Certificate":
-    """Check a data set, and show what was found."""
+def verify_store(store: str) -> "Certificate":
+    """Check a data set, and show the certificate."""
     from powerphase.dataset.certificate import verify as verify_data
 
     with progress("verifying", MofNCompleteColumn()) as on_progress:
@@ -119,9 +136,11 @@ def verified(store: str) -> "Certificate":
 
 
 def info(
-    path: Annotated[str, typer.Argument(help="A data set, training, forecast or result row.")],
+    path: Annotated[
+        str, typer.Argument(help="Path of a data set, training, forecast or result row.")
+    ],
 ) -> None:
-    """Say what a data set, a training, a forecast or a result row holds, at a glance.
+    """Summarise a data set, a training, a forecast or a result row.
 
     Example: `powerphase info data/activsg500`
     """
@@ -142,6 +161,8 @@ def info(
     elif is_forecast(path):
         show_forecast(open_forecast(path))
     elif read_manifest(path) is None:
-        raise StoreError(f"{path}: no data set, training, forecast or row here; check the path")
+        raise StoreError(
+            f"{path}: not a data set, training, forecast or result row; check the path"
+        )
     else:
         show_store(open_store(path, unfinished_ok=True))

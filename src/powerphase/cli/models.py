@@ -1,4 +1,4 @@
-"""Commands about models: train, forecast, tomorrow, score; and bench, which makes a table."""
+"""Commands that run models: train, forecast, score, tomorrow, bench and quickstart."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn
 
+from powerphase.cli.data import generate, verify_store
 from powerphase.cli.display import (
     console,
     progress,
@@ -22,12 +23,14 @@ from powerphase.cli.options import (
     Physical,
     Seed,
     Windows,
-    listed,
-    task_of,
-    window_count,
+    make_task,
+    parse_seeds,
+    parse_windows,
+    split_list,
 )
+from powerphase.cli.reports import leaderboard
 from powerphase.records.scores import NORMAL_BAND_PU
-from powerphase.registry import models_help
+from powerphase.registry import bench_models, models_help
 
 if TYPE_CHECKING:
     from powerphase.evaluation.scoring import Evaluation
@@ -35,40 +38,65 @@ if TYPE_CHECKING:
 
 LOWEST, HIGHEST = NORMAL_BAND_PU
 
+PRETRAINED = Path(__file__).parents[1] / "pretrained" / "powerforge-activsg500-synthetic"
+"""The training of PowerForge that comes with the package."""
+
+QUICKSTART_MODELS = ("last-week", "last-7-days", "climatology", "oracle", "factorforge")
+QUICKSTART = {
+    "activsg500": (*QUICKSTART_MODELS, str(PRETRAINED)),
+    "ieee57": QUICKSTART_MODELS,
+}
+"""The models of each grid; the second grid is small, and some of its voltages leave the band."""
+
 Model = Annotated[
-    str, typer.Argument(help=f"{models_help()}; package.module:Class; or the folder of a training.")
+    str,
+    typer.Argument(
+        help=f"A model ({models_help()}), your own class as package.module:Class, or the folder "
+        "of a training."
+    ),
 ]
 
 
 def train(
-    model: Annotated[str, typer.Argument(help=f"{models_help('model')}; or NAME+VARIANT.")],
+    model: Annotated[
+        str, typer.Argument(help=f"A model ({models_help('model')}), or NAME+VARIANT.")
+    ],
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="By default runs/MODEL-GRID-SEED.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the training.  [default: runs/MODEL-GRID-SEED]"),
+    ] = None,
     seed: Seed = 42,
-    config: Annotated[Path | None, typer.Option(help="A .toml or .json file of fields.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Instead of the configured ones.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Instead of the model's own.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A .toml or .json file with fields of the model's config.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Overrides the config's epochs.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Overrides the config's batch size.")
+    ] = None,
     channel_block: Annotated[
-        int | None, typer.Option(min=4, help="Channels at a time: less memory, more time.")
+        int | None,
+        typer.Option(min=4, help="Channels processed at a time: less memory, more time."),
     ] = None,
     device: Device = "auto",
     backend: Annotated[
-        str, typer.Option(help="triton, torch, or auto for Triton's on a GPU; both compute alike.")
+        str,
+        typer.Option(help="triton, torch, or auto for Triton on a GPU; the results are the same."),
     ] = "auto",
 ) -> None:
-    """Train a model; an interrupted training continues, and ends as if it had not been.
+    """Train a model. An interrupted training continues, with the same result.
 
-    FactorForge and ETS are fitted in one go, and have no epochs, batches, blocks or backends.
+    FactorForge and ETS are fitted in a single pass: they have no epochs, batches, channel blocks
+    or backends.
 
     On several GPUs: `torchrun --nproc-per-node 4 --no-python powerphase train …`
 
     Example: `powerphase train powerforge --data data/activsg500 --out runs/powerforge`
     """
-    from powerphase.evaluation.models import train as train_model
-    from powerphase.evaluation.models import training_request
+    from powerphase.evaluation.models import request_training, train_model
     from powerphase.models.framework.run import RunFolder
 
-    lesson = training_request(
+    request = request_training(
         model,
         config,
         device=device,
@@ -77,71 +105,76 @@ def train(
         channel_block=channel_block,
         backend=backend,
     )
-    task = task_of(data, "1")  # a training is the same for any test windows
+    task = make_task(data, "1")  # a training does not depend on the test windows
     run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
-    if lesson.is_network:
+    if request.is_network:
         with training_progress(model) as report:
-            network = lesson.begin(task, seed, run, report)
-            console.print(f"{model} {lesson.needs(network, task)}")
+            network = request.make(task, seed, run, report)
+            console.print(f"{model} {request.memory_note(network, task)}")
             train_model(network, task)
     else:
-        with progress(lesson.label, MofNCompleteColumn()) as report:
-            train_model(lesson.begin(task, seed, run, report), task)
+        with progress(request.label, MofNCompleteColumn()) as report:
+            train_model(request.make(task, seed, run, report), task)
     show_run(RunFolder.open(run))
 
 
 def forecast(
     model: Model,
     data: Data,
-    out: Annotated[Path, typer.Option(help="The directory for the scenarios.")],
+    out: Annotated[Path, typer.Option(help="Directory for the scenarios.")],
     windows: Windows = "10",
     seed: Seed = 42,
     device: Device = "auto",
     physical: Physical = False,
 ) -> None:
-    """Fit a model and write its scenarios for the test windows; an interrupted one continues.
+    """Write a model's scenarios for the test windows. An interrupted forecast continues.
+
+    Models that need no training are fitted first.
 
     Example: `powerphase forecast last-7-days --data data/activsg500 --out forecasts/last-7-days`
     """
     from powerphase.evaluation.forecasting import forecast as make_forecast
-    from powerphase.evaluation.models import model_for
+    from powerphase.evaluation.models import make_forecaster
     from powerphase.evaluation.physical import physical as make_physical
     from powerphase.records.forecast_file import open_forecast
 
-    task = task_of(data, windows)
+    task = make_task(data, windows)
     with progress(f"{model} windows", MofNCompleteColumn()) as report:
-        fitted = model_for(model, task, seed, device)
+        forecaster = make_forecaster(model, task, seed, device)
         if physical:
-            live = make_forecast(fitted, task, device=device)
-            made = make_physical(live, task, out=out, on_progress=report)
+            live = make_forecast(forecaster, task, device=device)
+            written = make_physical(live, task, out=out, on_progress=report)
         else:
-            made = make_forecast(fitted, task, out=out, device=device, on_progress=report)
+            written = make_forecast(forecaster, task, out=out, device=device, on_progress=report)
     show_forecast(open_forecast(out))
-    _show_balance(made.balance, made.description.variant)
+    _show_balance(written.balance, written.description.variant)
 
 
 def score(
     forecast: Annotated[
         str,
         typer.Argument(
-            help="The folder of a forecast or training, a model's name, or package.module:Class."
+            help="The directory of a forecast, the folder of a training, a model's name, or your "
+            "own class as package.module:Class."
         ),
     ],
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="A tree of results to add the row to.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results to which the row is added.")
+    ] = None,
     windows: Windows = "10",
     seed: Seed = 42,
     device: Device = "auto",
     physical: Physical = False,
 ) -> None:
-    """Score a forecast; or a model by name or training, whose scenarios are scored as they come.
+    """Score a forecast, or a model, whose scenarios are then scored without being written.
 
     Example: `powerphase score last-7-days --data data/activsg500 --out results`
     """
-    task = task_of(data, windows)
+    task = make_task(data, windows)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a place that cannot be should not cost the scores
-    evaluation = scored(forecast, task, seed, device, physical)
+        out.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
+    evaluation = evaluate(forecast, task, seed, device, physical)
     show_result(evaluation.row)
     _show_balance(evaluation.balance, evaluation.row.variant)
     if out is not None:
@@ -151,81 +184,106 @@ def score(
 def tomorrow(
     model: Model,
     data: Data,
-    buses: Annotated[int, typer.Option(min=1, help="How many to show; csv has all.")] = 20,
-    low: Annotated[float, typer.Option(help="The band's lowest voltage [p.u.].")] = LOWEST,
-    high: Annotated[float, typer.Option(help="The highest.")] = HIGHEST,
+    buses: Annotated[
+        int, typer.Option(min=1, help="Number of buses to show; csv always has all.")
+    ] = 20,
+    low: Annotated[float, typer.Option(help="Lower limit of the voltage band [p.u.].")] = LOWEST,
+    high: Annotated[float, typer.Option(help="Upper limit of the voltage band [p.u.].")] = HIGHEST,
     seed: Seed = 42,
     device: Device = "auto",
     format: Format = "table",
 ) -> None:
-    """Show which buses may leave their band on the day after the record, how likely, and when.
+    """Show which buses may leave the voltage band on the day after the record, and when.
 
     Example: `powerphase tomorrow factorforge --data data/ieee57`
     """
     from powerphase.cli.outlook_display import show_outlook
-    from powerphase.evaluation.models import model_for
+    from powerphase.evaluation.models import make_forecaster
     from powerphase.evaluation.outlook import outlook
 
-    task = task_of(data, "1")  # what is tested does not matter here
-    asked, band_pu = model_for(model, task, seed, device), (low, high)
-    show_outlook(lambda: outlook(asked, task, band_pu=band_pu, device=device), buses, format)
+    task = make_task(data, "1")  # the test windows do not matter
+    forecaster, band_pu = make_forecaster(model, task, seed, device), (low, high)
+    show_outlook(lambda: outlook(forecaster, task, band_pu=band_pu, device=device), buses, format)
 
 
 def bench(
-    grids: Annotated[str, typer.Option(help="Names or .m files; the paper's six.")] = "",
-    models: Annotated[
-        str, typer.Option(help="As in `train`, or package.module:Class; all by default.")
+    grids: Annotated[
+        str,
+        typer.Option(help="Grid names or .m files, separated by commas.  [default: the paper's 6]"),
     ] = "",
-    seeds: Annotated[str, typer.Option(help="Of models that take one.")] = "22,42,3142",
-    data: Annotated[Path, typer.Option(help="Where data sets are: DIR/GRID.")] = Path("data"),
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Names, with or without +VARIANT, or package.module:Class, separated by commas.  "
+            "[default: all]"
+        ),
+    ] = "",
+    seeds: Annotated[
+        str, typer.Option(help="Seeds of the models that have one, separated by commas.")
+    ] = "22,42,3142",
+    data: Annotated[
+        Path, typer.Option(help="Folder of the data sets: each is in DATA/GRID.")
+    ] = Path("data"),
     signals: Annotated[
-        str | None, typer.Option(help="To make missing data sets of, as in `generate`.")
+        str | None,
+        typer.Option(help="Signals for missing data sets: synthetic, opsd, or a file."),
     ] = None,
-    edition: Annotated[str | None, typer.Option(help="Of all data sets.")] = None,
-    out: Annotated[Path, typer.Option(help="The tree of results.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="Where trainings are kept.")] = Path("runs"),
+    edition: Annotated[
+        str | None, typer.Option(help="The edition that all data sets must have.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Folder of trainings.")] = Path("runs"),
     windows: Windows = "10",
     device: Device = "auto",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Of networks; else their own.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="The same.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Overrides the epochs of all networks.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Overrides the batch size of all networks.")
+    ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="What a training may take; epochs are cut to fit.")
+        float | None,
+        typer.Option(help="Time limit of each training; its epochs are reduced to fit."),
     ] = None,
     limit: Annotated[
         float | None, typer.Option(help="Seconds after which a cell is stopped.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Cells at a time; by default, one for each GPU.")
+        int | None,
+        typer.Option(min=1, help="Number of cells at a time.  [default: one for each GPU, or 1]"),
     ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show all cells and what they will take.")
+        bool, typer.Option("--dry-run", help="Only show all cells and their estimated cost.")
     ] = False,
 ) -> None:
-    """Train, forecast and score a whole table: every grid, model and seed that has no row yet.
+    """Train, forecast and score every combination of grid, model and seed that has no row yet.
 
-    A cell that fails is recorded beside where its row would be, and the rest goes on. Run again,
-    the bench goes on where it was, in the middle of a training too.
+    A combination (a cell) that fails is recorded in place of its row, and the others continue. To
+    continue an interrupted bench, run the same command again; trainings resume where they stopped.
 
     Example: `powerphase bench --grids activsg500,pegase1354 --models powerforge,ets --seeds 22,42`
 
-    Within an hour for each training: `powerphase bench --seconds 3600 --limit 7200`
+    With at most an hour for each training: `powerphase bench --seconds 3600 --limit 7200`
 
-    A model of your own: `powerphase bench --grids ieee118 --models mymodel:MyForecaster`
+    With your own model: `powerphase bench --grids ieee118 --models mymodel:MyForecaster`
     """
-    from powerphase.bench.request import Table as BenchTable
+    from powerphase.bench.plan import make_plan
+    from powerphase.bench.request import BenchRequest
+    from powerphase.bench.scheduler import run_bench
     from powerphase.cli.bench_display import BenchDisplay, show_failures, show_plan
+    from powerphase.grid.catalog import PAPER_GRIDS
 
-    table = BenchTable(
-        grids=listed(grids),
-        models=listed(models),
-        seeds=listed(seeds),
+    request = BenchRequest(
+        grids=split_list(grids) or PAPER_GRIDS,
+        models=split_list(models) or bench_models(),
+        seeds=parse_seeds(seeds),
         data=data,
         signals=signals,
         edition=edition,
         out=out,
         runs=runs,
-        windows=window_count(windows),
+        windows=parse_windows(windows),
         device=device,
         epochs=epochs,
         batch_size=batch_size,
@@ -235,35 +293,71 @@ def bench(
         engine=engine,
     )
     if dry_run:
-        show_plan(table.plan(), table.on_gpu, seconds)
+        show_plan(make_plan(request), request.on_gpu)
         return
     with BenchDisplay() as watcher:
-        failures = table.run(watcher)
+        failures = run_bench(request, watcher)
     show_failures(failures)
     if failures:
         raise typer.Exit(1)
 
 
-def scored(
+def quickstart(
+    out: Annotated[Path, typer.Option(help="Folder for data, results and the site.")] = Path(
+        "data/quickstart"
+    ),
+) -> None:
+    """Make two data sets, score six forecasters, and build a leaderboard and a site.
+
+    The grids are ACTIVSg 500, and IEEE 57, where some voltages leave their band; both records last
+    two years. FactorForge and the references are fitted on the spot; PowerForge comes trained on
+    ACTIVSg 500.
+
+    Example: `powerphase quickstart`
+    """
+    from powerphase.report.site.build import build_site
+
+    results, certificates = out / "results", {}
+    for grid, models in QUICKSTART.items():
+        data = out / grid
+        generate(grid, out=data)
+        certificates[str(data)] = verify_store(str(data))
+        if not certificates[str(data)].valid:
+            raise typer.Exit(1)
+        task = make_task(str(data), "10")
+        for model in models:
+            evaluate(model, task, seed=42, device="auto").save(results)
+    leaderboard([results])
+    console.print(
+        "FactorForge was fitted just now; PowerForge came trained with the package, on the paper's "
+        "budget. The oracle is not ranked."
+    )
+    data_sets = [out / grid for grid in QUICKSTART]
+    site = build_site([results], out / "site", data=data_sets, certificates=certificates)
+    console.print(f"rows in {results}; `powerphase info ROW` shows all scores of a row")
+    console.print(f"open {site.index.resolve()} in a browser", soft_wrap=True)
+
+
+def evaluate(
     forecast: str, task: "Task", seed: int, device: str, physical: bool = False
 ) -> "Evaluation":
-    """Score the forecast in a directory, or a model by its name as it predicts."""
-    from powerphase.evaluation.models import forecast_for
+    """Score the forecast in a directory, or that of a model."""
+    from powerphase.evaluation.models import find_forecast
     from powerphase.evaluation.physical import physical as make_physical
     from powerphase.evaluation.scoring import score as score_forecast
 
     with progress(f"{Path(forecast).name} windows", MofNCompleteColumn()) as report:
-        given = forecast_for(forecast, task, seed, device)
+        source = find_forecast(forecast, task, seed, device)
         if physical:
-            given = make_physical(given, task)
-        return score_forecast(given, task, device=device, on_progress=report)
+            source = make_physical(source, task)
+        return score_forecast(source, task, device=device, on_progress=report)
 
 
 def _show_balance(balance: Mapping[str, Any] | None, variant: str | None) -> None:
-    """What was found when scenarios were made physical, if they were."""
+    """Show the power balance of scenarios that were made physical."""
     from powerphase.evaluation.physical import Balance, is_physical
 
     if balance is not None:
         console.print(str(Balance(**balance)), soft_wrap=True)
     elif is_physical(variant):
-        console.print("power balance  not known, as the forecast was interrupted")
+        console.print("power balance  unknown, because the forecast was interrupted")

@@ -1,50 +1,67 @@
-"""Options that several commands take, and what their words mean."""
+"""Options that several commands share, and how their values are parsed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from powerphase.errors import TaskError
+
 if TYPE_CHECKING:
     from powerphase.task.protocol import WindowCount
     from powerphase.task.windows import Task
 
-Windows = Annotated[str, typer.Option(help="Test windows: the paper's 10, any number, or all.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU where there is one.")]
-Data = Annotated[str, typer.Option(help="The data set's directory or URL.")]
-Seed = Annotated[int, typer.Option(help="Fixes what is random; a training has its own.")]
+Windows = Annotated[
+    str, typer.Option(help="Number of test windows (the paper has 10), or 'all' days.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto to use a GPU if there is one.")]
+Data = Annotated[str, typer.Option(help="Directory or URL of the data set.")]
+Seed = Annotated[
+    int, typer.Option(help="Random seed of the model; a finished training keeps its own.")
+]
 Physical = Annotated[
     bool, typer.Option("--physical", help="Solve the power flow of every scenario and step.")
 ]
-Results = Annotated[list[Path] | None, typer.Argument(help="Rows, or trees of them.")]
+Results = Annotated[
+    list[Path] | None, typer.Argument(help="Result rows or folders of them.  [default: results]")
+]
 Format = Annotated[str, typer.Option(help="table, markdown or csv.")]
 Edition = Annotated[
     str | None,
-    typer.Option(help="Of the rows' data; by default their only one, or opsd-r of several."),
+    typer.Option(help="Edition of the data; by default the only one, or opsd-r if several."),
 ]
 
 
-def task_of(data: str, windows: str) -> "Task":
+def make_task(data: str, windows: str) -> "Task":
     """The task on a data set."""
     from powerphase.task.windows import Task
 
-    return Task(data, windows=window_count(windows))
+    return Task(data, windows=parse_windows(windows))
 
 
-def window_count(windows: str) -> "WindowCount":
-    """How many windows, or all of them."""
-    from powerphase.errors import TaskError
-
-    if windows != "all" and not windows.isdecimal():
-        raise TaskError(f"--windows {windows!r} is neither a number nor 'all'")
-    return "all" if windows == "all" else int(windows)
+def parse_windows(text: str) -> "WindowCount":
+    """The number of windows, or `all`."""
+    if text != "all" and not text.isdecimal():
+        raise TaskError(f"--windows must be a whole number or 'all', got {text!r}")
+    return "all" if text == "all" else int(text)
 
 
-def listed(text: str) -> list[str]:
-    """Words with commas between them."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+def parse_seeds(text: str) -> list[int]:
+    """The seeds in a list separated by commas."""
+    words = split_list(text)
+    for word in words:
+        if not word.isdecimal():
+            raise TaskError(
+                f"--seeds: {word!r} is not a seed; give whole numbers such as 22,42,3142"
+            )
+    return [int(word) for word in words]
 
 
-def places(results: list[Path] | None) -> list[Path]:
-    """Where rows are, by default in the tree of the project."""
+def split_list(text: str) -> list[str]:
+    """The words in a list separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def result_paths(results: list[Path] | None) -> list[Path]:
+    """The given paths, or the default tree of results."""
     return results or [Path("results")]

@@ -1,4 +1,4 @@
-"""Commands about rows: leaderboard, table, compare, safety, figure, and report, the site."""
+"""Commands that read rows: leaderboard, table, compare, safety, figure and report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,48 +6,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn
 
-from powerphase.cli.data import verified
+from powerphase.cli.data import verify_store
 from powerphase.cli.display import console, problems, progress, show_checks, show_sheets
-from powerphase.cli.options import Edition, Format, Results, listed, places
+from powerphase.cli.options import Edition, Format, Results, result_paths, split_list
 
 if TYPE_CHECKING:
     from powerphase.records.result import Result
 
 FIGURES = ("archetypes", "voltages", "bus-safety", "safety-fidelity", "reliability")
-"""The names in `report.figures`, which takes a while to load; a test holds the two together."""
+"""The names in `report.figures`, which is slow to load; a test checks that they agree."""
 
 
 def leaderboard(
     results: Results = None,
     format: Format = "table",
-    paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+    paper: Annotated[bool, typer.Option(help="Also show the paper's numbers.")] = True,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Skill, and which differences are noise.")
+        bool,
+        typer.Option("--statistics", help="Show skill, and which differences are more than noise."),
     ] = False,
     against: Annotated[
-        str | None, typer.Option(help="With --statistics: whom to lay all beside, else the best.")
+        str | None,
+        typer.Option(help="With --statistics: model to compare against.  [default: the best]"),
     ] = None,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="With --statistics: each beside each other.")
+        bool, typer.Option("--pairs", help="With --statistics: compare every pair of models.")
     ] = False,
     score: Annotated[
-        list[str] | None, typer.Option(help="With --statistics: only this score; may be repeated.")
+        list[str] | None, typer.Option(help="With --statistics: only this score; can be repeated.")
     ] = None,
     recompute: Annotated[
         bool,
         typer.Option(
-            "--recompute", help="Score forecasts again; exit 1 unless some hold and none is wrong."
+            "--recompute",
+            help="Score forecast files again; exit with 0 if rows were confirmed and none differs.",
         ),
     ] = False,
     forecasts: Annotated[
-        Path | None, typer.Option(help="With --recompute: where forecasts lie.")
+        Path | None, typer.Option(help="With --recompute: folder of forecast files.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="With --recompute: where data lie.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="With --recompute: folder of data sets.")
+    ] = None,
 ) -> None:
-    """Rank what was scored, grid by grid; by default all rows under results/.
+    """Rank all forecasters, grid by grid.
 
-    With --statistics, say which differences are more than noise; with --recompute, score every
-    forecast that is there again and say which rows still hold.
+    With --statistics, show which differences are more than noise. With --recompute, score the
+    available forecast files again and report which rows still match.
 
     Example: `powerphase leaderboard results --format markdown`
     """
@@ -56,40 +61,47 @@ def leaderboard(
     from powerphase.report import leaderboard as table
     from powerphase.report import standings
 
-    found, failures = find_results(places(results)), read_failures(places(results))
+    found, failures = find_results(result_paths(results)), read_failures(result_paths(results))
     if recompute:
         if statistics:
-            raise typer.BadParameter("--recompute and --statistics are two questions; ask one")
+            raise typer.BadParameter("--recompute and --statistics cannot be combined")
         _recompute(found, forecasts, data, format)
         return
-    _refuse_without("--recompute", forecasts=forecasts, data=data)
+    _require("--recompute", forecasts=forecasts, data=data)
     boards = table.leaderboard(list(found.values()), paper, failures)
     noted = [failure for board in boards for failure in board.failures]
     for failure in failures:
         if failure not in noted:  # on a grid without any row
-            problems.print(f"without a row: {failure.path}: {failure.sentence}")
+            problems.print(f"no row: {failure.path}: {failure.sentence}")
     if not statistics:
-        _refuse_without("--statistics", against=against, pairs=pairs, score=score)
+        _require("--statistics", against=against, pairs=pairs, score=score)
         show_sheets(format, lambda: map(table.sheet, boards), lambda: table.as_csv(boards))
         return
     standings.check_other(boards, against)
     scores = tuple(map(standings.ordering_score, score or standings.TESTED))
     if pairs:
-        every = (boards, scores)
-        sheets, as_csv = standings.pairs_sheets, standings.pairs_as_csv
-        show_sheets(format, lambda: sheets(*every), lambda: as_csv(*every))
+        show_sheets(
+            format,
+            lambda: standings.pairs_sheets(boards, scores),
+            lambda: standings.pairs_as_csv(boards, scores),
+        )
     else:
-        one = (boards, scores, against)
-        show_sheets(format, lambda: standings.sheets(*one), lambda: standings.as_csv(*one))
+        show_sheets(
+            format,
+            lambda: standings.sheets(boards, scores, against),
+            lambda: standings.as_csv(boards, scores, against),
+        )
 
 
 def table(
     results: Results = None,
-    score: Annotated[str, typer.Option(help="Which; `powerphase info ROW` names all.")] = "crps",
-    paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+    score: Annotated[
+        str, typer.Option(help="The score to show; `powerphase info ROW` lists all.")
+    ] = "crps",
+    paper: Annotated[bool, typer.Option(help="Also show the paper's numbers.")] = True,
     format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
 ) -> None:
-    """Show one score of all forecasters on all grids.
+    """Show one score of every forecaster on every grid.
 
     Example: `powerphase table results --score twcrps`
     """
@@ -97,27 +109,27 @@ def table(
     from powerphase.report.compact import compact
     from powerphase.report.leaderboard import leaderboard as boards_of
 
-    boards = boards_of(read_results(places(results)), paper)
+    boards = boards_of(read_results(result_paths(results)), paper)
     show_sheets(format, lambda: compact(boards, score))
 
 
 def compare(
-    model: Annotated[str, typer.Argument(help="A model of the paper, or all of them.")],
+    model: Annotated[str, typer.Argument(help="A model of the paper, or all.")],
     results: Results = None,
     edition: Edition = None,
     format: Annotated[str, typer.Option(help="table or markdown.")] = "table",
 ) -> None:
-    """Lay a model beside the paper's numbers for it, grid by grid, and its ablation where scored.
+    """Compare a model, and its ablation if scored, with the paper's numbers, grid by grid.
 
     Example: `powerphase compare powerforge results --format markdown`
 
-    All models in one table, and how far the two orders agree: `powerphase compare all`
+    All models in one table, and how far the two rankings agree: `powerphase compare all`
     """
     from powerphase.records.result import read_results
     from powerphase.report.comparison import agreement, overview, sheets
     from powerphase.report.comparison import compare as comparison_of
 
-    rows = read_results(places(results))
+    rows = read_results(result_paths(results))
     if model == "all":
         show_sheets(format, lambda: [part(rows, edition) for part in (overview, agreement)])
     else:
@@ -126,47 +138,51 @@ def compare(
 
 def safety(
     results: Results = None,
-    grid: Annotated[str | None, typer.Option(help="Look at one grid, bus by bus.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Show one grid, bus by bus.")] = None,
     edition: Edition = None,
     format: Format = "table",
 ) -> None:
-    """Do fidelity and safety order forecasters alike? And which buses are hard, and for whom?
+    """Show whether fidelity and safety rank forecasters alike, and which buses are hard.
 
     Example: `powerphase safety results --grid polish2383`
     """
     from powerphase.records.result import find_results
     from powerphase.report import safety as report
 
-    found = report.safety(find_results(places(results)), edition, grid)
+    found = report.safety(find_results(result_paths(results)), edition, grid)
     show_sheets(format, lambda: report.sheets(found), lambda: report.as_csv(found))
 
 
 def figure(
-    name: Annotated[str, typer.Argument(help=", ".join(FIGURES))],
-    grid: Annotated[str | None, typer.Option(help="By default polish2383.")] = None,
-    models: Annotated[str | None, typer.Option(help="Names with commas between them.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of rows, where a model has several.")] = None,
-    bus: Annotated[int | None, typer.Option(help="Its number, for voltages.")] = None,
-    score: Annotated[str | None, typer.Option(help="Of voltages, for safety-fidelity.")] = None,
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(FIGURES)}.")],
+    grid: Annotated[str | None, typer.Option(help="Grid to draw.  [default: polish2383]")] = None,
+    models: Annotated[str | None, typer.Option(help="Models to draw, separated by commas.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the rows, for models with several.")
+    ] = None,
+    bus: Annotated[int | None, typer.Option(help="For voltages: bus number.")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="For safety-fidelity: score on the safety axis.")
+    ] = None,
     signals: Annotated[
-        str | None, typer.Option(help="synthetic, opsd, or a file, for archetypes.")
+        str | None, typer.Option(help="For archetypes: synthetic, opsd, or a file.")
     ] = None,
     edition: Edition = None,
-    results: Annotated[Path, typer.Option(help="A tree of results.")] = Path("results"),
-    out: Annotated[Path, typer.Option(help="The folder for the files.")] = Path("figures"),
-    format: Annotated[str, typer.Option(help="With commas between them.")] = "pdf,svg,png",
+    results: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
+    format: Annotated[str, typer.Option(help="File formats, separated by commas.")] = "pdf,svg,png",
 ) -> None:
-    """Draw a figure of the paper from the rows that are there, as PDF, SVG and PNG.
+    """Draw a figure of the paper from existing rows, as PDF, SVG and PNG.
 
     Example: `powerphase figure voltages --grid polish2383 --models powerforge,factorforge`
     """
     from powerphase.report.figures import FigureOptions, draw_figure, write_figure
 
-    named = listed(models) if models else None
+    named = split_list(models) if models else None
     drawn = draw_figure(
         name, FigureOptions((results,), edition, grid, named, seed, bus, score, signals)
     )
-    files = write_figure(drawn, out, listed(format) or [format])  # an empty one is refused
+    files = write_figure(drawn, out, split_list(format) or [format])  # an empty list raises
     for note in drawn.notes:
         console.print(note, soft_wrap=True)
     console.print(f"written to {', '.join(map(str, files))}", soft_wrap=True)
@@ -174,35 +190,37 @@ def figure(
 
 def report(
     results: Results = None,
-    out: Annotated[Path, typer.Option(help="Where to.")] = Path("site"),
+    out: Annotated[Path, typer.Option(help="Folder for the site.")] = Path("site"),
     data: Annotated[
-        list[str] | None, typer.Option(help="A data set of the rows; any number.")
+        list[str] | None, typer.Option(help="A data set of the rows; can be repeated.")
     ] = None,
     forecasts: Annotated[
-        list[Path] | None, typer.Option(help="A forecast file, for every bus; any number.")
+        list[Path] | None,
+        typer.Option(help="A forecast file, to show every bus; can be repeated."),
     ] = None,
     variables: Annotated[
-        str, typer.Option(help="Of forecast files: some of P,Q,V,theta; each adds as much again.")
+        str,
+        typer.Option(help="Variables of forecast files to show: some of P,Q,V,theta."),
     ] = "V",
     verify: Annotated[
-        bool, typer.Option("--verify", help="Show the data sets' certificates.")
+        bool, typer.Option("--verify", help="Verify the data sets and show their certificates.")
     ] = False,
 ) -> None:
-    """Write a site that a browser opens without a server: scores, forecasts, safety, grid, data.
+    """Write a site with scores, forecasts, safety, grid and data, which needs no server.
 
     Example: `powerphase report results --data data/activsg500 --out site`
     """
     from powerphase.report.site.build import build_site
 
     stores = data or []
-    certificates = {store: verified(store) for store in stores if verify}
+    certificates = {store: verify_store(store) for store in stores if verify}
     with progress("boards", MofNCompleteColumn()) as on_progress:
         site = build_site(
-            places(results),
+            result_paths(results),
             out,
             data=stores,
             forecasts=forecasts or [],
-            variables=listed(variables) or [variables],  # an empty one is refused
+            variables=split_list(variables) or [variables],  # an empty list raises
             certificates=certificates,
             on_progress=on_progress,
         )
@@ -213,7 +231,7 @@ def report(
 def _recompute(
     rows: "dict[Path, Result]", forecasts: Path | None, data: Path | None, format: str
 ) -> None:
-    """Score what is there again, and say of every row what became of it."""
+    """Score the available forecast files again, and show the outcome of every row."""
     from powerphase.evaluation.recheck import confirmed, nothing_checked, recheck
 
     if forecasts is None or data is None:
@@ -226,15 +244,15 @@ def _recompute(
     show_checks(checks, format)
     if nothing_checked(checks):
         problems.print(
-            f"NOTHING WAS CHECKED: none of {len(checks)} rows could be, with the forecasts under "
-            f"{forecasts} and the data sets under {data}; each row tells why"
+            f"NOTHING WAS CHECKED: no forecast in {forecasts} with a data set in {data} belongs to "
+            f"any of the {len(checks)} rows; the table gives the reason for each"
         )
     if not confirmed(checks):
         raise typer.Exit(1)
 
 
-def _refuse_without(needed: str, **options: Any) -> None:
-    """Options that mean nothing without another one."""
-    given = [f"--{name}" for name, value in options.items() if value]
-    if given:
-        raise typer.BadParameter(f"{', '.join(given)} needs {needed}")
+def _require(needed: str, **options: Any) -> None:
+    """Raise if any of these options is given without the one that it needs."""
+    names = [f"--{name}" for name, value in options.items() if value]
+    if names:
+        raise typer.BadParameter(f"{', '.join(names)} needs {needed}")

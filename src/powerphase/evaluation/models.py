@@ -1,86 +1,240 @@
-"""Models for a task: by name, or by the folder of their training; and how they are trained."""
+"""What a string means: a model's name, a class, a training or a forecast.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+`deepar`, `ets+stale`, `package.module:Class`, `oracle` and the folder of a training all resolve to
+a `ModelSpec`. It gives the name, config and seeds of the model's rows before anything is fitted.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from powerphase.errors import TrainingError
-from powerphase.evaluation.entrants import ModelSpec, entrant
+from powerphase.errors import ForecastError, TrainingError, UnknownName
 from powerphase.evaluation.forecasting import Forecast, forecast, load_forecast
-from powerphase.models.framework.base import Forecaster
-from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.base import Description, Forecaster, describe, plain_config
+from powerphase.models.framework.configuration import read_config
+from powerphase.models.framework.neural import NeuralForecaster, with_training
 from powerphase.models.framework.run import RunFolder, is_run
 from powerphase.models.framework.saved import SavedForecaster
+from powerphase.models.framework.variants import with_variants
 from powerphase.records.forecast_file import is_forecast
 from powerphase.registry import MODELS, model_class
 from powerphase.synthesis.signals import SIGNALS
 from powerphase.task.windows import Task
 
 
-def model_for(given: str, task: Task, seed: int, device: str = "auto") -> Forecaster:
-    """The model of that name for this task, not yet fitted; or the one trained in that folder.
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model with its variants, not yet made."""
 
-    A name may be followed by variants, as in `ets+season-24+stale`. A class of the user's own is
-    given as `package.module:Class`.
+    text: str
+    """As the user wrote it."""
+    model_class: Any
+    config: Any = None
+    """All constants of a saved forecaster, with the variants applied."""
+    run: Path | None = None
+    """The folder of its training, if the model is trained already."""
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether its fitted state can be saved in a folder."""
+        return issubclass(self.model_class, SavedForecaster)
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is trained in epochs."""
+        return issubclass(self.model_class, NeuralForecaster)
+
+    @property
+    def is_user_class(self) -> bool:
+        """Whether the class is the user's."""
+        return self.run is None and ":" in self.text
+
+    @property
+    def needs_store(self) -> bool:
+        """Whether it is made from the data set itself, which only a reference may see."""
+        return self.text in MODELS and MODELS[self.text].needs_store
+
+    def seeds(self, requested: Sequence[int]) -> tuple[int, ...]:
+        """The seeds of its rows: those requested, or a single one if nothing in it is random."""
+        if self.is_saved or self.accepts("seed"):
+            return tuple(dict.fromkeys(requested))
+        return (describe(self._make_plain({})).seed,)
+
+    def description(self, grid: str, seed: int, config: Any = None) -> Description:
+        """How its row on the grid is described, with another config if one is given."""
+        if self.is_saved:
+            complete = (config or self.config).for_grid(grid)
+            constants = plain_config(asdict(complete))
+            return Description(self.model_class.name, complete.variant(grid), constants, None, seed)
+        if self.needs_store:
+            constants = plain_config(asdict(self.model_class.config_type()))
+            return Description(self.model_class.name, None, constants, None, seed)
+        return describe(self._make_plain({"seed": seed}))
+
+    def make(
+        self, task: Task, seed: int, device: str = "auto", *, config: Any = None, **options: Any
+    ) -> Forecaster:
+        """The forecaster, not yet fitted unless it was trained before.
+
+        Args:
+            task: which data set it is for.
+            seed: fixes whatever is random in it; a training keeps its own.
+            device: cpu, cuda, or auto for a GPU if there is one.
+            config: replaces the config of a saved forecaster.
+            options: further arguments of a saved forecaster, such as its run folder.
+        """
+        if self.run is not None:
+            return load_training(self.run, task)
+        if self.needs_store:
+            reference: Forecaster = self.model_class(task.store, seed)
+            return reference
+        if not self.is_saved:
+            return self._make_plain({"seed": seed, "device": device})
+        if self.model_class.takes_device:
+            options["device"] = device
+        model: Forecaster = self.model_class(config or self.config, seed=seed, **options)
+        return model
+
+    def accepts(self, option: str) -> bool:
+        """Whether its constructor has an argument of that name."""
+        return option in signature(self.model_class).parameters
+
+    def _make_plain(self, options: Mapping[str, Any]) -> Forecaster:
+        """A forecaster made from those of the options that its constructor accepts."""
+        arguments = {name: value for name, value in options.items() if self.accepts(name)}
+        try:
+            model = self.model_class(**arguments)
+        except (Exception, SystemExit) as error:
+            if not self.is_user_class:
+                raise
+            raise ForecastError(
+                f"{self.text} cannot be constructed ({type(error).__name__}: {error}); give every "
+                "argument of its constructor, except seed and device, a default"
+            ) from error
+        if not isinstance(model, Forecaster):
+            raise ForecastError(f"{self.text} is not a forecaster; it needs fit and predict")
+        description = describe(model)
+        self.check_name(description.model)
+        if "seed" in arguments and description.seed != arguments["seed"]:
+            raise ForecastError(
+                f"{self.text} was given seed {arguments['seed']} but reports {description.seed}; "
+                "store it as self.seed, which names its rows"
+            )
+        return model
+
+    def check_name(self, name: str) -> None:
+        """Raise if a user's class has the name of a built-in model: their rows would be mixed."""
+        if self.is_user_class and name in MODELS and self.model_class is not model_class(name):
+            raise ForecastError(
+                f"{self.text} has the name of the built-in model {name}; give it another name"
+            )
+
+
+def resolve_model(
+    text: str,
+    training: Mapping[str, int | None] | None = None,
+    config_file: Path | None = None,
+) -> ModelSpec:
+    """The model that the text stands for; an unknown name raises with its near misses.
+
+    Args:
+        text: a name with or without variants, `package.module:Class`, or the folder of a training.
+        training: epochs and batch size of a network, if not those of its config.
+        config_file: fields of the config that replace the defaults.
     """
-    if is_run(given):
-        return load_run(given, task)
-    asked = entrant(given, sought="model or training")
-    if asked.is_trained and not asked.is_own:
+    if is_run(text):
+        return ModelSpec(text, _trainable_class(RunFolder.open(text).header.model), run=Path(text))
+    name, *variants = text.split("+")
+    if ":" in name:
+        model_type: type[Any] = _import_class(name)
+    elif name in MODELS:
+        model_type = model_class(name)
+    else:
+        kind = "model or training" if "/" in name else "model"
+        raise UnknownName.among(kind, name, MODELS, "your own class as package.module:Class")
+    if issubclass(model_type, SavedForecaster):
+        _check_complete(text, model_type)
+        config = _make_config(model_type, variants, training or {}, config_file)
+        spec = ModelSpec(text, model_type, config)
+        spec.check_name(model_type.name)
+        return spec
+    if variants:
+        raise UnknownName(f"{name} has no variants; give {name} instead of {text!r}")
+    return ModelSpec(text, model_type)
+
+
+def make_forecaster(text: str, task: Task, seed: int, device: str = "auto") -> Forecaster:
+    """The forecaster that the text stands for, ready for `forecast`.
+
+    A built-in network must have been trained before: `text` is then the folder of its training.
+    """
+    spec = resolve_model(text)
+    if spec.is_network and spec.run is None and not spec.is_user_class:
         raise TrainingError(
-            f"{given} is trained before it forecasts: `powerphase train {given} --data "
+            f"{text} must be trained first: run `powerphase train {text} --data "
             f"{task.store.path} --out RUN`, then give RUN instead of its name"
         )
-    return asked.make(task, seed, device)
+    return spec.make(task, seed, device)
 
 
-def forecast_for(given: str, task: Task, seed: int, device: str = "auto") -> Forecast:
-    """The forecast in that directory; or of a model by name or training, made as it is read."""
-    if is_forecast(given) or ("/" in given and not is_run(given)):
-        return load_forecast(given)
-    return forecast(model_for(given, task, seed, device), task, device=device)
+def find_forecast(text: str, task: Task, seed: int, device: str = "auto") -> Forecast:
+    """The forecast in the directory `text`, or that of the forecaster that the text stands for."""
+    if is_forecast(text) or ("/" in text and not is_run(text)):
+        return load_forecast(text)
+    return forecast(make_forecaster(text, task, seed, device), task, device=device)
+
+
+def load_training(run: str | Path, task: Task) -> SavedForecaster:
+    """The model that was trained in a folder; raises if that was not on this task's data."""
+    model = _trainable_class(RunFolder.open(run).header.model).load(run)
+    model.fit(task.training)  # learns nothing more, but checks the data
+    return model
 
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """A training as it was asked for."""
+    """A model to be trained, and how."""
 
-    asked: ModelSpec
+    spec: ModelSpec
     device: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What networks alone are told."""
+    """Arguments that only networks take."""
 
     @property
     def is_network(self) -> bool:
-        """Whether it has steps; else it is fitted in one go."""
-        return self.asked.is_trained
+        """Whether it is trained in steps, rather than fitted in a single pass."""
+        return self.spec.is_network
 
     @property
     def label(self) -> str:
-        """What is counted while it is fitted in one go."""
-        return f"{self.asked.kind.name}, {self.asked.kind.counts}"
+        """What a progress bar counts during a fit in a single pass."""
+        return f"{self.spec.model_class.name}, {self.spec.model_class.counts}"
 
-    def begin(self, task: Task, seed: int, run: Path, report: Callable[..., None]) -> Any:
-        """The model, not yet fitted, which will keep what it learns in the folder."""
-        told = {"on_progress" if self.is_network else "on_block": report}
-        return self.asked.make(task, seed, self.device, run=run, **self.options, **told)
+    def make(self, task: Task, seed: int, run: Path, report: Callable[..., None]) -> Any:
+        """The model, not yet fitted, which saves its state in the folder."""
+        callback = {"on_progress" if self.is_network else "on_block": report}
+        return self.spec.make(task, seed, self.device, run=run, **self.options, **callback)
 
-    def needs(self, network: NeuralForecaster, task: Task) -> str:
-        """What the network's training will take, once its batch size is settled."""
+    def memory_note(self, network: NeuralForecaster, task: Task) -> str:
+        """The memory that the network's training needs, once its batch size is chosen."""
         network.settle(task.training)
-        needed = network.memory_gib(task.training, network.channel_block)
-        size = f"{task.layout.n_channels:,} channels in batches of"
-        size = f"{size} {network.config.training.batch_size}"
-        return f"on {size}: about {needed:.1f} GiB beside torch itself"
+        needed_gib = network.memory_gib(task.training, network.channel_block)
+        return (
+            f"on {task.layout.n_channels:,} channels in batches of "
+            f"{network.config.training.batch_size}: about {needed_gib:.1f} GiB in addition to torch"
+        )
 
 
-def training_request(
-    given: str,
-    file: Path | None = None,
+def request_training(
+    text: str,
+    config_file: Path | None = None,
     *,
     device: str = "auto",
     epochs: int | None = None,
@@ -88,70 +242,115 @@ def training_request(
     channel_block: int | None = None,
     backend: str = "auto",
 ) -> TrainingRequest:
-    """The training of a model with variants; options that mean nothing to it are refused.
+    """The training of a model with variants; raises for options that the model does not have.
 
     Args:
-        given: the name of a model that can be kept in a folder, with variants.
-        file: fields of its config.
-        device: cpu, cuda, or auto for a GPU where there is one.
-        epochs: of a network, where they are not to be its own.
-        batch_size: the same.
-        channel_block: how many channels a network works on at a time.
-        backend: triton, torch or auto, of networks that have both.
+        text: the name of a built-in model that can be trained, with or without variants.
+        config_file: fields of the config that replace the defaults.
+        device: cpu, cuda, or auto for a GPU if there is one.
+        epochs: of a network, if not those of its config.
+        batch_size: of a network, if not that of its config.
+        channel_block: how many channels a network processes at a time.
+        backend: triton, torch or auto, for networks that have both.
     """
-    kind = trainable(given.split("+")[0])
+    model_type = _trainable_class(text.split("+")[0])
     budget = {"epochs": epochs, "batch_size": batch_size}
     kernels = None if backend == "auto" else backend
-    if not issubclass(kind, NeuralForecaster):
-        place = None if kind.takes_device or device in ("auto", "cpu") else device
-        _refuse(kind, **budget, channel_block=channel_block, device=place, backend=kernels)
-        return TrainingRequest(entrant(given, file=file), device)
-    if not kind.takes_backend:
-        _refuse(kind, backend=kernels)
+    if not issubclass(model_type, NeuralForecaster):
+        chosen = None if model_type.takes_device or device in ("auto", "cpu") else device
+        _reject(model_type, **budget, channel_block=channel_block, device=chosen, backend=kernels)
+        return TrainingRequest(resolve_model(text, config_file=config_file), device)
+    if not model_type.takes_backend:
+        _reject(model_type, backend=kernels)
     options = {"channel_block": channel_block, "backend": backend}
-    return TrainingRequest(entrant(given, budget, file), device, options)
+    return TrainingRequest(resolve_model(text, budget, config_file), device, options)
 
 
-def _refuse(kind: type[SavedForecaster], **options: Any) -> None:
-    """Options of other models."""
-    given = [f"--{name.replace('_', '-')}" for name, one in options.items() if one is not None]
-    if given:
-        named = ", ".join(given)
-        raise TrainingError(f"{named}: {kind.name} has nothing of the kind to choose; leave it out")
-
-
-def train(model: Any, task: Task) -> None:
-    """Fit a model that keeps what it learns; of FactorForge, note what its factors follow."""
+def train_model(model: Any, task: Task) -> None:
+    """Fit a saved forecaster; FactorForge also notes which signals its factors follow."""
     model.fit(task.training)
     if hasattr(model, "follow"):
-        model.follow(drivers(task))
+        model.follow(driving_signals(task))
 
 
-def trainable(name: str) -> type[SavedForecaster]:
-    """The class of a model that can be kept in a folder; others are fitted when they forecast."""
-    if ":" in name:
-        raise TrainingError(
-            f"{name}: only models that are known by name are trained by themselves; `powerphase "
-            f"score {name}` trains and scores it, `powerphase bench --models {name}` in a folder"
-        )
-    found = model_class(name)
-    if not issubclass(found, SavedForecaster):
-        others = [model for model in MODELS if issubclass(model_class(model), SavedForecaster)]
-        raise TrainingError(
-            f"{name} needs no training, `powerphase forecast {name}` fits it; trained are "
-            f"{', '.join(others)}"
-        )
-    return found
-
-
-def load_run(run: str | Path, task: Task) -> SavedForecaster:
-    """The model that was trained in a folder, if it was trained on this task's data."""
-    model = trainable(RunFolder.open(run).header.model).load(run)
-    model.fit(task.training)  # it is trained already, and refuses other data
-    return model
-
-
-def drivers(task: Task) -> dict[str, Float[np.ndarray, " S"]]:
-    """What drove the steps that a model is fitted on; to explain models with, not to fit them."""
+def driving_signals(task: Task) -> dict[str, Float[np.ndarray, " S"]]:
+    """The signals behind the steps that a model is fitted on; they explain models, no more."""
     fitted = slice(task.splits.first, task.splits.fit_stop)
     return dict(zip(SIGNALS, task.store.signals_mw[fitted].T, strict=True))
+
+
+def _trainable_class(name: str) -> type[SavedForecaster]:
+    """The built-in model of that name; raises if it has nothing to save in a folder."""
+    if ":" in name:
+        raise TrainingError(
+            f"{name}: only built-in models have `powerphase train`; `powerphase score {name}` "
+            f"trains and scores it, `powerphase bench --models {name}` also saves the training"
+        )
+    model_type = model_class(name)
+    if not issubclass(model_type, SavedForecaster):
+        trainable = [other for other in MODELS if issubclass(model_class(other), SavedForecaster)]
+        raise TrainingError(
+            f"{name} needs no training, `powerphase forecast {name}` fits it; models to train: "
+            f"{', '.join(trainable)}"
+        )
+    return model_type
+
+
+def _make_config(
+    model_type: type[SavedForecaster],
+    variants: list[str],
+    training: Mapping[str, int | None],
+    file: Path | None,
+) -> Any:
+    config_type = model_type.config_type
+    config = config_type() if file is None else read_config(config_type, file)
+    config = with_variants(config, variants, getattr(config_type, "VARIANTS", {}))
+    if issubclass(model_type, NeuralForecaster):
+        config = with_training(config, training)
+    return config
+
+
+def _check_complete(text: str, model_type: type[SavedForecaster]) -> None:
+    """Raise if a user's network lacks something that it must define."""
+    missing = [name for name in ("name", "config_type") if not hasattr(model_type, name)]
+    missing += sorted(model_type.__abstractmethods__)
+    if missing:
+        raise ForecastError(
+            f"{text} does not define {', '.join(missing)}; docs/training.md shows a complete class"
+        )
+
+
+def _reject(model_type: type[SavedForecaster], **options: Any) -> None:
+    """Raise if any of these options, which the model does not have, is given."""
+    names = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if names:
+        listed, those = ", ".join(names), "this option" if len(names) == 1 else "these options"
+        raise TrainingError(f"{listed}: {model_type.name} does not have {those}; leave it out")
+
+
+def _import_class(text: str) -> type[Any]:
+    """The class `package.module:Class`, from the current folder or Python's path."""
+    module, _, name = text.partition(":")
+    if "/" in module or module.endswith(".py"):
+        dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise UnknownName(f"{module!r} is a file; give its module instead, {dotted}:{name}")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        loaded = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ForecastError(f"{module}: needs {error.name}, which is not installed") from error
+        raise UnknownName(
+            f"no module {module!r} in {folder} or installed; run the command in the folder that "
+            "contains it, and write package.module:Class"
+        ) from error
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ForecastError(f"{module}: cannot be imported ({reason}); fix the module") from error
+    model_type = getattr(loaded, name, None)
+    if not isinstance(model_type, type):
+        classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
+        raise UnknownName.among(f"class in {module}", name, classes or ["a class"])
+    return model_type

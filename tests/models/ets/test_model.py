@@ -12,7 +12,7 @@ from powerphase.axes import KINDS, STEPS_PER_DAY
 from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
 from powerphase.evaluation.forecasting import forecast
-from powerphase.evaluation.models import load_run, model_for
+from powerphase.evaluation.models import load_training, make_forecaster
 from powerphase.models.ets import model as ets
 from powerphase.models.ets.config import ETSConfig
 from powerphase.models.ets.fitting import fit, gains_of
@@ -149,14 +149,14 @@ def test_two_forecasts_of_a_window_are_equal_whatever_was_asked_before(
 
 def test_a_loaded_model_gives_the_same_scenarios_to_the_last_bit(task: Task, fitted: ETS) -> None:
     assert files_in(fitted.run) == {"model.json", "weights.safetensors"}
-    loaded, context = load_run(fitted.run, task), task.test.context(0)
+    loaded, context = load_training(fitted.run, task), task.test.context(0)
     assert torch.equal(loaded.predict(context).values, fitted.predict(context).values)
     assert loaded.outcome == fitted.outcome
     assert describe(loaded) == describe(fitted)
 
 
 def test_by_its_name_it_is_fitted_anew_and_to_the_same_bits(task: Task, fitted: ETS) -> None:
-    again = model_for("ets", task, 42)
+    again = make_forecaster("ets", task, 42)
     assert isinstance(again, ETS)
     again.device = "cpu"
     again.fit(task.training)
@@ -165,7 +165,7 @@ def test_by_its_name_it_is_fitted_anew_and_to_the_same_bits(task: Task, fitted: 
 
 
 def test_a_row_tells_the_fit_s_cost(task: Task, fitted: ETS) -> None:
-    found = forecast(load_run(fitted.run, task), task, device="cpu")
+    found = forecast(load_training(fitted.run, task), task, device="cpu")
     assert found.cost["train_s"] == fitted.outcome["train_s"] > 0
     assert found.cost["steps"] is None
     assert fitted.n_parameters == 56 * (96 + 5)

@@ -14,7 +14,7 @@ import torch
 from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
 from powerphase.evaluation.forecasting import forecast
-from powerphase.evaluation.models import drivers, load_run, model_for
+from powerphase.evaluation.models import driving_signals, load_training, make_forecaster
 from powerphase.evaluation.scoring import score
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.model import FactorForge
@@ -41,7 +41,7 @@ def fitted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> FactorForge:
     """A model that is kept in a folder, with what its factors follow."""
     model = FactorForge(run=tmp_path_factory.mktemp("fitted") / "run")
     model.fit(task.training)
-    model.follow(drivers(task))
+    model.follow(driving_signals(task))
     return model
 
 
@@ -73,7 +73,7 @@ def test_predict_before_fit_is_refused_in_a_sentence(task: Task) -> None:
 def test_by_its_name_it_is_fitted_anew_and_to_the_same_bits(
     task: Task, fitted: FactorForge
 ) -> None:
-    again = model_for("factorforge", task, 42)
+    again = make_forecaster("factorforge", task, 42)
     assert isinstance(again, FactorForge)
     again.fit(task.training)
     assert same_bits(again, fitted)
@@ -152,7 +152,7 @@ def test_a_finished_folder_is_taken_as_it_is(task: Task, fitted: FactorForge) ->
     seen: list[int] = []
     again = FactorForge(run=fitted.run, on_block=lambda now, of: seen.append(now))
     again.fit(task.training)
-    again.follow(drivers(task))
+    again.follow(driving_signals(task))
     assert seen == []
     assert same_bits(again, fitted)
     assert again.outcome == RunFolder.open(fitted.run).header.outcome
@@ -206,7 +206,7 @@ def test_other_data_are_refused(task: Task, fitted: FactorForge) -> None:
 def test_other_windows_are_refused(sixty_days: Store, fitted: FactorForge, name: str) -> None:
     asked = Task(sixty_days, **{**WINDOWS, name: 96}, windows=3)
     with pytest.raises(CheckpointError, match=f"was trained on {name} {WINDOWS[name]}, .* has 96"):
-        load_run(fitted.run, asked)
+        load_training(fitted.run, asked)
     with pytest.raises(CheckpointError, match=f"for {name} {WINDOWS[name]} and is asked for"):
         fitted.predict(asked.test.context(0))
 
@@ -297,7 +297,7 @@ def test_contexts_that_are_no_whole_days_are_forecast(sixty_days: Store) -> None
 
 
 def test_the_drivers_are_the_signals_of_the_steps_that_are_fitted_on(task: Task) -> None:
-    found = drivers(task)
+    found = driving_signals(task)
     assert list(found) == ["load", "solar", "wind"]
     signals, time = task.store.signals_mw, task.training.time
     (first,) = np.flatnonzero(task.store.time == time[0])
@@ -309,7 +309,7 @@ def test_what_the_factors_follow_is_noted_and_kept(task: Task, fitted: FactorFor
     for outcome in (fitted.outcome, FactorForge.load(fitted.run).outcome):
         each = outcome["factors"]["each"]
         for factor, fact in zip(fitted.series.T, each, strict=True):
-            for name, driver in drivers(task).items():
+            for name, driver in driving_signals(task).items():
                 wanted = ((factor - factor.mean()) * (driver - driver.mean())).mean()
                 wanted /= factor.std() * driver.std()
                 assert fact["follows"][name] == pytest.approx(wanted)
@@ -331,7 +331,7 @@ def test_a_loaded_model_has_nothing_to_follow_with(task: Task, loaded: FactorFor
 def test_a_row_tells_the_fit_s_cost_wherever_it_is_forecast(
     task: Task, fitted: FactorForge
 ) -> None:
-    found = forecast(load_run(fitted.run, task), task, device="cpu")
+    found = forecast(load_training(fitted.run, task), task, device="cpu")
     assert found.cost["train_s"] == fitted.outcome["train_s"] > 0
     assert found.cost["steps"] is None
     assert found.description == describe(fitted)
