@@ -1,4 +1,4 @@
-"""Records whose factors are known, on grids of a few buses: what FactorForge's tests share."""
+"""Shared by the tests of FactorForge: records with known factors, on grids of a few buses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def training_of(
     start: str = START,
     on_read: Callable[[slice], None] = lambda steps: None,
 ) -> Training:
-    """A training on these states, to forecast such windows; the last midnight validates."""
+    """A training on these states, with one validation window at the last midnight."""
     states = values.astype(np.float32)
 
     def read(steps: slice, channels: slice) -> np.ndarray:
@@ -45,20 +45,20 @@ def training_of(
     return Training(record, Windows(record, np.array([last]), context, horizon))
 
 
-def wandering(
+def autocorrelated(
     n_steps: int, correlations: tuple[float, ...], rng: np.random.Generator
 ) -> np.ndarray:
     """Series of unit variance, each with its correlation from step to step."""
-    keeps = np.array(correlations)
-    shocks = rng.normal(size=(n_steps, len(keeps)))
-    shocks[1:] *= np.sqrt(1 - keeps**2)
+    memory = np.array(correlations)
+    shocks = rng.normal(size=(n_steps, len(memory)))
+    shocks[1:] *= np.sqrt(1 - memory**2)
     for step in range(1, n_steps):
-        shocks[step] += keeps * shocks[step - 1]
+        shocks[step] += memory * shocks[step - 1]
     return shocks
 
 
 def profile(time: np.ndarray) -> np.ndarray:
-    """What the Berlin clock and calendar alone say: a daily wave, lower and flatter on days off."""
+    """A series of the Berlin clock and calendar: a daily wave, lower and flatter on days off."""
     wave = np.sin(2 * np.pi * hour_of_day(time) / 24)
     off = np.where(day_of_week(time) >= 5, 1.0, holiday_share(time))
     return wave - off * (1 + 0.4 * wave)
@@ -66,43 +66,43 @@ def profile(time: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class World:
-    """A grid that follows two hidden signals, with noise that channels share or have alone."""
+    """A grid that follows two hidden signals, with shared and independent noise."""
 
     n_buses: int = 6
-    still: tuple[int, ...] = ()
-    """Channels that never move."""
+    constant: tuple[int, ...] = ()
+    """Channels that never change."""
     seed: int = 3
 
     @property
     def loads(self) -> np.ndarray:
-        """What each signal does to each channel, and after them each noise that they share."""
+        """The loading of each signal, then of each shared noise, on every channel."""
         loads = np.random.default_rng(self.seed).normal(size=(4, KINDS * self.n_buses))
         loads[2:] *= 0.15
-        loads[:, list(self.still)] = 0
+        loads[:, list(self.constant)] = 0
         return loads
 
     @property
-    def own(self) -> np.ndarray:
-        """The standard deviation of the noise that each channel has alone."""
+    def noise_size(self) -> np.ndarray:
+        """The standard deviation of the independent noise of each channel."""
         size = np.linspace(0.05, 0.15, KINDS * self.n_buses)
-        size[list(self.still)] = 0
+        size[list(self.constant)] = 0
         return size
 
     def states(self, n_days: int, seed: int, start: str = START) -> np.ndarray:
-        """One history of this world."""
+        """One random history of this grid."""
         rng = np.random.default_rng(seed)
         n_steps = n_days * STEPS_PER_DAY
         calendar = profile(moments(n_steps, start))[:, None] * [1.0, 0.4]
-        signals = calendar + 0.5 * wandering(n_steps, (0.985, 0.97), rng)
+        signals = calendar + 0.5 * autocorrelated(n_steps, (0.985, 0.97), rng)
         shared = rng.normal(size=(n_steps, 2))
-        noise = self.own * rng.normal(size=(n_steps, KINDS * self.n_buses))
+        noise = self.noise_size * rng.normal(size=(n_steps, KINDS * self.n_buses))
         return (1.02 + np.hstack([signals, shared]) @ self.loads + noise).astype(np.float32)
 
 
 def windows_of(
     states: np.ndarray, context: int, horizon: int, start: str = START
 ) -> tuple[Context, Tensor]:
-    """All windows of these states that begin at midnight, and what happened in them."""
+    """All windows of these states that start at midnight, and their targets."""
     first = -(-context // STEPS_PER_DAY) * STEPS_PER_DAY
     origins = np.arange(first, len(states) - horizon + 1, STEPS_PER_DAY)
     steps = origins[:, None] + np.arange(-context, horizon)

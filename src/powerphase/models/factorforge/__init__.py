@@ -1,1 +1,5 @@
-"""FactorForge: a few factors forecast well, mapped to every channel, with honest noise."""
+"""FactorForge: forecasts a few factors by regression and maps them to every channel."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

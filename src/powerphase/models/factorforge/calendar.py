@@ -1,4 +1,4 @@
-"""What kind of day it is: the calendar as numbers, one row per moment."""
+"""Calendar features: weekday, holidays, the end of the year and the season of each moment."""
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -15,38 +15,38 @@ def day_features(
 ) -> Float[np.ndarray, "*S F"]:
     """The features of each moment's day in Berlin.
 
-    The weekday, where a holiday is a Sunday as far as people have it; whether it is a holiday that
-    is no Sunday; then, as far as it is a day of work, the day before or after one, a bridge between
-    one and a weekend, the days from Christmas Eve to New Year, both Eves, and the weeks around
-    them; the season, and that of weekends.
+    First the weekday, where a holiday counts as a Sunday for the share of people who have it, and
+    whether the day is a holiday on another weekday. Then features of working days: the day before
+    or after a holiday, a bridge between a holiday and a weekend, the days from Christmas Eve to New
+    Year, both Eves, and the weeks around them. Last the season, and the season on weekends.
 
     Args:
         time: moments, UTC.
-        seasons: whether to tell the season; a record of less than a year cannot teach it.
-        festive_weekends: whether the days around Christmas are special on days off too.
+        seasons: whether to include the season, which needs a record of at least a year.
+        festive_weekends: whether the features of Christmas also apply to days off.
     """
-    dates, place = np.unique(berlin_time(time).astype("datetime64[D]"), return_inverse=True)
+    dates, index = np.unique(berlin_time(time).astype("datetime64[D]"), return_inverse=True)
     noon = dates.astype("datetime64[s]") + np.timedelta64(12, "h")  # the same day in Berlin
     weekday, holiday = day_of_week(noon), holiday_share(noon)
     yesterday, tomorrow = holiday_share(noon - DAY), holiday_share(noon + DAY)
-    works = (weekday < 5) * (1 - holiday)
-    kinds = (1 - holiday)[:, None] * np.eye(7)[weekday]
-    kinds[:, SUNDAY] += holiday
-    bridge = ((weekday == 4) * yesterday + (weekday == 0) * tomorrow) * works
+    working = (weekday < 5) * (1 - holiday)
+    weekdays = (1 - holiday)[:, None] * np.eye(7)[weekday]
+    weekdays[:, SUNDAY] += holiday
+    bridge = ((weekday == 4) * yesterday + (weekday == 0) * tomorrow) * working
     columns = [
-        kinds,
+        weekdays,
         holiday * (weekday != SUNDAY),
-        yesterday * works,
-        tomorrow * works,
+        yesterday * working,
+        tomorrow * working,
         bridge,
-        *(period * (1 if festive_weekends else works) for period in _year_end(dates)),
+        *(period * (1 if festive_weekends else working) for period in _year_end(dates)),
     ]
     if seasons:
         season = _season(noon)
-        weekend = kinds[:, 5:].sum(1, keepdims=True)
+        weekend = weekdays[:, 5:].sum(1, keepdims=True)
         columns += [season, weekend * season[:, :2]]
-    found = np.column_stack([np.asarray(column, dtype=float) for column in columns])
-    return found[place.reshape(time.shape)]
+    features = np.column_stack([np.asarray(column, dtype=float) for column in columns])
+    return features[index.reshape(time.shape)]
 
 
 def _year_end(dates: Shaped[np.ndarray, " D"]) -> list[Shaped[np.ndarray, " D"]]:

@@ -1,4 +1,4 @@
-"""What can be chosen about FactorForge. The values were chosen on left-out days of training."""
+"""The options of FactorForge. The defaults were chosen on held-out days of the training record."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,38 +16,38 @@ class FactorForgeConfig:
 
     # The factors.
     rank: int = 32
-    """Directions of largest variance among which factors are looked for."""
+    """Directions of largest variance in which factors are searched."""
     oversampling: int = 16
-    """Random directions beyond the rank, which make the search for it safe."""
+    """Random directions beyond the rank, which make the randomised SVD reliable."""
     factors: int = 12
-    """The most factors that are kept."""
+    """The maximum number of factors."""
     persistence: float = 0.5
-    """A factor's least correlation with itself a step earlier: below it, it is noise."""
+    """The least correlation of a factor with itself a step earlier; the rest is noise."""
 
     # The forecast of the factors.
     festive_weekends: bool = False
-    """Whether the days around Christmas are special also where they are days off anyway."""
+    """Whether the features of Christmas also apply to days off."""
     calendar_strength: float = 0.1
-    """Of the ridge that fits the calendar, per sample."""
+    """Strength of the calendar's ridge regression, per sample."""
     lag_days: tuple[int, ...] = (1, 7)
-    """The days back whose same time of day is looked at, as far as the context has them."""
+    """The days back whose same time of day is an input, as far as the context reaches."""
     recent_steps: tuple[int, ...] = (4, 16, 48)
-    """The last steps are looked at as their means over so many."""
+    """The numbers of last steps whose means are inputs."""
     recent_favour: float = 10.0
-    """How much less the last steps are penalised than the rest."""
+    """The factor by which the last steps are penalised less than the other inputs."""
     strengths: tuple[float, ...] = (0.05, 0.15, 0.5, 1.5)
-    """Of the ridge per sample, among which each factor's is chosen on days left out."""
+    """Ridge strengths per sample, of which each factor's is chosen on held-out days."""
 
-    # The error, measured on days left out.
+    # The error, measured on held-out days.
     fold_days: int = 31
-    """Days that are left out together."""
+    """Days that are held out together."""
     averaged_steps: int = 9
-    """Neighbouring steps that share an error covariance."""
+    """Neighbouring steps over which the error covariance is averaged."""
 
     # The scenarios.
     scenarios: int = 16
     coupling: Literal["fan", "draws"] = "fan"
-    """Whether scenarios are quantiles that all channels take together, or draws of everything."""
+    """Whether scenarios are quantiles that all channels take together, or random draws."""
 
     VARIANTS: ClassVar[Variants] = MappingProxyType({"draws": {"coupling": "draws"}})
 
@@ -56,7 +56,7 @@ class FactorForgeConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be 1 or more, found {getattr(self, name)}")
         if not self.lag_days or min(self.lag_days) < 1 or not self.strengths:
-            raise ConfigError("lag_days and strengths need a number each, days of 1 or more")
+            raise ConfigError("lag_days and strengths must not be empty, and lag_days 1 or more")
         for name in ("calendar_strength", "recent_favour", "averaged_steps"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, found {getattr(self, name)}")
@@ -68,9 +68,9 @@ class FactorForgeConfig:
             raise ConfigError("strengths must be above 0 and recent_steps 1 or more")
 
     def for_grid(self, grid: str) -> "FactorForgeConfig":
-        """The same: nothing is left to the grid."""
+        """This configuration: no option depends on the grid."""
         return self
 
     def variant(self, grid: str) -> str | None:
-        """`draws` where scenarios are such, `custom` where anything else is not the default."""
+        """`draws` where scenarios are drawn, `custom` where other options are not the default."""
         return variant_of(self, FactorForgeConfig(), self.VARIANTS)

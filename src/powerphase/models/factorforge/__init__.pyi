@@ -1,0 +1,17 @@
+from .calendar import YEAR_DAYS as YEAR_DAYS
+from .calendar import day_features as day_features
+from .config import FactorForgeConfig as FactorForgeConfig
+from .factor_forecaster import MIN_WINDOWS as MIN_WINDOWS
+from .factor_forecaster import FactorForecaster as FactorForecaster
+from .factor_forecaster import TrainingWindows as TrainingWindows
+from .factor_forecaster import fit_factor_forecaster as fit_factor_forecaster
+from .factor_forecaster import linear as linear
+from .factor_forecaster import ridge as ridge
+from .factors import DEVIATION as DEVIATION
+from .factors import MIN_NOISE as MIN_NOISE
+from .factors import PASSES as PASSES
+from .factors import Factors as Factors
+from .factors import find_factors as find_factors
+from .fitted import FittedFactorForge as FittedFactorForge
+from .fitted import time_of_day as time_of_day
+from .model import FactorForge as FactorForge

@@ -1,0 +1,317 @@
+"""The forecast of the factors: from the calendar, and from their last deviations from it.
+
+First a ridge regression for each quarter-hour of the Berlin day gives the value that is expected
+from the calendar. Then one for each forecast step says how much of the deviation of the last days
+will remain. The error of both together is measured on days that they were not fitted on.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int, Shaped
+from torch import Tensor
+
+from powerphase.axes import STEPS_PER_DAY
+from powerphase.clock import quarter_of_day
+from powerphase.errors import TrainingError
+from powerphase.models.factorforge.calendar import YEAR_DAYS, day_features
+from powerphase.models.factorforge.config import FactorForgeConfig
+from powerphase.models.factorforge.factors import DEVIATION
+
+MIN_WINDOWS = 8
+"""The least number of forecast windows in a training record."""
+
+CONSTANT = 1e-9
+"""An input with a smaller standard deviation counts as constant and gets no weight."""
+
+
+@dataclass(frozen=True, eq=False)
+class FactorForecaster:
+    """Fitted regressions that forecast the factors, and their errors on held-out windows."""
+
+    config: FactorForgeConfig
+    calendar: Float64[np.ndarray, "slots W K"]
+    """Weights of the calendar features by quarter-hour of the Berlin day."""
+    weights: Float64[np.ndarray, "H F K"]
+    """Weights of the inputs (see `_inputs`) by forecast step."""
+    errors: Float64[np.ndarray, "B H K"]
+    """The errors on each held-out window."""
+    strength: Float64[np.ndarray, " K"]
+    """The ridge strength that was best on held-out windows."""
+    seasons: bool
+    """Whether the record was long enough to learn the season."""
+
+    @cached_property
+    def covariance(self) -> Float64[np.ndarray, "H K K"]:
+        """The covariance of the errors at each step, averaged over neighbouring steps.
+
+        Correlations come from products of errors, standard deviations from their mean absolute
+        values: a few days with very large errors must not widen the forecasts of all others.
+        """
+        steps, errors = self.config.averaged_steps, self.errors
+        single = np.einsum("bhk,bhl->hkl", errors, errors) / len(errors)
+        product = _moving_mean(single.reshape(1, len(single), -1), steps).reshape(single.shape)
+        size = DEVIATION * _moving_mean(np.abs(errors).mean(0)[None], steps)[0]
+        root = np.sqrt(np.einsum("hkk->hk", product))
+        ratio = np.divide(size, root, out=np.zeros_like(size), where=root > 0)
+        return product * ratio[:, :, None] * ratio[:, None, :]
+
+    def expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S K"]:
+        """The factors that are expected from the calendar."""
+        return _expected(self.calendar, quarter_of_day(time), self._features(time))
+
+    def __call__(
+        self, past: Float64[np.ndarray, "B T K"], time: Shaped[np.ndarray, "B steps"]
+    ) -> Float64[np.ndarray, "B H K"]:
+        """Forecast the factors from those of the context and the times of context and horizon."""
+        expected, n_past = self.expected(time), past.shape[1]
+        features = self._features(time[:, n_past:])
+        inputs = _inputs(past - expected[:, :n_past], features, self.config)
+        deviation = linear(self.weights, inputs.swapaxes(0, 1)).swapaxes(0, 1)
+        return expected[:, n_past:] + deviation
+
+    def _features(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S D"]:
+        return day_features(time, self.seasons, self.config.festive_weekends)
+
+
+def fit_factor_forecaster(
+    series: Float64[np.ndarray, "S K"],
+    time: Shaped[np.ndarray, " S"],
+    n_past: int,
+    horizon: int,
+    config: FactorForgeConfig,
+) -> FactorForecaster:
+    """Fit the forecaster to a record of factors; one window starts on each of its days."""
+    windows = TrainingWindows(series, time, n_past, horizon, config)
+    strengths = np.asarray(config.strengths, dtype=np.float64)
+    errors = windows.held_out_errors(strengths)
+    best = (errors**2).mean((1, 2)).argmin(0)
+    factors = np.arange(series.shape[1])
+    calendar, weights = windows.fit(np.arange(len(windows.origins)), strengths)
+    return FactorForecaster(
+        config,
+        calendar,
+        weights[best, ..., factors].transpose(1, 2, 0),
+        errors[best, ..., factors].transpose(1, 2, 0),
+        strengths[best],
+        windows.seasons,
+    )
+
+
+class TrainingWindows:
+    """The windows of a record, of which any subset can be fitted or held out."""
+
+    def __init__(
+        self,
+        series: Float64[np.ndarray, "S K"],
+        time: Shaped[np.ndarray, " S"],
+        n_past: int,
+        horizon: int,
+        config: FactorForgeConfig,
+    ) -> None:
+        self.series, self.n_past, self.horizon, self.config = series, n_past, horizon, config
+        self.origins = window_origins(len(series), n_past, horizon, config)
+        self.seasons = len(series) >= YEAR_DAYS * STEPS_PER_DAY
+        self.slots = quarter_of_day(time)
+        self.features = day_features(time, self.seasons, config.festive_weekends)
+
+    def fit(
+        self,
+        windows: Int[np.ndarray, " B"],
+        strengths: Float64[np.ndarray, " A"],
+        hidden: Int[np.ndarray, "left_out H"] | None = None,
+    ) -> tuple[Float64[np.ndarray, "slots W K"], Float64[np.ndarray, "A H F K"]]:
+        """Fit the calendar, and the weights of the steps for each strength, to these windows.
+
+        The calendar is not fitted to hidden steps, even if they are the past of a window.
+        """
+        steps = np.setdiff1d(self._steps(windows), [] if hidden is None else hidden)
+        calendar = _fit_calendar(
+            self.series[steps], self.slots[steps], self.features[steps], self.config
+        )
+        inputs, target = self._inputs_and_targets(calendar, windows)
+        by_step = (inputs.swapaxes(0, 1), target.swapaxes(0, 1))
+        return calendar, ridge(*by_step, strengths, self._penalty(inputs.shape[-1]))
+
+    def held_out_errors(
+        self, strengths: Float64[np.ndarray, " A"]
+    ) -> Float64[np.ndarray, "A B H K"]:
+        """The errors of each strength on every window, fitted without it and its neighbours."""
+        n_windows = len(self.origins)
+        fold = max(1, min(self.config.fold_days, n_windows // 3))
+        # Held-out windows should not be the past of fitted ones; short records allow a smaller gap.
+        gap = min(-(-(self.n_past + self.horizon) // STEPS_PER_DAY), n_windows // 8)
+        folds = [np.arange(k, min(k + fold, n_windows)) for k in range(0, n_windows, fold)]
+        return np.concatenate([self.errors(held_out, gap, strengths) for held_out in folds], axis=1)
+
+    def errors(
+        self, held_out: Int[np.ndarray, " B"], gap: int, strengths: Float64[np.ndarray, " A"]
+    ) -> Float64[np.ndarray, "A B H K"]:
+        """The errors on held-out windows, fitted to all windows more than `gap` days away."""
+        number = np.arange(len(self.origins))
+        fitted = number[(number < held_out[0] - gap) | (number > held_out[-1] + gap)]
+        targets = self._steps(held_out)[:, self.n_past :]
+        calendar, weights = self.fit(fitted, strengths, targets)
+        inputs, target = self._inputs_and_targets(calendar, held_out)
+        return target - linear(weights, inputs.swapaxes(0, 1)).swapaxes(1, 2)
+
+    def _inputs_and_targets(
+        self, calendar: Float64[np.ndarray, "slots W K"], windows: Int[np.ndarray, " B"]
+    ) -> tuple[Float64[np.ndarray, "B H F"], Float64[np.ndarray, "B H K"]]:
+        """Inputs and targets of windows, both as deviations from the calendar."""
+        # For the whole record once, since each step is in many windows.
+        deviation = self.series - _expected(calendar, self.slots, self.features)
+        steps = self._steps(windows)
+        past, target = np.split(deviation[steps], [self.n_past], axis=1)
+        return _inputs(past, self.features[steps[:, self.n_past :]], self.config), target
+
+    def _steps(self, windows: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B steps"]:
+        """Context and horizon of windows."""
+        return self.origins[windows, None] + np.arange(-self.n_past, self.horizon)
+
+    def _penalty(self, n_inputs: int) -> Float64[np.ndarray, " F"]:
+        """The penalty of each input: smaller for the last steps, which come first."""
+        n_recent = len(self.config.recent_steps) * self.series.shape[1]
+        return np.where(np.arange(n_inputs) < n_recent, 1 / self.config.recent_favour, 1.0)
+
+
+def window_origins(
+    n_steps: int, n_past: int, horizon: int, config: FactorForgeConfig
+) -> Int[np.ndarray, " B"]:
+    """First steps of the training windows, one a day; raise if there are too few."""
+    # Windows start at the record's first time of day, however long the context is.
+    first = -(-n_past // STEPS_PER_DAY) * STEPS_PER_DAY
+    origins = np.arange(first, n_steps - horizon + 1, STEPS_PER_DAY)
+    min_context = min(config.lag_days) * STEPS_PER_DAY
+    if min_context > n_past:
+        raise TrainingError(
+            f"factorforge needs a context of {min_context} steps or more, found {n_past}"
+        )
+    if len(origins) < MIN_WINDOWS:
+        raise TrainingError(
+            f"factorforge needs {MIN_WINDOWS} days or more with {n_past} steps before them; "
+            f"{n_steps} training steps have {len(origins)}; make a longer record or shorten the "
+            "context"
+        )
+    return origins
+
+
+def _fit_calendar(
+    series: Float64[np.ndarray, "S K"],
+    slots: Int[np.ndarray, " S"],
+    features: Float64[np.ndarray, "S D"],
+    config: FactorForgeConfig,
+) -> Float64[np.ndarray, "slots W K"]:
+    """The weights of the calendar features for each quarter-hour of the day."""
+    strength = np.array([config.calendar_strength])
+    order = np.argsort(slots, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(slots[order])) + 1)
+    return np.stack([ridge(features[part], series[part], strength)[0] for part in parts])
+
+
+def _expected(
+    calendar: Float64[np.ndarray, "slots W K"],
+    slots: Int[np.ndarray, "*S"],
+    features: Float64[np.ndarray, "*S D"],
+) -> Float64[np.ndarray, "*S K"]:
+    """The factors that the calendar implies for moments in these slots with these features."""
+    expected = np.empty((slots.size, calendar.shape[-1]))
+    flat, rows = slots.ravel(), features.reshape(slots.size, -1)
+    for slot in np.unique(flat):
+        in_slot = flat == slot
+        expected[in_slot] = linear(calendar[slot], rows[in_slot])
+    return expected.reshape(*slots.shape, -1)
+
+
+def _inputs(
+    deviation: Float64[np.ndarray, "B T K"],
+    features: Float64[np.ndarray, "B H D"],
+    config: FactorForgeConfig,
+) -> Float64[np.ndarray, "B H F"]:
+    """The inputs of each step's forecast: the last steps, the last days, and the target's day."""
+    n_windows, n_past, _ = deviation.shape
+    horizon = features.shape[1]
+    recent = [deviation[:, -steps:].mean(1) for steps in config.recent_steps]
+    trend = deviation[:, -4:].mean(1) - deviation[:, -12:-4].mean(1)
+    days = [day for day in config.lag_days if day * STEPS_PER_DAY <= n_past]
+    lags, means = [], []
+    for day in days:
+        first = n_past - day * STEPS_PER_DAY
+        # A horizon of more than a day uses the same days again.
+        lags.append(deviation[:, first + np.arange(horizon) % STEPS_PER_DAY])
+        means.append(deviation[:, first : first + STEPS_PER_DAY].mean(1))
+    constant = np.concatenate([*recent, trend, *means], axis=1)
+    repeated = np.broadcast_to(constant[:, None], (n_windows, horizon, constant.shape[1]))
+    return np.concatenate([repeated, *lags, features], axis=2)
+
+
+def _moving_mean(series: Float64[np.ndarray, "B T K"], steps: int) -> Float64[np.ndarray, "B T K"]:
+    """Means over the steps around each step; near the ends, over as many as exist."""
+    total = np.cumsum(np.pad(series, ((0, 0), (1, 0), (0, 0))), axis=1)
+    centre, last = np.arange(series.shape[1]), series.shape[1]
+    first = np.maximum(centre - steps // 2, 0)
+    stop = np.minimum(centre + steps // 2 + 1, last)
+    return (total[:, stop] - total[:, first]) / (stop - first)[:, None]
+
+
+def ridge(
+    x: Float64[np.ndarray, "*B n F"],
+    y: Float64[np.ndarray, "*B n K"],
+    strengths: Float64[np.ndarray, " A"],
+    penalty: Float64[np.ndarray, " F"] | None = None,
+) -> Float64[np.ndarray, "A *B F+1 K"]:
+    """Ridge regression: for each strength the intercept, then one weight per input.
+
+    A strength is per sample and for inputs of unit variance; the intercept is not penalised.
+
+    Args:
+        x: inputs of n samples.
+        y: targets.
+        strengths: strengths of the penalty.
+        penalty: multiplies the strength of each input.
+    """
+    factor = torch.ones(x.shape[-1]).double() if penalty is None else torch.from_numpy(penalty)
+    with _one_thread():
+        return _ridge(torch.from_numpy(x), torch.from_numpy(y), factor, strengths).numpy()
+
+
+def _ridge(
+    x: Float64[Tensor, "*B n F"],
+    y: Float64[Tensor, "*B n K"],
+    penalty: Float64[Tensor, " F"],
+    strengths: Float64[np.ndarray, " A"],
+) -> Float64[Tensor, "A *B F+1 K"]:
+    x_mean, y_mean = x.mean(-2, keepdim=True), y.mean(-2, keepdim=True)
+    size = x.std(-2, keepdim=True, correction=0)
+    # A different penalty is a different scale.
+    scale = torch.where(size > CONSTANT, 1 / size.clamp(min=CONSTANT), 0.0) / penalty.sqrt()
+    scaled = (x - x_mean) * scale
+    value, vector = torch.linalg.eigh(scaled.mT @ scaled / x.shape[-2])
+    projected = vector.mT @ (scaled.mT @ (y - y_mean)) / x.shape[-2]
+    weights = []
+    for strength in strengths:
+        coefficient = scale.mT * (vector @ (projected / (value[..., None] + float(strength))))
+        weights.append(torch.cat([y_mean - x_mean @ coefficient, coefficient], dim=-2))
+    return torch.stack(weights)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Many small products gain nothing from several threads, which wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def linear(
+    weights: Float64[np.ndarray, "... inputs K"], x: Float64[np.ndarray, "... n F"]
+) -> Float64[np.ndarray, "... n K"]:
+    """The linear function of the inputs with these weights, intercept first."""
+    return weights[..., :1, :] + x @ weights[..., 1:, :]

@@ -1,0 +1,35 @@
+"""Accessors of forecasters whose results are known not to be optional."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from powerphase.models.framework.saved import SavedForecaster
+from powerphase.scenarios import Context, Scenarios
+
+Model = TypeVar("Model", bound=SavedForecaster)
+
+
+def reload(model: Model) -> Model:
+    """The model, loaded from its run folder."""
+    loaded = type(model).load(run_of(model))
+    assert isinstance(loaded, type(model))
+    return loaded
+
+
+def scenarios_of(model: SavedForecaster, context: Context) -> Scenarios:
+    """The forecast of a model that returns all channels at once."""
+    scenarios = model.predict(context)
+    assert isinstance(scenarios, Scenarios)
+    return scenarios
+
+
+def run_of(model: SavedForecaster) -> Path:
+    """The run folder of a model that has one."""
+    assert model.run is not None
+    return model.run
+
+
+def outcome_of(model: SavedForecaster) -> dict[str, Any]:
+    """The outcome of a finished fit."""
+    assert model.outcome is not None
+    return model.outcome
