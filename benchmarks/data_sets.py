@@ -1,11 +1,10 @@
-"""Make and verify data sets as a user would, and print what they cost and hold, as a table.
+"""Make and verify data sets with the command; print a table of their costs and contents.
 
     python benchmarks/data_sets.py --signals FILE --edition opsd-r --out data/opsd-r
 
-Each grid is made by its own `powerphase generate`, so that its time holds every cost, from the
-start of the interpreter on, and its peak memory is its own. Truth NECV is the mean distance of the
-true voltages from the band [0.95, 1.05] p.u. over the ten test windows of the paper's protocol: no
-forecast of this data can honestly score another value on average.
+A separate `powerphase generate` makes each grid, so that its time includes the start of the
+interpreter and its peak memory is that of one grid. Truth NECV is the mean distance of the true
+voltages from the band [0.95, 1.05] p.u. over the ten test windows of the paper's protocol.
 """
 
 import argparse
@@ -17,9 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from powerphase.dataset import Store, open_store, verify
-from powerphase.grid import CATALOG
+from powerphase.grid import PAPER_GRIDS
 
-PAPER = [name for name, entry in CATALOG.items() if entry.in_paper]
 PAPER_NECV = {
     "activsg500": "0",
     "pegase1354": "0.0007",
@@ -28,7 +26,7 @@ PAPER_NECV = {
     "polish3120": "0.0025",
     "pegase9241": "not given",
 }
-"""NECV of the paper's best forecaster; a good forecast has the truth's, so it shows the data's."""
+"""NECV of the paper's best forecaster, which indicates that of the paper's data."""
 
 FIRST_TEST_DAY = np.datetime64("2016-07-01")
 TEST_DAYS = (0, 20, 41, 61, 81, 102, 122, 142, 163, 183)
@@ -38,7 +36,7 @@ BAND_PU = (0.95, 1.05)
 def main() -> None:
     """Make, verify and measure each grid in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("grids", nargs="*", default=PAPER)
+    parser.add_argument("grids", nargs="*", default=PAPER_GRIDS)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--signals", default="synthetic")
     parser.add_argument("--edition")
@@ -53,7 +51,7 @@ def main() -> None:
     for name in options.grids:
         out = options.out / name
         if out.exists():
-            sys.exit(f"{out} is there already; a time that counts must start from nothing")
+            sys.exit(f"{out} exists already; remove it, because the time must include everything")
         extra = [
             f"--{key}={value}" for key in ("edition", "seed") if (value := getattr(options, key))
         ]
@@ -64,17 +62,21 @@ def main() -> None:
 
 def row(name: str, out: Path, seconds: float, peak_gib: float) -> str:
     """One line of the table."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     certificate = verify(out)
-    verified = time.perf_counter() - began
+    verify_seconds = time.perf_counter() - start
     store = open_store(out)
     if not certificate.valid:
         sys.exit(f"{out} is not valid: run `powerphase verify {out}`")
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e9
     cells = [name, f"{seconds:.0f}", f"{peak_gib:.2f}", f"{size:.2f}"]
     cells += [f"{count:,}" for count in certificate.provenance]
-    cells += [f"{found.largest:.3f}" for found in (certificate.p_mw, certificate.q_mvar)]
-    cells += [f"{certificate.largest_share:.0%}", f"{verified:.0f}", f"{truth_necv(store):.4f}"]
+    cells += [f"{mismatch.largest:.3f}" for mismatch in (certificate.p_mw, certificate.q_mvar)]
+    cells += [
+        f"{certificate.largest_share:.0%}",
+        f"{verify_seconds:.0f}",
+        f"{truth_necv(store):.4f}",
+    ]
     cells += [PAPER_NECV.get(name, ""), f"`{store.manifest.fingerprint[:12]}`"]
     return f"| {' | '.join(cells)} |"
 
@@ -92,7 +94,7 @@ def truth_necv(store: Store) -> float:
 def run(arguments: list[str]) -> tuple[float, float]:
     """Seconds and peak memory [GiB] of one `powerphase` command."""
     code = "from powerphase.cli import main; main()"
-    began = time.perf_counter()
+    start = time.perf_counter()
     child = os.posix_spawn(
         sys.executable,
         [sys.executable, "-c", code, *arguments],
@@ -102,7 +104,7 @@ def run(arguments: list[str]) -> tuple[float, float]:
     _, status, usage = os.wait4(child, 0)
     if status:
         sys.exit(f"powerphase {' '.join(arguments)} failed")
-    return time.perf_counter() - began, usage.ru_maxrss / 2**20
+    return time.perf_counter() - start, usage.ru_maxrss / 2**20
 
 
 if __name__ == "__main__":

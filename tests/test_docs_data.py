@@ -1,4 +1,4 @@
-"""The page of the data makes a grid and signals of one's own, as written."""
+"""The examples of docs/data.md: a grid and signals of one's own."""
 
 from pathlib import Path
 
@@ -14,30 +14,29 @@ GRID, SIGNALS = (section(PAGE, f"{what} of your own") for what in ("A grid", "Si
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which the reader is."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder of the examples."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_a_grid_of_one_s_own_goes_from_its_file_to_scores(place: Path) -> None:
+def test_a_grid_of_your_own(folder: Path) -> None:
     Path("my_grid.m").write_text(*blocks(GRID, "matlab"))
-    made, verified, scored = (output_of(command) for command in commands(GRID))
-    assert "my_grid: 4 buses, 16 channels" in made
-    assert "its author's terms apply" in made
+    generated, verified, scored = (output_of(command) for command in commands(GRID))
+    assert "my_grid: 4 buses" in generated
     assert "valid" in verified
     assert "factorforge, seed 42 on my_grid synthetic" in scored
-    # What the page says of the loads: about the file's in the mean.
+    # The mean of a load over the record is about that of the file.
     grid, store = load_grid(Path("my_grid.m")), open_store("data/my_grid")
-    consumed = store.read_states(slice(None), slice(4, 5)).mean()
-    assert consumed == pytest.approx(grid.bus[1, 2], rel=0.2)
+    mean_mw = store.read_states(slice(None), slice(4, 5)).mean()
+    assert mean_mw == pytest.approx(grid.bus[1, 2], rel=0.2)
 
 
-def test_signals_of_one_s_own_go_from_formulas_to_scores(place: Path) -> None:
+def test_signals_of_your_own(folder: Path) -> None:
     (code,) = blocks(SIGNALS, "python")
     exec(compile(code, "data.md", "exec"), {})
     header = Path("my_signals.csv").read_text().splitlines()[0]
     assert header.split(",") == [TIME_COLUMN, *COLUMNS.values()]
-    made, scored = (output_of(command) for command in commands(SIGNALS))
-    assert "mine (0 values filled)" in made
+    generated, scored = (output_of(command) for command in commands(SIGNALS))
+    assert "mine (0 values filled)" in generated
     assert "climatology on ieee57 mine" in scored
