@@ -85,7 +85,7 @@ ENTRIES = (
     ),
     ModelInfo(
         "transformer-tempflow",
-        "powerphase.models.flows.transformer.model:TransformerTempFlow",
+        "powerphase.models.flows.models:TransformerTempFlow",
         Look("Trans-TempFlow", "#56B4E9", "P", (3, 1)),
         "Transformer with a normalising flow over all channels at each step",
         "tempflow.md",
@@ -106,7 +106,7 @@ ENTRIES = (
     ),
     ModelInfo(
         "tempflow",
-        "powerphase.models.flows.tempflow.model:TempFlow",
+        "powerphase.models.flows.models:TempFlow",
         Look("TempFlow", "#117733", "<", (1, 1)),
         "LSTM with a normalising flow over all channels at each step",
         "tempflow.md",

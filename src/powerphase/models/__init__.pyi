@@ -4,10 +4,10 @@ from .ets.config import ETSConfig as ETSConfig
 from .ets.model import ETS as ETS
 from .factorforge.config import FactorForgeConfig as FactorForgeConfig
 from .factorforge.model import FactorForge as FactorForge
-from .flows.tempflow.config import TempFlowConfig as TempFlowConfig
-from .flows.tempflow.model import TempFlow as TempFlow
-from .flows.transformer.config import TransformerTempFlowConfig as TransformerTempFlowConfig
-from .flows.transformer.model import TransformerTempFlow as TransformerTempFlow
+from .flows.config import TempFlowConfig as TempFlowConfig
+from .flows.config import TransformerTempFlowConfig as TransformerTempFlowConfig
+from .flows.models import TempFlow as TempFlow
+from .flows.models import TransformerTempFlow as TransformerTempFlow
 from .framework.base import Forecaster as Forecaster
 from .framework.network import CapturableNetwork as CapturableNetwork
 from .framework.network import Losses as Losses

@@ -10,8 +10,7 @@ import torch
 
 from powerphase.errors import ConfigError, ForecastError, TrainingError
 from powerphase.models.deepar.model import DeepAR
-from powerphase.models.flows.tempflow.model import TempFlow
-from powerphase.models.flows.transformer.model import TransformerTempFlow
+from powerphase.models.flows import TempFlow, TransformerTempFlow
 from powerphase.models.framework.base import Forecaster
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress

@@ -1,8 +1,9 @@
-"""Batch normalisation as a step of a flow: the same for every row, so it can wait.
+"""Batch normalisation as a step of a flow, applied lazily.
 
-Given its statistics it is one affine map for each channel. It is not carried out but handed on,
-together with the mean and the variance of the values that it is a map of. Those after it follow
-from these: a half of the channels that a coupling leaves alone is normalised without being read.
+Given its statistics, batch normalisation is one affine map per channel, the same for every row.
+Instead of applying it, the flow passes it on together with the mean and variance of the values it
+will be applied to. The moments after the map follow from those before it, so the half of the
+channels that a coupling leaves unchanged is normalised without being read.
 """
 
 from typing import NamedTuple
@@ -15,43 +16,43 @@ from powerphase.models.framework.device import process_mean, world_size
 
 EPSILON = 1e-5
 """Added to variances."""
-NEWS = 0.1
-"""What a batch changes of the running statistics."""
+MOMENTUM = 0.1
+"""Weight of a batch in the running statistics."""
 
 
 class Moments(NamedTuple):
-    """Of each channel over all rows; the variance by their number, not by one less."""
+    """Mean and (biased) variance of each channel over all rows."""
 
     mean: Float[Tensor, " C"]
     variance: Float[Tensor, " C"]
 
     @classmethod
     def of(cls, values: Float[Tensor, "B steps C"]) -> "Moments":
-        """Those of all windows and steps."""
+        """Moments over all windows and steps."""
         variance, mean = torch.var_mean(values, dim=(0, 1), correction=0)
         return cls(mean, variance)
 
-    def of_team(self) -> "Moments":
-        """Those over the rows of all processes that train together, which have as many each."""
+    def over_processes(self) -> "Moments":
+        """Moments over the rows of all training processes, which have equally many rows."""
         mean = process_mean(self.mean)
         return Moments(mean, process_mean(self.variance + (self.mean - mean).square()))
 
     @classmethod
-    def joined(cls, parts: list["Moments"]) -> "Moments":
-        """Those of some channels and others."""
-        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    def concatenate(cls, blocks: list["Moments"]) -> "Moments":
+        """Moments of several blocks of channels, as one."""
+        return cls(*(torch.cat(block) for block in zip(*blocks, strict=True)))
 
     @classmethod
-    def pooled(cls, parts: list["Moments"]) -> "Moments":
-        """Those of the same channels over some rows and others, as many each."""
-        means, variances = (torch.stack(part) for part in zip(*parts, strict=True))
+    def pool(cls, batches: list["Moments"]) -> "Moments":
+        """Moments over several batches of the same channels, with equally many rows."""
+        means, variances = (torch.stack(batch) for batch in zip(*batches, strict=True))
         return cls(means.mean(0), variances.mean(0) + means.var(0, correction=0))
 
 
 class Affine(NamedTuple):
-    """scale · (y − centre) + shift, channel by channel.
+    """scale · (y − centre) + shift, for each channel.
 
-    The centre is taken off first: of a channel that hardly moves, only the difference counts.
+    The centre is subtracted first: of a channel that hardly moves, only the difference counts.
     """
 
     scale: Float[Tensor, " C"]
@@ -59,29 +60,33 @@ class Affine(NamedTuple):
     shift: Float[Tensor, " C"]
 
     def __call__(self, values: Float[Tensor, "B steps C"]) -> Float[Tensor, "B steps C"]:
-        """What it makes of values."""
+        """Apply the map to values."""
         return torch.addcmul(self.shift, values - self.centre, self.scale)
 
     def moments(self, before: Moments) -> Moments:
-        """Those of what it makes of values with such ones."""
+        """Moments after the map, from those before it."""
         mean = (before.mean - self.centre) * self.scale + self.shift
         return Moments(mean, before.variance * self.scale.square())
 
     def then(self, after: "Affine") -> "Affine":
-        """Both, one after the other."""
+        """The composition of this map and the next one."""
         shift = (self.shift - after.centre) * after.scale + after.shift
         return Affine(self.scale * after.scale, self.centre, shift)
 
-    def split(self, at_once: int) -> list["Affine"]:
-        """That of some channels after others."""
-        parts = zip(*(one.split(at_once) for one in self), strict=True)
-        return [Affine(*part) for part in parts]
+    def split(self, block_size: int) -> list["Affine"]:
+        """The maps of consecutive blocks of channels."""
+        blocks = zip(*(tensor.split(block_size) for tensor in self), strict=True)
+        return [Affine(*block) for block in blocks]
+
+    def select(self, channels: slice) -> "Affine":
+        """The map of some of the channels."""
+        return Affine(*(tensor[channels] for tensor in self))
 
 
 class FlowNorm(nn.Module):
     """Normalises channels by the batch in training, and by running averages otherwise.
 
-    The batch is that of all processes which train together: what they learn is what one would.
+    The batch spans all training processes, so that several processes learn what one would.
     """
 
     mean: Tensor
@@ -94,20 +99,20 @@ class FlowNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(n_channels))
         self.register_buffer("variance", torch.ones(n_channels))
 
-    def forward(self, found: Moments, rows: int) -> tuple[Affine, Float[Tensor, ""]]:
-        """The map for so many rows with these moments, and its log-determinant."""
+    def forward(self, moments: Moments, rows: int) -> tuple[Affine, Float[Tensor, ""]]:
+        """The map for a batch of `rows` rows with these moments, and its log-determinant."""
         mean, variance = self.mean, self.variance
         if self.training:
             rows *= world_size()
-            mean, variance = found.of_team()
+            mean, variance = moments.over_processes()
             variance = variance * (rows / (rows - 1))
-            self.mean.lerp_(mean.detach(), NEWS)
-            self.variance.lerp_(variance.detach(), NEWS)
-        width = variance + EPSILON
-        scale = self.log_gamma.exp() * width.rsqrt()
-        return Affine(scale, mean, self.beta), (self.log_gamma - width.log() / 2).sum()
+            self.mean.lerp_(mean.detach(), MOMENTUM)
+            self.variance.lerp_(variance.detach(), MOMENTUM)
+        variance = variance + EPSILON
+        scale = self.log_gamma.exp() * variance.rsqrt()
+        return Affine(scale, mean, self.beta), (self.log_gamma - variance.log() / 2).sum()
 
     def inverse(self, values: Float[Tensor, "B P C"]) -> Float[Tensor, "B P C"]:
-        """What the map by running averages makes these of."""
-        wide = (self.variance + EPSILON).sqrt() * (-self.log_gamma).exp()
-        return (values - self.beta) * wide + self.mean
+        """Invert the map by running averages."""
+        width = (self.variance + EPSILON).sqrt() * (-self.log_gamma).exp()
+        return (values - self.beta) * width + self.mean

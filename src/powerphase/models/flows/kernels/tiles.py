@@ -1,7 +1,7 @@
-"""What the flow's kernels share: how values are read, what is learned of them, and memory.
+"""Common parts of the flow's kernels: tiling, aligned memory, reading values, and moments.
 
-A program has some channels of some rows, tile after tile. Sums over rows are those of programs,
-added up afterwards, in double precision and always in the same order.
+A program processes some channels of some rows, tile after tile. Sums over rows are first computed
+by program and then added in double precision, always in the same order.
 """
 
 from typing import Any, no_type_check
@@ -16,104 +16,120 @@ from powerphase.models.recurrent.blocks import blocks
 from powerphase.models.recurrent.inputs import Given
 
 ROWS, COLUMNS, WARPS = 8, 128, 4
-"""Of a tile: eight numbers for each thread, of which the registers of an H100 hold all that is
-made, and rows that a warp reads at once."""
-MOST_TILES = 64
-"""That a program has."""
-ALIGNED = 16
-"""Numbers: rows that begin at whole multiples are read and written several numbers at a time."""
+"""Size of a tile: eight numbers per thread, for which the registers of an H100 hold all
+intermediate results, in rows that a warp reads at once."""
+MAX_TILES = 64
+"""Largest number of tiles per program."""
+ALIGNMENT = 16
+"""Rows that start at multiples of so many numbers are read and written in wide accesses."""
 
 
-class Cut:
-    """How so many rows and channels are shared out among programs."""
+class Tiling:
+    """Distributes rows and channels among programs."""
 
     def __init__(self, n_rows: int, n_channels: int) -> None:
         self.n_rows, self.n_channels = n_rows, n_channels
         tiles = triton.next_power_of_2(triton.cdiv(n_rows, ROWS))
-        self.constants = {"ROWS": ROWS, "COLUMNS": COLUMNS, "TILES": min(MOST_TILES, tiles)}
-        self.at_once = ROWS * self.constants["TILES"]
-        self.programs = triton.cdiv(n_rows, self.at_once)
+        self.constants = {"ROWS": ROWS, "COLUMNS": COLUMNS, "TILES": min(MAX_TILES, tiles)}
+        self.rows_per_program = ROWS * self.constants["TILES"]
+        self.programs = triton.cdiv(n_rows, self.rows_per_program)
 
     @property
     def grid(self) -> tuple[int, int]:
         """Programs by rows and by channels."""
         return self.programs, triton.cdiv(self.n_channels, COLUMNS)
 
-    def sums(self, n: int, like: Tensor) -> Float[Tensor, "programs n C"]:
-        """Where each program puts so many sums of its rows."""
+    def partial_sums(self, n: int, like: Tensor) -> Float[Tensor, "programs n C"]:
+        """Output for n sums over the rows of each program."""
         return like.new_empty(self.programs, n, self.n_channels)
 
     def moments(self, mean: Tensor, squares: Tensor) -> Moments:
-        """Those of all rows, of the means and summed squares of each program's."""
-        first = self.at_once * torch.arange(self.programs, device=mean.device)
-        rows = (self.n_rows - first).clamp(max=self.at_once).double().unsqueeze(1)
+        """Moments over all rows, from the means and summed squares of each program."""
+        first = self.rows_per_program * torch.arange(self.programs, device=mean.device)
+        rows = (self.n_rows - first).clamp(max=self.rows_per_program).double().unsqueeze(1)
         means = mean.double()
-        whole = (rows * means).sum(0) / self.n_rows
-        spread = squares.double().sum(0) + (rows * (means - whole).square()).sum(0)
-        return Moments(whole.to(mean.dtype), (spread / self.n_rows).to(mean.dtype))
+        total_mean = (rows * means).sum(0) / self.n_rows
+        total = squares.double().sum(0) + (rows * (means - total_mean).square()).sum(0)
+        return Moments(total_mean.to(mean.dtype), (total / self.n_rows).to(mean.dtype))
 
 
-def added(sums: Float[Tensor, "programs n C"]) -> Float[Tensor, "n C"]:
-    """The sums of all programs, always in the same order."""
+def sum_programs(sums: Float[Tensor, "programs n C"]) -> Float[Tensor, "n C"]:
+    """The sums over all programs, always in the same order."""
     return sums.sum(0, dtype=torch.float64).to(sums.dtype)
 
 
-def empty(size: tuple[int, int, int], like: Tensor) -> Float[Tensor, "B steps C"]:
-    """Room for values whose rows are aligned."""
+def empty_aligned(size: tuple[int, int, int], like: Tensor) -> Float[Tensor, "B steps C"]:
+    """An uninitialised tensor with aligned rows."""
     *rows, n_channels = size
-    return like.new_empty(*rows, pitch(n_channels))[..., :n_channels]
+    return like.new_empty(*rows, aligned_width(n_channels))[..., :n_channels]
 
 
-def room(n: int, n_rows: int, n_channels: int, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """Room for so many tensors of a block whose rows are aligned."""
-    return torch.empty(n, n_rows, pitch(n_channels), dtype=dtype, device=like.device)
+def workspace(n: int, n_rows: int, n_channels: int, dtype: torch.dtype, like: Tensor) -> Tensor:
+    """Uninitialised memory for n tensors of a block, with aligned rows."""
+    return torch.empty(n, n_rows, aligned_width(n_channels), dtype=dtype, device=like.device)
 
 
-def pitch(n_channels: int) -> int:
-    """How far aligned rows of so many numbers are from each other."""
-    return -(-n_channels // ALIGNED) * ALIGNED
+def aligned_width(n_channels: int) -> int:
+    """Stride of aligned rows of so many numbers."""
+    return -(-n_channels // ALIGNMENT) * ALIGNMENT
 
 
-def aligned_blocks(n_channels: int, at_once: int) -> list[slice]:
-    """All channels, no more than so many at a time, most of them in aligned numbers."""
-    parts = blocks(n_channels, at_once - at_once % ALIGNED or at_once)
+def aligned_blocks(n_channels: int, block_size: int) -> list[slice]:
+    """All channels in blocks of at most this size, most of them with an aligned width."""
+    parts = blocks(n_channels, block_size - block_size % ALIGNMENT or block_size)
     start, stop = parts[-1].start, parts[-1].stop
-    odd = (stop - start) % ALIGNED
-    if odd and stop - start > COLUMNS:
-        parts[-1:] = [slice(start, stop - odd), slice(stop - odd, stop)]
+    remainder = (stop - start) % ALIGNMENT
+    if remainder and stop - start > COLUMNS:
+        parts[-1:] = [slice(start, stop - remainder), slice(stop - remainder, stop)]
     return parts
 
 
-def in_rows(slope: Float[Tensor, "B steps C"]) -> Float[Tensor, "B steps C"]:
-    """A tensor that the kernels can read: rows one after the other, channels side by side."""
-    window, step, channel = slope.stride()
-    lies_so = channel == 1 and window == slope.shape[1] * step
-    return slope if lies_so else slope.contiguous()
+def as_rows(gradient: Float[Tensor, "B steps C"]) -> Float[Tensor, "B steps C"]:
+    """The tensor in a layout that kernels can read: equidistant rows of adjacent channels."""
+    window, step, channel = gradient.stride()
+    is_readable = channel == 1 and window == gradient.shape[1] * step
+    return gradient if is_readable else gradient.contiguous()
 
 
-def places(given: Given) -> tuple[Any, ...]:
-    """Where a kernel finds the values."""
-    first, second = given.parts[0], given.parts[-1]
-    scale = first if given.scale is None else given.scale
-    assert {part.stride(2) for part in given.parts} == {first.stride(2)}
-    steps = sum(part.shape[1] for part in given.parts)
+def value_arguments(values: Given) -> tuple[Any, ...]:
+    """Pointers, sizes and strides for `load_values`."""
+    first, second = values.parts[0], values.parts[-1]
+    scale = first if values.scale is None else values.scale
+    assert {part.stride(2) for part in values.parts} == {first.stride(2)}
+    steps = sum(part.shape[1] for part in values.parts)
     strides = (*first.stride()[:2], *second.stride()[:2], *scale.stride()[:2])
     return (first, second, scale, steps, first.shape[1], *strides, first.stride(2))
 
 
-def kinds(given: Given) -> dict[str, bool]:
-    """What a kernel is compiled for."""
-    return {"TWO": len(given.parts) > 1, "SCALED": given.scale is not None}
+def value_constants(values: Given) -> dict[str, bool]:
+    """Compile-time constants for `load_values`."""
+    return {"TWO": len(values.parts) > 1, "SCALED": values.scale is not None}
+
+
+@torch.no_grad()
+def channel_moments(values: Given) -> Moments:
+    """Mean and variance of each channel over all rows, in one pass, without gradients."""
+    n_windows, n_steps, n_channels = values.size
+    tiling = Tiling(n_windows * n_steps, n_channels)
+    sums = tiling.partial_sums(2, values.parts[0])
+    _moments_kernel[tiling.grid](
+        *value_arguments(values),
+        *(sums, tiling.n_rows, n_channels),
+        **value_constants(values),
+        **tiling.constants,
+        num_warps=WARPS,
+    )
+    return tiling.moments(*sums.unbind(1))
 
 
 @jit
 @no_type_check
-def value_tile(
+def load_values(
     first,
     second,
     scale,
     steps,
-    seen,
+    first_steps,
     first_window,
     first_step,
     second_window,
@@ -123,49 +139,93 @@ def value_tile(
     channel,
     row,
     column,
-    inside,
+    valid,
     TWO: constexpr,
     SCALED: constexpr,
 ):
-    """The values of some rows and channels: from one part or two, divided if they are to be."""
+    """Load the values of some rows and channels from one part or two, and scale them."""
     window, step = (row // steps).to(tl.int64), (row % steps).to(tl.int64)
-    far = column.to(tl.int64) * channel
-    place = first + window * first_window + step * first_step + far
+    offset = column.to(tl.int64) * channel
+    address = first + window * first_window + step * first_step + offset
     if TWO:
-        values = tl.load(place, inside & (step < seen), 0.0)
-        place = second + window * second_window + (step - seen) * second_step + far
-        values += tl.load(place, inside & (step >= seen), 0.0)
+        values = tl.load(address, valid & (step < first_steps), 0.0)
+        address = second + window * second_window + (step - first_steps) * second_step + offset
+        values += tl.load(address, valid & (step >= first_steps), 0.0)
     else:
-        values = tl.load(place, inside, 0.0)
+        values = tl.load(address, valid, 0.0)
     if SCALED:
-        values /= tl.load(scale + window * scale_window + column * scale_channel, inside, 1.0)
+        values /= tl.load(scale + window * scale_window + column * scale_channel, valid, 1.0)
     return values
 
 
 @jit
 @no_type_check
-def learn(values, inside, number, mean, squares):
-    """Mean and sum of squares about it, after the values with this number; each lane its own.
+def update_moments(values, valid, number, mean, squares):
+    """Update each lane's mean and sum of squared deviations by its value with this number.
 
-    By differences from the mean so far: of a channel that hardly moves, nothing else has digits.
+    By deviations from the running mean: the squares of a channel that hardly moves have no digits.
     """
-    off = tl.where(inside, values - mean, 0.0)
-    mean += off / (number + 1)
-    squares += off * tl.where(inside, values - mean, 0.0)
+    deviation = tl.where(valid, values - mean, 0.0)
+    mean += deviation / (number + 1)
+    squares += deviation * tl.where(valid, values - mean, 0.0)
     return mean, squares
 
 
 @jit
 @no_type_check
-def conclude(mean, squares, first, n_rows, ROWS: constexpr, TILES: constexpr):
-    """Those of all lanes of a program, of which the last rows may not exist.
+def merge_lanes(mean, squares, first, n_rows, ROWS: constexpr, TILES: constexpr):
+    """Mean and squared deviations over all lanes of a program, some of which may have no rows.
 
-    Again by differences, from the first lane: the mean of equal numbers is that number.
+    By deviations from the first lane, so that the mean of equal numbers is that number.
     """
     count = tl.minimum(tl.maximum((n_rows - first + ROWS - 1) // ROWS, 0), TILES).to(mean.dtype)
     lane = tl.arange(0, ROWS)[:, None]
     pivot = tl.sum(tl.where(lane == 0, mean, 0.0), 0, keep_dims=True)
-    off = tl.where(count > 0, mean - pivot, 0.0)
-    further = tl.sum(off * count, 0, keep_dims=True) / tl.sum(count)
-    off = tl.where(count > 0, off - further, 0.0)
-    return pivot + further, tl.sum(squares + count * off * off, 0, keep_dims=True)
+    deviation = tl.where(count > 0, mean - pivot, 0.0)
+    offset = tl.sum(deviation * count, 0, keep_dims=True) / tl.sum(count)
+    deviation = tl.where(count > 0, deviation - offset, 0.0)
+    total = tl.sum(squares + count * deviation * deviation, 0, keep_dims=True)
+    return pivot + offset, total
+
+
+@jit
+@no_type_check
+def _moments_kernel(
+    first,
+    second,
+    scale,
+    steps,
+    first_steps,
+    first_window,
+    first_step,
+    second_window,
+    second_step,
+    scale_window,
+    scale_channel,
+    channel,
+    sums,
+    n_rows,
+    n_channels,
+    TWO: constexpr,
+    SCALED: constexpr,
+    ROWS: constexpr,
+    COLUMNS: constexpr,
+    TILES: constexpr,
+):
+    """Moments of some channels over the rows of a program."""
+    first_row = tl.program_id(0) * ROWS * TILES + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    mean = tl.zeros([ROWS, COLUMNS], sums.dtype.element_ty)
+    squares = tl.zeros([ROWS, COLUMNS], sums.dtype.element_ty)
+    for number in range(TILES):
+        row = first_row + number * ROWS
+        valid = (row < n_rows) & (column < n_channels)
+        values = load_values(
+            first, second, scale, steps, first_steps, first_window, first_step, second_window,
+            second_step, scale_window, scale_channel, channel, row, column, valid, TWO, SCALED,
+        )  # fmt: skip
+        mean, squares = update_moments(values, valid, number, mean, squares)
+    total_mean, total_squares = merge_lanes(mean, squares, first_row, n_rows, ROWS, TILES)
+    out = sums + tl.program_id(0).to(tl.int64) * 2 * n_channels + column
+    tl.store(out, total_mean, column < n_channels)
+    tl.store(out + n_channels, total_squares, column < n_channels)
