@@ -19,7 +19,7 @@ from powerphase.metrics import N_PROJECTIONS, RELIABILITY_BINS, energy_score
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.leaderboard import leaderboard
-from powerphase.report.skill import reach, skill
+from powerphase.report.statistics import reach, skill
 from tests.records.rows import WINDOWS, random_scores, row
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -8,8 +8,8 @@ from scipy import stats
 
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records.scores import RANKED
-from powerphase.report.contrasts import against
 from powerphase.report.leaderboard import Board, leaderboard
+from powerphase.report.statistics import against
 from tests.page_of_results import WORDS, rows
 
 

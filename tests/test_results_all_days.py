@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from powerphase.records.result import Result, read_results
-from powerphase.report.contrasts import against
 from powerphase.report.leaderboard import Board, leaderboard
-from powerphase.report.skill import skills
+from powerphase.report.statistics import against, skills
 from tests.page_of_results import RESULTS, WORDS, rows_of
 
 GRIDS = ("activsg500", "pegase1354")

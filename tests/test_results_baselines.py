@@ -6,8 +6,8 @@ from statistics import fmean
 import pytest
 
 from powerphase.grid import PAPER_GRIDS
-from powerphase.report.contrasts import against
 from powerphase.report.leaderboard import leaderboard
+from powerphase.report.statistics import against
 from tests.page_of_results import PAGE, WORDS, rows, rows_of, score
 
 NAMES = ("crps", "distortion", "mse", "safety_mbrier", "necv", "cvar_0.1")

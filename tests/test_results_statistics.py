@@ -7,11 +7,9 @@ import numpy as np
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records.result import find_results
 from powerphase.report.buses import NEGLIGIBLE
-from powerphase.report.contrasts import Verdict, against
 from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.safety import GridSafety, safety
-from powerphase.report.skill import skills
-from powerphase.report.tradeoff import tradeoff
+from powerphase.report.statistics import Verdict, against, skills, tradeoff
 from tests.page_of_results import RESULTS, WORDS
 
 LEAVING = PAPER_GRIDS[1:]

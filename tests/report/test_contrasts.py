@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from powerphase.errors import UnknownName
-from powerphase.report.contrasts import (
-    DRAWN,
+from powerphase.report.leaderboard import Board, leaderboard
+from powerphase.report.statistics import (
     LEVEL,
+    N_FLIPS,
     Contrast,
     against,
     best,
@@ -20,7 +21,6 @@ from powerphase.report.contrasts import (
     pairs,
     sign_flip_p,
 )
-from powerphase.report.leaderboard import Board, leaderboard
 from tests.report.planted import days, planted
 
 often = settings(deadline=None, derandomize=True)
@@ -63,14 +63,14 @@ def test_flips_that_are_drawn_come_near_those_that_are_counted() -> None:
     sample = np.random.default_rng(3).normal(0.4, size=20)
     exact, drawn = sign_flip_p(sample), sign_flip_p(np.append(sample, 0.0))
     assert 0.01 < exact < 0.5
-    assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / DRAWN))
+    assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / N_FLIPS))
     assert drawn == sign_flip_p(np.append(sample, 0.0))
 
 
 def test_equal_forecasts_are_noise_and_p_never_falls_below_what_windows_allow() -> None:
     assert sign_flip_p(np.zeros(10)) == 1
     assert sign_flip_p(np.arange(1.0, 11)) == least_p(days(10)) == 2 / 1024
-    assert sign_flip_p(np.ones(30)) == least_p(days(30)) == 1 / (1 + DRAWN)
+    assert sign_flip_p(np.ones(30)) == least_p(days(30)) == 1 / (1 + N_FLIPS)
     assert least_p(days(1)) == sign_flip_p(np.ones(1)) == 1
 
 

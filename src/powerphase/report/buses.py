@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int, Real
 
 from powerphase.errors import ResultError
 from powerphase.records.result import Result, read_sidecar
-from powerphase.report.association import spearman
 from powerphase.report.entries import grouped
+from powerphase.report.statistics import spearman
 
 PER_BUS = "safety_mbrier"
 HARD, WORST = 50, 200

@@ -16,8 +16,6 @@ from powerphase.errors import ResultError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
-from powerphase.report.association import kendall
-from powerphase.report.contrasts import FAR
 from powerphase.report.entries import (
     BUDGET_WORDS,
     PAPER_DECIMALS,
@@ -31,7 +29,7 @@ from powerphase.report.entries import (
 )
 from powerphase.report.leaderboard import leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
-from powerphase.report.tradeoff import mean_ranks
+from powerphase.report.statistics import SEED_DEVIATIONS, kendall, mean_ranks
 from powerphase.task.protocol import PAPER_TASK
 
 Difference = Literal["better", "worse", "lower", "higher"]
@@ -86,7 +84,7 @@ class Pair:
     @property
     def difference(self) -> Difference | None:
         """What ours is, if it lies further than two deviations from the paper's."""
-        if self.mean is None or self.distance is None or self.distance <= FAR:
+        if self.mean is None or self.distance is None or self.distance <= SEED_DEVIATIONS:
             return None
         if orders_forecasts(self.score):
             return "better" if self.mean < self.paper_mean else "worse"

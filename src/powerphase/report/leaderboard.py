@@ -18,7 +18,6 @@ from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.failure import Failure
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
-from powerphase.report.contrasts import against
 from powerphase.report.entries import (
     PAPER_DECIMALS,
     Entry,
@@ -30,6 +29,7 @@ from powerphase.report.entries import (
     with_ranks,
 )
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.report.statistics import against
 from powerphase.task.protocol import PAPER_TASK
 
 COLUMNS = (

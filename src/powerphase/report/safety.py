@@ -27,7 +27,7 @@ from powerphase.report.buses import (
 from powerphase.report.entries import Entry, edition_of
 from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
-from powerphase.report.tradeoff import PROPER_SAFETY, SAFETY, Tradeoff, tradeoff
+from powerphase.report.statistics import PROPER_SAFETY, SAFETY, Tradeoff, tradeoff
 from powerphase.task.protocol import PAPER_TASK
 
 SHOWN_THRESHOLDS = (NEGLIGIBLE, 0.0001, 0.001, 0.01, 0.1)

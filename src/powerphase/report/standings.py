@@ -8,20 +8,23 @@ from typing import Any
 
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES, find_score
-from powerphase.report.contrasts import (
-    FAR,
+from powerphase.report.entries import Entry, grouped, orders_forecasts, places
+from powerphase.report.leaderboard import Board
+from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.report.statistics import (
     LEVEL,
+    ORACLE,
+    REFERENCE,
+    SEED_DEVIATIONS,
     Contrast,
+    Skill,
     against,
     least_p,
     n_independent,
     pairs,
     procedure,
+    skills,
 )
-from powerphase.report.entries import Entry, grouped, orders_forecasts, places
-from powerphase.report.leaderboard import Board
-from powerphase.report.sheet import MISSING, Cell, Sheet, number
-from powerphase.report.skill import ORACLE, REFERENCE, Skill, skills
 
 TESTED = ("crps", "distortion", "safety_mbrier", "brier", "twcrps", "energy")
 """The scores that are shown unless others are asked for."""
@@ -209,7 +212,7 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
         f"{procedure(groups[0][0].windows)}, after Holm over the lines of a grid and score; seeds "
         "apart is the difference in deviations of a single seed, pooled over the two, or of the "
         f"one that has several seeds. A difference is noise if p exceeds {LEVEL} or if it is less "
-        f"than {FAR:g} deviations of a seed."
+        f"than {SEED_DEVIATIONS:g} deviations of a seed."
     )
     most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
     if most:
