@@ -2,7 +2,7 @@
 
 import pytest
 
-from powerphase.cli.display import _spark
+from powerphase.cli.display import draw_curve
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from powerphase.cli.display import _spark
 )
 def test_a_curve_is_drawn_whatever_the_sign_of_a_loss(values: list[float], drawn: str) -> None:
     """By logarithms where all are above 0."""
-    assert _spark(values, 60) == drawn
+    assert draw_curve(values, 60) == drawn

@@ -9,28 +9,25 @@ import numpy as np
 import pytest
 import torch
 
+from powerphase import Context, Outlook, Scenarios, Store, Task, Training, outlook
 from powerphase.axes import KINDS, V
 from powerphase.cli.outlook_display import as_csv, sheet
-from powerphase.dataset import Store
 from powerphase.errors import ForecastError, TaskError
-from powerphase.evaluation.outlook import Outlook, outlook
-from powerphase.models.naive import LastSevenDays
-from powerphase.scenarios import Context, Scenarios, Training
-from powerphase.task.windows import Task
+from powerphase.models import LastSevenDays
 
 WEIGHTS = (0.5, 0.3, 0.2)
 NOON = 48
 
 
 class Planted:
-    """Three scenarios at 1 p.u., but for the second bus, the third and the fourth.
+    """Three scenarios at 1 p.u., except for the second, third and fourth bus.
 
-    The second is too low at noon in the second scenario, and an hour before in the third one. The
-    third is always too high. The fourth is on the limit, which is within.
+    The second bus is too low at noon in the second scenario, and an hour earlier in the third. The
+    third bus is always too high. The fourth is on the limit, which counts as inside.
     """
 
-    def __init__(self, at_once: int | None = None, n_channels: int | None = None) -> None:
-        self.at_once, self.n_channels = at_once, n_channels
+    def __init__(self, block_size: int | None = None, n_channels: int | None = None) -> None:
+        self.block_size, self.n_channels = block_size, n_channels
 
     def fit(self, train: Training) -> None: ...
 
@@ -43,10 +40,10 @@ class Planted:
         values[..., 3 * KINDS + V] = torch.tensor(1.05, dtype=torch.float32)
         weights = torch.tensor(WEIGHTS)[None, :, None].expand(1, 3, n_channels)
         scenarios = Scenarios(values, weights)
-        stop, size = self.n_channels or n_channels, self.at_once or n_channels
+        stop, size = self.n_channels or n_channels, self.block_size or n_channels
         for first in range(0, stop, size):
-            here = slice(first, min(first + size, stop))
-            yield here, scenarios.of_channels(here)
+            channels = slice(first, min(first + size, stop))
+            yield channels, scenarios.of_channels(channels)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,9 @@ def planted(task: Task) -> Outlook:
     return outlook(Planted(), task, device="cpu")
 
 
-def test_tomorrow_is_seen_from_the_last_week_of_the_record(task: Task, sixty_days: Store) -> None:
+def test_the_context_of_tomorrow_is_the_last_week_of_the_record(
+    task: Task, sixty_days: Store
+) -> None:
     context = task.tomorrow
     week = sixty_days.state[-672:]
     assert np.array_equal(context.past[0].numpy(), week / task.layout.scale)
@@ -69,7 +68,7 @@ def test_tomorrow_is_seen_from_the_last_week_of_the_record(task: Task, sixty_day
     assert context.horizon == 96
 
 
-def test_chances_are_the_weights_of_what_leaves_the_band(planted: Outlook) -> None:
+def test_probabilities_are_the_weights_of_scenarios_outside_the_band(planted: Outlook) -> None:
     assert planted.ever[:4] == pytest.approx([0, 0.5, 1, 0])
     assert not planted.ever[4:].any()
     assert planted.below[[NOON - 4, NOON], 1] == pytest.approx([0.2, 0.3])
@@ -83,70 +82,73 @@ def test_chances_are_the_weights_of_what_leaves_the_band(planted: Outlook) -> No
     assert (planted.low[NOON, 1], planted.high[NOON, 1]) == pytest.approx((0.94, 1.0))
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 10])
-def test_blocks_of_channels_say_the_same(task: Task, planted: Outlook, at_once: int) -> None:
-    found = outlook(Planted(at_once), task, device="cpu")
+@pytest.mark.parametrize("block_size", [1, 3, 10])
+def test_blocks_of_channels_give_the_same_outlook(
+    task: Task, planted: Outlook, block_size: int
+) -> None:
+    day = outlook(Planted(block_size), task, device="cpu")
     for name in ("ever", "below", "above", "low", "high"):
-        assert np.array_equal(getattr(found, name), getattr(planted, name)), name
+        assert np.array_equal(getattr(day, name), getattr(planted, name)), name
 
 
-def test_a_wider_band_is_left_less(task: Task) -> None:
-    found = outlook(Planted(), task, band_pu=(0.935, 1.06), device="cpu")
-    assert found.ever[:3] == pytest.approx([0, 0.2, 0])
+def test_a_wider_band_is_left_less_often(task: Task) -> None:
+    day = outlook(Planted(), task, band_pu=(0.935, 1.06), device="cpu")
+    assert day.ever[:3] == pytest.approx([0, 0.2, 0])
 
 
-def test_equal_scenarios_count_alike(task: Task) -> None:
-    found = outlook(LastSevenDays(), task, band_pu=(0.0, 1.0), device="cpu")
+def test_scenarios_of_equal_weight_count_alike(task: Task) -> None:
+    day = outlook(LastSevenDays(), task, band_pu=(0.0, 1.0), device="cpu")
     week = task.tomorrow.past[0, :, V::KINDS].unflatten(0, (7, 96)).numpy()
-    assert found.ever == pytest.approx((week > 1).any(1).mean(0), abs=1e-6)
-    assert found.above == pytest.approx((week > 1).mean(0), abs=1e-6)
-    assert 0 < found.ever.mean() < 1
+    assert day.ever == pytest.approx((week > 1).any(1).mean(0), abs=1e-6)
+    assert day.above == pytest.approx((week > 1).mean(0), abs=1e-6)
+    assert 0 < day.ever.mean() < 1
 
 
-def test_what_cannot_be_said_is_refused(task: Task) -> None:
-    with pytest.raises(TaskError, match=r"from 1\.1 to 0\.9 p\.u\. holds nothing"):
+def test_impossible_requests_raise(task: Task) -> None:
+    with pytest.raises(TaskError, match=r"1\.1 to 0\.9"):
         outlook(Planted(), task, band_pu=(1.1, 0.9))
-    with pytest.raises(ForecastError, match=r"Planted.* is no forecaster; give an object"):
+    with pytest.raises(ForecastError, match="Planted"):
         outlook(Planted, task)  # type: ignore[arg-type]
-    with pytest.raises(ForecastError, match="no voltages of 12 of 14 buses"):
+    with pytest.raises(ForecastError, match="12 of 14 buses"):
         outlook(Planted(n_channels=8), task, device="cpu")
 
 
-def test_the_table_shows_those_that_may_leave_and_names_those_that_are_outside(
+def test_the_table_has_the_buses_that_may_leave_and_names_those_always_outside(
     planted: Outlook,
 ) -> None:
     shown = sheet(planted, 5)
     ((line,),) = shown.groups
     texts = [text for text, _ in line]
     assert texts == ["2", "–", "50%", "0.1", "12:00", "30%", "below", "0.940 to 1.000"]
-    assert shown.above == "1 of 14 buses may leave 0.95 to 1.05 p.u. 1 are outside all day."
-    assert "Outside all day in every scenario: bus 3." in shown.below
+    for fact in ("1 of 14 buses", "0.95 to 1.05 p.u.", "1 are outside"):
+        assert fact in shown.above
+    assert any("bus 3" in note for note in shown.below)
 
 
-def test_a_table_that_is_cut_says_so(task: Task) -> None:
+def test_a_truncated_table_points_to_csv(task: Task) -> None:
     voltages = task.tomorrow.past[0, :, V::KINDS]
-    found = outlook(LastSevenDays(), task, band_pu=(0.0, float(voltages.median())), device="cpu")
-    assert ((found.ever > 0) & ~found.always).sum() > 1
-    shown = sheet(found, 1)
+    day = outlook(LastSevenDays(), task, band_pu=(0.0, float(voltages.median())), device="cpu")
+    assert ((day.ever > 0) & ~day.always).sum() > 1
+    shown = sheet(day, 1)
     assert len(shown.groups[0]) == 1
-    assert shown.below[-1] == "The likeliest 1 are shown; csv has all."
+    assert "csv" in shown.below[-1]
 
 
-def test_a_calm_day_says_so_and_who_is_nearest_to_a_limit(task: Task) -> None:
-    found = outlook(LastSevenDays(), task, band_pu=(0.0, 2.0), device="cpu")
-    shown = sheet(found, 5)
+def test_a_calm_day_names_the_bus_nearest_to_a_limit(task: Task) -> None:
+    day = outlook(LastSevenDays(), task, band_pu=(0.0, 2.0), device="cpu")
+    shown = sheet(day, 5)
     assert shown.groups == ((),)
-    assert shown.above.startswith("None of 14 buses leaves 0 to 2 p.u. in any scenario. Nearest")
+    assert "0 to 2 p.u." in shown.above
     assert shown.below == ()
-    step, bus = divmod(int(np.argmin(np.minimum(found.low, 2 - found.high))), 14)
-    assert found.order[0] == bus
-    assert found.riskiest_step[bus] == step
-    assert f"to a limit is bus {task.layout.bus_id[bus]}, whose" in shown.above
-    assert f"from {found.low[step, bus]:.3f} to {found.high[step, bus]:.3f} p.u. at " in shown.above
-    assert shown.above.endswith(f"{str(found.time[step])[11:16]} UTC.")
+    step, bus = divmod(int(np.argmin(np.minimum(day.low, 2 - day.high))), 14)
+    assert day.order[0] == bus
+    assert day.riskiest_step[bus] == step
+    assert f"Bus {task.layout.bus_id[bus]} " in shown.above
+    assert f"{day.low[step, bus]:.3f} to {day.high[step, bus]:.3f} p.u." in shown.above
+    assert f"{str(day.time[step])[11:16]} UTC" in shown.above
 
 
-def test_of_steps_that_are_as_likely_the_one_furthest_outside_is_told(planted: Outlook) -> None:
+def test_of_equally_likely_steps_the_one_furthest_outside_counts(planted: Outlook) -> None:
     """The third bus is above the band all day; here, most at noon."""
     high = planted.high.copy()
     high[NOON, 2] += 0.01

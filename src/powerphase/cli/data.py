@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def grids() -> None:
-    """List the built-in grids. Commands also take the path of a MATPOWER .m file as a grid.
+    """List the built-in grids; the path of a MATPOWER .m file also works as a grid.
 
     Example: `powerphase grids`
     """
@@ -60,7 +60,7 @@ def fetch() -> None:
 def generate(
     grid: Annotated[str, typer.Argument(help="A name from `powerphase grids`, or a .m file.")],
     out: Annotated[
-        Path | None, typer.Option(help="Directory for the data set.  [default: data/GRID]")
+        Path | None, typer.Option(help="Directory for the data set.", show_default="data/GRID")
     ] = None,
     signals: Annotated[
         str, typer.Option(help="National load, solar and wind: synthetic, opsd, or a file.")
@@ -72,20 +72,21 @@ def generate(
         int, typer.Option(help="Random seed of load types, power factors and noise.")
     ] = RecipeOptions.seed,
     dispatch: Annotated[
-        str, typer.Option(help="Generation follows the load (proportional), or only slack does.")
+        str,
+        typer.Option(help="What follows the load: all generators (proportional), or only slack."),
     ] = RecipeOptions.dispatch,
     setpoint: Annotated[
         str, typer.Option(help="Voltage at generators [p.u.], or 'case' to take the file's.")
     ] = str(RecipeOptions.setpoint),
     start: Annotated[
         str | None,
-        typer.Option(help="First day, such as 2015-01-01.  [default: that of the signals]"),
+        typer.Option(help="First day, such as 2015-01-01.", show_default="that of the signals"),
     ] = None,
     end: Annotated[
-        str | None, typer.Option(help="Last day, included.  [default: that of the signals]")
+        str | None, typer.Option(help="Last day, included.", show_default="that of the signals")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Number of threads.  [default: all cores]")
+        int | None, typer.Option(min=1, help="Number of threads.", show_default="all cores")
     ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
 ) -> None:

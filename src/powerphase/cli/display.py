@@ -1,4 +1,4 @@
-"""What the command shows: facts on standard output, bars and problems on standard error."""
+"""What commands show: facts on standard output, progress and problems on standard error."""
 
 import os
 from collections import Counter
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from powerphase.report.sheet import Cell, Sheet
 
 IS_FOLLOWER = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
-"""Whether torchrun started this process beside another one, which does the talking."""
+"""Whether torchrun started this process next to one of rank zero, which prints."""
 
 console = Console(highlight=False, markup=False, emoji=False, quiet=IS_FOLLOWER)
 problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def show_store(store: "Store") -> None:
-    """What a data set holds."""
+    """Show the contents of a data set."""
     from powerphase.dataset.certificate import store_facts
 
     _show(f"data set {store.path}", store_facts(store))
@@ -51,7 +51,7 @@ def show_store(store: "Store") -> None:
 def show_sheets(
     format: str, sheets: Callable[[], Iterable["Sheet"]], as_csv: Callable[[], str] | None = None
 ) -> None:
-    """Tables in the format that was asked for; what is not asked for is not computed."""
+    """Show tables in the given format; the other formats are not computed."""
     known = ("table", "markdown") + ("csv",) * (as_csv is not None)
     if format not in known:
         raise UnknownName.among("format", format, known)
@@ -67,7 +67,7 @@ def show_sheets(
 
 
 def show_checks(checks: "Sequence[Check]", format: str) -> None:
-    """What became of rows that were scored again."""
+    """Show the outcome of rows that were scored again."""
     import csv
     from io import StringIO
 
@@ -78,7 +78,7 @@ def show_checks(checks: "Sequence[Check]", format: str) -> None:
         text = StringIO()
         lines: list[tuple[Any, ...]] = [("row", "outcome", "why", "number", "old", "new")]
         for check in checks:
-            start = (str(check.row.path), check.outcome, check.why)
+            start = (str(check.row.path), check.outcome, check.reason)
             lines += [(*start, d.name, d.old, d.new) for d in check.differences]
             lines += [start] * (not check.differences)
         csv.writer(text, lineterminator="\n").writerows(lines)
@@ -87,7 +87,7 @@ def show_checks(checks: "Sequence[Check]", format: str) -> None:
     counts = Counter(check.outcome for check in checks)
     sheet = Sheet(
         title="rows scored again",
-        header=("row", "outcome", "what"),
+        header=("row", "outcome", "details"),
         groups=(tuple(_check_line(check) for check in checks),),
         above=f"{counts['matches']} match to {DIGITS} digits, {counts['differs']} differ, "
         f"{counts['unchecked']} could not be checked.",
@@ -97,37 +97,39 @@ def show_checks(checks: "Sequence[Check]", format: str) -> None:
 
 
 def _check_line(check: "Check") -> "tuple[Cell, ...]":
-    """A row, its outcome, and the first number that differs or why it could not be checked."""
-    what = check.why
+    """A row, its outcome, and the first number that differs or why it was not checked."""
+    details = check.reason
     if check.differences:
         first, *rest = check.differences
-        what = f"{first.name} is {first.old!r}, and {first.new!r} when scored again"
-        what += f", and {len(rest)} more" if rest else ""
+        details = f"{first.name} is {first.old!r} in the row and {first.new!r} when scored again"
+        details += f"; {len(rest)} more differ" if rest else ""
     differs = check.outcome == "differs"
-    return (str(check.row.path), False), (check.outcome, differs), (what, False)
+    return (str(check.row.path), False), (check.outcome, differs), (details, False)
 
 
 def show_forecast(file: "ForecastFile") -> None:
-    """What a forecast is of, and what it cost."""
+    """Show what a forecast is for, and what it cost."""
     h = file.header
     table = _facts(f"forecast {file.path}")
     table.add_row("model", _model(h.model, h.variant, h.seed))
     table.add_row("task", f"{h.task}, version {h.task_version}")
     table.add_row("data", f"{h.grid} {h.edition}, {h.n_channels:,} channels, {h.fingerprint}")
     table.add_row("windows", f"{len(h.windows)}, from {h.windows[0]} to {h.windows[-1]}")
-    table.add_row("scenarios", f"{h.scenarios} of {h.horizon} steps from {h.context}")
+    table.add_row(
+        "scenarios", f"{h.scenarios} of {h.horizon} steps, from {h.context} steps of context"
+    )
     _add_cost(table, file.cost)
     console.print(table)
 
 
 def show_result(row: "Result") -> None:
-    """All scores of a row, with the question that each answers."""
+    """Show all scores of a row, with the question that each answers."""
     from powerphase.records.scores import SCORES
     from powerphase.report.sheet import number
 
     table = _facts(f"{_model(row.model, row.variant, row.seed)} on {row.grid} {row.edition}")
     table.add_row("task", f"{row.task}, version {row.task_version}, {len(row.windows)} windows")
-    for name in sorted(row.scores, key=list(SCORES).index):  # a file has them by the alphabet
+    for name in sorted(row.scores, key=list(SCORES).index):  # in a file they are sorted by name
         shown = number(row.scores[name])
         table.add_row(SCORES[name].title, f"{shown:<10}  {SCORES[name].question}")
     _add_cost(table, row.cost)
@@ -135,9 +137,9 @@ def show_result(row: "Result") -> None:
 
 
 def show_failure(failure: "Failure") -> None:
-    """Why a cell of the bench has no row."""
+    """Show why a cell of a bench has no row."""
     facts = [
-        ("why", failure.sentence),
+        ("reason", failure.sentence),
         ("last lines", "\n".join(failure.last_lines)),
         ("when", f"{failure.date}, after {failure.seconds:.0f} s on {failure.hardware}"),
     ]
@@ -149,7 +151,7 @@ def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
     units = {"train_s": "s to fit", "predict_s": "s to predict", "score_s": "s to score"}
     shown = [f"{cost[k]:.1f} {unit}" for k, unit in units.items() if cost.get(k) is not None]
     if cost.get("peak_memory_gib") is not None:
-        shown.append(f"at most {cost['peak_memory_gib']:.1f} GiB")
+        shown.append(f"peak memory {cost['peak_memory_gib']:.1f} GiB")
     table.add_row("cost", f"{', '.join(shown)} on {cost['hardware']}")
 
 
@@ -159,7 +161,7 @@ def _model(model: str, variant: str | None, seed: int) -> str:
 
 
 def show_run(run: "RunFolder") -> None:
-    """What was or is being trained, its parameters by part, its configuration and its curve."""
+    """Show a training: its state, parameters by part, configuration and validation curve."""
     from powerphase.models.framework.configuration import configured
     from powerphase.registry import model_class
 
@@ -176,14 +178,14 @@ def show_run(run: "RunFolder") -> None:
     table.add_row("configuration", ", ".join(_flat(h.config)))
     if curve:
         name = next(name for name in curve[0] if name.startswith("validation_"))
-        found = [line[name] for line in curve]
+        scores = [line[name] for line in curve]
         best = min(curve, key=lambda line: line[name])
-        text = f"from {found[0]:.5f} to {best[name]:.5f} after epoch {best['epoch']}"
+        text = f"from {scores[0]:.5f} to {best[name]:.5f} after epoch {best['epoch']}"
         table.add_row(_criterion(name), f"{text}, learning rate {curve[-1]['learning_rate']:.1e}")
-        table.add_row("", _spark(found, 60))
+        table.add_row("", draw_curve(scores, 60))
     if h.outcome is not None:
         if "ets" in h.outcome:
-            table.add_row("channels", _smoothed(h.outcome["ets"]))
+            table.add_row("channels", _smoothing(h.outcome["ets"]))
         _add_cost(table, h.outcome)
     console.print(table)
     if h.outcome is not None and "factors" in h.outcome:
@@ -191,12 +193,12 @@ def show_run(run: "RunFolder") -> None:
 
 
 def _criterion(name: str) -> str:
-    """What a training is chosen by, as people write it."""
+    """The readable name of the validation score that a training minimises."""
     return {"validation_crps": "validation CRPS"}.get(name, name.replace("_", " "))
 
 
 def _state(header: "Header", curve: Sequence[Mapping[str, Any]]) -> str:
-    """Whether it is finished, and after how many epochs where there are any."""
+    """Whether the training is finished, and after how many epochs if it has any."""
     if "training" not in header.config:
         return "UNFINISHED" if header.outcome is None else "finished"
     epochs = header.config["training"]["epochs"]
@@ -205,24 +207,24 @@ def _state(header: "Header", curve: Sequence[Mapping[str, Any]]) -> str:
     return f"UNFINISHED, {curve[-1]['epoch'] if curve else 0} of {epochs} epochs"
 
 
-def _smoothed(facts: Mapping[str, Any]) -> str:
-    """What was found when every channel was smoothed."""
+def _smoothing(facts: Mapping[str, Any]) -> str:
+    """The smoothing parameters that ETS fitted, over all channels."""
     median = [
-        f"{name} {'–' if found is None else format(found, '.3f')}"
-        for name, found in facts["median"].items()
+        f"{name} {'–' if value is None else format(value, '.3f')}"
+        for name, value in facts["median"].items()
     ]
     bounds = [f"{name} {facts[f'{name}_at_bound']:,}" for name in facts["median"]]
-    still = f"{facts['constant']:,} never move, {facts['tiny']:,} hardly"
-    return f"{still}; medians: {', '.join(median)}; at a bound: {', '.join(bounds)}"
+    constant = f"{facts['constant']:,} constant, {facts['tiny']:,} nearly so"
+    return f"{constant}; medians: {', '.join(median)}; at a bound: {', '.join(bounds)}"
 
 
 def _show_factors(facts: Mapping[str, Any]) -> None:
-    """What each factor follows, how much it explains, how well it is forecast; whose the error is.
+    """Show what each factor follows and explains, and its share in the forecast error.
 
     Correlations are with the national signals over the training record.
     """
     if not facts["each"]:
-        console.print("no factors: nothing in the record moves")
+        console.print("no factors: nothing in the record varies")
         return
     signals = list(facts["each"][0].get("follows", {}))
     table = Table("factor", "of variance", "persistence", "error", *signals, box=None)
@@ -236,14 +238,16 @@ def _show_factors(facts: Mapping[str, Any]) -> None:
         for name, share in facts["shares"].items()
     ]
     console.print(
-        "persistence: correlation with a step earlier; error: that of the forecast, in the factor's"
-        f" standard deviations; {', '.join(signals) or 'signals'}: correlation"
+        "persistence: correlation with the previous step; error: of the forecast, in standard "
+        f"deviations of the factor; {', '.join(signals) or 'signals'}: correlation"
     )
-    console.print(f"share of the factors in the error, the rest is noise: {', '.join(shares)}")
+    console.print(
+        f"share of the factors in the forecast error (the rest is noise): {', '.join(shares)}"
+    )
 
 
 def _parameters(tensors: Mapping[str, Any]) -> str:
-    """Their number in all and in each part, the largest first."""
+    """The number of parameters, in total and in each part, largest first."""
     sizes: dict[str, int] = {}
     for name, tensor in tensors.items():
         *parts, last = name.split(".")
@@ -254,19 +258,19 @@ def _parameters(tensors: Mapping[str, Any]) -> str:
     return f"{sum(sizes.values()):,}: {shown}"
 
 
-def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Every field by its dotted name."""
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{before}{name} {value}"
+            yield f"{prefix}{name} {value}"
 
 
-def _spark(values: Sequence[float], width: int) -> str:
-    """A curve in one line of text, on a logarithmic scale where there are logarithms.
+def draw_curve(values: Sequence[float], width: int) -> str:
+    """A curve in one line of text, on a logarithmic scale if all values are positive.
 
-    There are none where a loss is minus the logarithm of a density, which may have any sign.
+    A loss that is the negative logarithm of a density may have any sign.
     """
     every = max(1, -(-len(values) // width))
     points = [min(values[k : k + every]) for k in range(0, len(values), every)]
@@ -277,7 +281,7 @@ def _spark(values: Sequence[float], width: int) -> str:
 
 
 def show_certificate(certificate: "Certificate") -> None:
-    """What verification found."""
+    """Show the certificate of a data set."""
     from powerphase.dataset.certificate import certificate_facts
 
     _show("certificate", certificate_facts(certificate))
@@ -299,23 +303,25 @@ def _facts(title: str) -> Table:
 
 @contextmanager
 def progress(label: str, amount: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left, on standard error; yields what to call with (done, in all)."""
+    """Show a progress bar on standard error; yields a function of (done, total)."""
     with _bar(amount) as bar:
-        task = bar.add_task(label, total=None, visible=False)  # no bar above an early error
+        task = bar.add_task(
+            label, total=None, visible=False
+        )  # hidden until there is progress, so that an early error stands alone
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 @contextmanager
 def training_progress(label: str) -> Iterator[Callable[["TrainingProgress"], None]]:
-    """The same for a training, with the last epoch's loss and validation score."""
+    """Show the progress of a training, with the last epoch's loss and validation score."""
     with _bar(MofNCompleteColumn()) as bar:
         task = bar.add_task(f"{label} steps", total=None, visible=False)
 
         def report(now: "TrainingProgress") -> None:
             text = f"{label} steps"
             if now.loss is not None:
-                found = f"{_criterion(f'validation_{now.criterion}')} {now.validation:.5f}"
-                text = f"{label}: loss {now.loss:.5f}, {found}"
+                score = f"{_criterion(f'validation_{now.criterion}')} {now.validation:.5f}"
+                text = f"{label}: loss {now.loss:.5f}, {score}"
             bar.update(task, completed=now.step, total=now.steps, description=text, visible=True)
 
         yield report

@@ -64,7 +64,7 @@ def train(
     data: Data,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the training.  [default: runs/MODEL-GRID-SEED]"),
+        typer.Option(help="Folder for the training.", show_default="runs/MODEL-GRID-SEED"),
     ] = None,
     seed: Seed = 42,
     config: Annotated[
@@ -167,7 +167,7 @@ def score(
     device: Device = "auto",
     physical: Physical = False,
 ) -> None:
-    """Score a forecast, or a model, whose scenarios are then scored without being written.
+    """Score a forecast or a model; the scenarios of a model are not written.
 
     Example: `powerphase score last-7-days --data data/activsg500 --out results`
     """
@@ -209,13 +209,15 @@ def tomorrow(
 def bench(
     grids: Annotated[
         str,
-        typer.Option(help="Grid names or .m files, separated by commas.  [default: the paper's 6]"),
+        typer.Option(
+            help="Grid names or .m files, separated by commas.", show_default="the paper's 6"
+        ),
     ] = "",
     models: Annotated[
         str,
         typer.Option(
-            help="Names, with or without +VARIANT, or package.module:Class, separated by commas.  "
-            "[default: all]"
+            help="Names, with or without +VARIANT, or package.module:Class, separated by commas.",
+            show_default="all",
         ),
     ] = "",
     seeds: Annotated[
@@ -250,7 +252,9 @@ def bench(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of cells at a time.  [default: one for each GPU, or 1]"),
+        typer.Option(
+            min=1, help="Number of cells at a time.", show_default="one for each GPU, or 1"
+        ),
     ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
     dry_run: Annotated[

@@ -23,12 +23,13 @@ Physical = Annotated[
     bool, typer.Option("--physical", help="Solve the power flow of every scenario and step.")
 ]
 Results = Annotated[
-    list[Path] | None, typer.Argument(help="Result rows or folders of them.  [default: results]")
+    list[Path] | None,
+    typer.Argument(help="Result rows or folders of them.", show_default="results"),
 ]
 Format = Annotated[str, typer.Option(help="table, markdown or csv.")]
 Edition = Annotated[
     str | None,
-    typer.Option(help="Edition of the data; by default the only one, or opsd-r if several."),
+    typer.Option(help="Edition of the data.", show_default="the only one, or opsd-r if several"),
 ]
 
 

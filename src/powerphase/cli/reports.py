@@ -27,7 +27,7 @@ def leaderboard(
     ] = False,
     against: Annotated[
         str | None,
-        typer.Option(help="With --statistics: model to compare against.  [default: the best]"),
+        typer.Option(help="With --statistics: model to compare against.", show_default="the best"),
     ] = None,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="With --statistics: compare every pair of models.")
@@ -155,7 +155,9 @@ def safety(
 
 def figure(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(FIGURES)}.")],
-    grid: Annotated[str | None, typer.Option(help="Grid to draw.  [default: polish2383]")] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="Grid to draw.", show_default="polish2383")
+    ] = None,
     models: Annotated[str | None, typer.Option(help="Models to draw, separated by commas.")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the rows, for models with several.")
@@ -232,13 +234,13 @@ def _recompute(
     rows: "dict[Path, Result]", forecasts: Path | None, data: Path | None, format: str
 ) -> None:
     """Score the available forecast files again, and show the outcome of every row."""
-    from powerphase.evaluation.recheck import confirmed, nothing_checked, recheck
+    from powerphase.evaluation.recheck import is_confirmed, nothing_checked, recheck_rows
 
     if forecasts is None or data is None:
         raise typer.BadParameter("--recompute needs --forecasts and --data")
     checks = []
     with progress("rows", MofNCompleteColumn()) as report:
-        for check in recheck(rows, forecasts, data):
+        for check in recheck_rows(rows, forecasts, data):
             checks.append(check)
             report(len(checks), len(rows))
     show_checks(checks, format)
@@ -247,7 +249,7 @@ def _recompute(
             f"NOTHING WAS CHECKED: no forecast in {forecasts} with a data set in {data} belongs to "
             f"any of the {len(checks)} rows; the table gives the reason for each"
         )
-    if not confirmed(checks):
+    if not is_confirmed(checks):
         raise typer.Exit(1)
 
 

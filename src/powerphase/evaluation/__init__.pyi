@@ -20,6 +20,12 @@ from .physical import Balance as Balance
 from .physical import is_physical as is_physical
 from .recheck import Check as Check
 from .recheck import Difference as Difference
+from .recheck import array_differences as array_differences
+from .recheck import is_confirmed as is_confirmed
+from .recheck import recheck_rows as recheck_rows
+from .recheck import row_differences as row_differences
 from .scoring import Evaluation as Evaluation
 from .scoring import score as score
 from .sidecar import BY_BUS as BY_BUS
+from .sidecar import SHOWN_SCENARIOS as SHOWN_SCENARIOS
+from .sidecar import thin_scenarios as thin_scenarios

@@ -1,4 +1,4 @@
-"""From a model and a task to a forecast: scenarios that arrive window by window, or from a file."""
+"""Forecasts: a model's scenarios for all windows of a task, made on demand or read from a file."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ Piece = tuple[int, slice, Scenarios]
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The scenarios of one model for all windows of one task, given piece by piece.
+    """The scenarios of one model for all windows of one task, in pieces.
 
-    A forecast of a large grid does not fit into memory. So one that was not written to a file is
-    made anew each time it is gone through.
+    A forecast of a large grid does not fit into memory. Unless it was written to a file, it is
+    therefore made again each time its pieces are iterated.
     """
 
     facts: dict[str, Any]
@@ -43,9 +43,9 @@ class Forecast:
     description: Description
     cost: dict[str, Any]
     pieces: Callable[[Collection[int]], Iterator[Piece]]
-    """Goes through all windows but the given ones, in order."""
+    """Iterates over all windows except the given ones, in order."""
     balance: dict[str, Any] | None = None
-    """Of scenarios that were made physical, what `bench.physical.Balance` tells of them."""
+    """The fields of `evaluation.physical.Balance`, if the scenarios were made physical."""
 
 
 def forecast(
@@ -61,50 +61,50 @@ def forecast(
     Args:
         model: any object with `fit` and `predict`.
         task: what to forecast.
-        out: a directory for the scenarios. An interrupted forecast that is there is continued.
-            Without one, scenarios are made when they are asked for, to be scored as they come.
-        device: cpu, cuda, or auto for a GPU where there is one.
-        on_progress: called with the number of windows written, and of all.
+        out: a directory for the scenarios; an interrupted forecast in it is continued. Without
+            one, scenarios are made when they are needed, for example to be scored.
+        device: cpu, cuda, or auto for a GPU if there is one.
+        on_progress: called with the number of windows written, and the number of all.
     """
-    place = choose_device(device)
+    torch_device = choose_device(device)
     check_forecaster(model)
     if "://" in str(out):
         raise ForecastError(
-            f"{out}: forecasts are written to a local directory; copy it afterwards"
+            f"{out}: a forecast can only be written to a local directory; copy it afterwards"
         )
-    describe(model)  # what cannot be written in a row should not cost a training first
+    describe(model)  # raises before the fit if a row could not hold the description
     reset_peak_memory()
     watch = Stopwatch()
     with watch.running():
         model.fit(task.training)
-    cost = _cost_of_fit(model, watch.seconds, place)
+    cost = _fit_cost(model, watch.seconds, torch_device)
     live = Forecast(
         task_facts(task),
         describe(model),
         cost,
-        lambda skip: _predicted(model, task, place, cost, skip),
+        lambda skip: _predict(model, task, torch_device, cost, skip),
     )
     return live if out is None else write_forecast(live, out, on_progress)
 
 
 def check_forecaster(model: object) -> None:
-    """Refuse what cannot be fitted and asked, such as a class instead of an object of it."""
+    """Raise unless it is an object with `fit` and `predict`; a class is not."""
     if isinstance(model, type) or not isinstance(model, Forecaster):
-        raise ForecastError(f"{model!r} is no forecaster; give an object with fit and predict")
+        raise ForecastError(f"{model!r} is not a forecaster; give an object with fit and predict")
 
 
-def _cost_of_fit(model: Forecaster, seconds: float, device: torch.device) -> dict[str, Any]:
-    """What the fit took; of a model that was trained elsewhere, what that took."""
-    here = hardware(device)
-    trained = model.outcome if isinstance(model, SavedForecaster) else None
-    trained = trained or {"train_s": seconds, "hardware": here}
-    there = trained["hardware"]
+def _fit_cost(model: Forecaster, seconds: float, device: torch.device) -> dict[str, Any]:
+    """The cost of the fit; for a model that was trained before, the cost of its training."""
+    current = hardware(device)
+    training = model.outcome if isinstance(model, SavedForecaster) else None
+    training = training or {"train_s": seconds, "hardware": current}
+    trained_on = training["hardware"]
     return {
-        "train_s": trained["train_s"],
+        "train_s": training["train_s"],
         "predict_s": None,
         "steps": getattr(model, "n_steps", None),
         "peak_memory_gib": None,
-        "hardware": here if there == here else f"{there}; prediction: {here}",
+        "hardware": current if trained_on == current else f"{trained_on}; prediction: {current}",
     }
 
 
@@ -116,17 +116,17 @@ def load_forecast(path: str | Path) -> Forecast:
     description = Description(h.model, h.variant, h.config, h.parameters, h.seed)
     cost = UNKNOWN_COST | {name: value for name, value in file.cost.items() if name != BALANCE}
     balance = file.cost.get(BALANCE)
-    return Forecast(facts, description, cost, lambda skip: _stored(file, skip), balance)
+    return Forecast(facts, description, cost, lambda skip: _read(file, skip), balance)
 
 
 UNKNOWN_COST: dict[str, Any] = {
     **dict.fromkeys(("train_s", "predict_s", "steps", "peak_memory_gib")),
     "hardware": UNKNOWN,
 }
-"""What a file that was made elsewhere need not tell."""
+"""The cost of a file that does not state it."""
 
 BALANCE = "balance"
-"""Where the cost in a file holds a forecast's balance."""
+"""The key of the balance within a file's cost."""
 
 
 FACTS = (
@@ -136,7 +136,7 @@ FACTS = (
 
 
 def task_facts(task: Task) -> dict[str, Any]:
-    """All that must agree between a forecast and the task by which it is scored."""
+    """What must agree between a forecast and the task by which it is scored."""
     manifest, protocol = task.store.manifest, task.protocol
     return {
         "grid": manifest.grid,
@@ -152,83 +152,88 @@ def task_facts(task: Task) -> dict[str, Any]:
     }
 
 
-def _predicted(
+def _predict(
     model: Forecaster,
     task: Task,
     device: torch.device,
     cost: dict[str, Any],
     skip: Collection[int],
 ) -> Iterator[Piece]:
-    """Ask the model for one window after another; what it does wrong is told with the window."""
+    """Predict one window after another; errors name the window."""
     watch = Stopwatch()
     for window in range(len(task.test)):
         if window not in skip:
             context = task.test.context(window).to(device)
-            for channels, scenarios in blocks_of(model, context, watch, window):
+            for channels, scenarios in predict_blocks(model, context, watch, window):
                 cost["predict_s"] = watch.seconds
-                cost["peak_memory_gib"] = _peak(model, device)
+                cost["peak_memory_gib"] = _peak_memory(model, device)
                 yield window, channels, scenarios
                 del scenarios
 
 
-def _peak(model: Forecaster, device: torch.device) -> float | None:
-    """Largest memory held since the fit began, here or where the model was trained."""
-    here = peak_memory_gib(device)
+def _peak_memory(model: Forecaster, device: torch.device) -> float | None:
+    """The peak memory since the fit started, or of the training if that was larger."""
+    current = peak_memory_gib(device)
     if not isinstance(model, SavedForecaster) or model.outcome is None:
-        return here
-    there = model.outcome["peak_memory_gib"]
-    return None if here is None or there is None else max(here, there)
+        return current
+    in_training = model.outcome["peak_memory_gib"]
+    return None if current is None or in_training is None else max(current, in_training)
 
 
-def blocks_of(
+def predict_blocks(
     model: Forecaster, context: Context, watch: Stopwatch, window: int = 0
 ) -> Iterator[tuple[slice, Scenarios]]:
-    """The model's answer for one window, whatever its form, as blocks of channels.
+    """The model's prediction for one window as blocks of channels, whichever form it has.
 
-    The watch runs while the model does; an error is told with the window's number.
+    The watch counts the model's time; errors name the window.
     """
-    begun = 0
+    n_done = 0
     try:
         with watch.running(), torch.no_grad():
-            answer = model.predict(context)
-        blocks = iter([(slice(None), answer)]) if isinstance(answer, Scenarios) else answer
+            prediction = model.predict(context)
+        if isinstance(prediction, Scenarios):
+            blocks: object = iter([(slice(None), prediction)])
+        else:
+            blocks = prediction
         if not isinstance(blocks, Iterator):
-            kind = type(answer).__name__
-            raise ForecastError(f"predict gave {kind}; it must give Scenarios, whole or by block")
+            kind = type(prediction).__name__
+            raise ForecastError(
+                f"predict returned {kind}; it must return Scenarios, or an iterator of blocks"
+            )
         while True:
             with watch.running(), torch.no_grad():
                 block = next(blocks, None)
             if block is None:
                 return
-            yield (channels := _channels(block, context)), block[1]
-            begun = channels.stop
+            yield (channels := _check_block(block, context)), block[1]
+            n_done = channels.stop
             del block
     except ForecastError as error:
-        raise error.with_offset(window, begun) from error
+        raise error.with_offset(window, n_done) from error
 
 
-def _channels(block: object, context: Context) -> slice:
-    """The channels of a block, if it is one, of one window, of consecutive channels."""
+def _check_block(block: object, context: Context) -> slice:
+    """The channels of a block; raises unless it has consecutive channels and the right shape."""
     match block:
-        case (slice() as given, Scenarios() as scenarios):
-            channels = slice(*given.indices(context.layout.n_channels))
+        case (slice() as part, Scenarios() as scenarios):
+            channels = slice(*part.indices(context.layout.n_channels))
         case _:
             kind = type(block).__name__
             raise ForecastError(f"a block must be (slice of channels, Scenarios), found {kind}")
     if channels.step != 1:
-        raise ForecastError(f"the channels {given} make no block; give consecutive ones")
+        raise ForecastError(f"a block must have consecutive channels, found {part}")
     n_windows, n_scenarios, horizon, n_channels = scenarios.values.shape
-    wanted = (len(context.past), context.horizon, channels.stop - channels.start)
-    if (n_windows, horizon, n_channels) != wanted:
+    expected = (len(context.past), context.horizon, channels.stop - channels.start)
+    if (n_windows, horizon, n_channels) != expected:
         raise ForecastError(
-            f"predict gave windows {n_windows}, scenarios {n_scenarios}, steps {horizon}, channels "
-            f"{n_channels}; needed are windows {wanted[0]}, scenarios any number, steps "
-            f"{wanted[1]}, channels {wanted[2]} ({channels.start} to {channels.stop})"
+            f"predict returned {n_windows} windows, {n_scenarios} scenarios, {horizon} steps and "
+            f"{n_channels} channels; expected {expected[0]} windows, any number of scenarios, "
+            f"{expected[1]} steps and {expected[2]} channels ({channels.start} to {channels.stop})"
         )
     return channels
 
 
-def _stored(file: ForecastFile, skip: Collection[int]) -> Iterator[Piece]:
+def _read(file: ForecastFile, skip: Collection[int]) -> Iterator[Piece]:
     for window in range(len(file.header.windows)):
         if window in skip:
             continue
@@ -244,46 +249,46 @@ def _stored(file: ForecastFile, skip: Collection[int]) -> Iterator[Piece]:
 def write_forecast(
     live: Forecast, out: str | Path, on_progress: Progress | None = None
 ) -> Forecast:
-    """Write a forecast to a directory, or what is missing of it there; returns the written one."""
+    """Write a forecast to a directory, or the part that is missing there; returns the file's."""
     _write(live, Path(out), on_progress or (lambda done, total: None))
     return load_forecast(out)
 
 
 def _write(live: Forecast, out: Path, report: Progress) -> None:
     pieces, n_windows = live.pieces(()), len(live.facts["windows"])
-    first = next(pieces, None)  # it tells how many scenarios there are
+    first = next(pieces, None)  # to know the number of scenarios
     if first is None:
-        raise ForecastError("the model gives no scenarios", window=0)
+        raise ForecastError("the model returned no scenarios", window=0)
     with forecast_writer(out, _header(live, first[2])) as writer:
         report(len(writer.finished), n_windows)
         continued = bool(writer.finished)
         if first[0] in writer.finished:
-            _check_repeated(out, *first)
+            _check_same_scenarios(out, *first)
         n_written, n_channels = 0, live.facts["n_channels"]
-        rest = live.pieces(writer.finished) if continued else chain([first], pieces)
+        remaining = live.pieces(writer.finished) if continued else chain([first], pieces)
         del first
-        for window, channels, scenarios in rest:
+        for window, channels, scenarios in remaining:
             writer.write(window, channels, *_as_arrays(scenarios))
-            del scenarios  # or a window and the next one would be in memory together
+            del scenarios  # or two windows would be in memory at the same time
             n_written += channels.stop - channels.start
             if n_written == n_channels:
                 writer.finish_window(window)
                 report(len(writer.finished), n_windows)
                 n_written = 0
-        # Of a forecast made in two goes, nobody knows what one would have taken.
+        # The cost of an uninterrupted forecast is unknown if this one was interrupted.
         cost = live.cost if live.balance is None else {**live.cost, BALANCE: live.balance}
         unknown = {"predict_s", "peak_memory_gib", BALANCE} & cost.keys() if continued else ()
         writer.close({**cost, **dict.fromkeys(unknown)})
 
 
-def _check_repeated(out: Path, window: int, channels: slice, scenarios: Scenarios) -> None:
-    """Refuse to finish one model's forecast with another's, though they bear the same name."""
+def _check_same_scenarios(out: Path, window: int, channels: slice, scenarios: Scenarios) -> None:
+    """Raise if the model no longer gives the scenarios of the unfinished forecast."""
     stored = torch.from_numpy(read_values(out, window, channels))
     if not torch.allclose(stored, scenarios.values[0].float().cpu(), rtol=1e-4, atol=1e-6):
         raise ForecastError(
-            f"{out}: holds a forecast of this name, but the model now forecasts something else; "
-            "remove it or choose another place (a model is told apart by name, variant, config "
-            "and seed)",
+            f"{out}: holds an unfinished forecast of this name, but the model now gives other "
+            "scenarios; remove it or choose another directory (models that differ need a different "
+            "name, variant, config or seed)",
             window=window,
         )
 
@@ -294,14 +299,14 @@ def _as_arrays(scenarios: Scenarios) -> Iterator[np.ndarray]:
 
 
 def _header(live: Forecast, scenarios: Scenarios) -> ForecastHeader:
-    d = live.description
+    description = live.description
     return ForecastHeader(
         **live.facts,
         scenarios=scenarios.values.shape[1],
-        model=d.model,
-        variant=d.variant,
-        config=d.config,
-        parameters=d.parameters,
-        seed=d.seed,
+        model=description.model,
+        variant=description.variant,
+        config=description.config,
+        parameters=description.parameters,
+        seed=description.seed,
         version=version("powerphase"),
     )

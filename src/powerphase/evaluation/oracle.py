@@ -1,9 +1,9 @@
 """The oracle: the generator itself, given the true future signals. A reference, not a forecaster.
 
-It draws fresh noise for every bus and sends it through the power flow, exactly as the record was
-made. Nobody can forecast the noise, so in expectation no forecaster scores a better CRPS, Brier
-score or threshold-weighted CRPS than this. (Distortion is another matter: there a mean beats a
-sample.) It looks into the future by design and is never ranked.
+It draws new noise for every bus and solves the power flow, exactly as the record was made. The
+noise cannot be forecast, so in expectation no forecaster has a better CRPS, Brier score or
+threshold-weighted CRPS. (Distortion is different: there, a mean beats a sample.) The oracle uses
+the future by design and is never ranked.
 """
 
 import os
@@ -22,22 +22,22 @@ from powerphase.scenarios import Context, Scenarios, Training
 from powerphase.synthesis.signals import Signals
 
 ATTEMPTS = 10
-"""How often a step is drawn again that no rescue solves."""
+"""How often a step that cannot be solved is drawn again."""
 
 
 @dataclass(frozen=True)
 class OracleConfig:
-    """How many futures are drawn for each window."""
+    """The number of futures drawn for each window."""
 
     samples: int = 100
 
 
 class Oracle:
-    """Samples of what the generator could have made of the true signals.
+    """Samples of what the generator could have made from the true signals.
 
     Args:
         store: the data set, which holds signals, grid and recipe.
-        seed: fixes the fresh noise.
+        seed: determines the noise.
         config: the number of samples.
     """
 
@@ -49,13 +49,13 @@ class Oracle:
         self.seed = seed
         self.config = config or OracleConfig()
         self._time = store.time
-        self._solver = _solver_of(store)
+        self._solver = _rebuild_solver(store)
 
     def fit(self, train: Training) -> None:
-        """Nothing to learn: it knows the recipe."""
+        """Learn nothing: the recipe is known."""
 
     def predict(self, context: Context) -> Scenarios:
-        """Equally likely futures of one window after another, drawn and solved anew."""
+        """Equally likely futures of each window, drawn and solved."""
         n_windows, horizon = context.future_time.shape
         shape = (n_windows, self.config.samples, horizon, context.layout.n_channels)
         values = np.empty(shape, dtype=np.float32)
@@ -63,8 +63,8 @@ class Oracle:
             first = int(np.searchsorted(self._time, time[0]))
             if first + horizon > len(self._time):
                 raise ForecastError(
-                    f"the record ends at {self._time[-1]}, and the oracle needs its signals up to "
-                    f"{time[-1]}; ask a model"
+                    f"the oracle needs the signals up to {time[-1]}, but the record ends at "
+                    f"{self._time[-1]}; use a model instead"
                 )
             self._fill(window, slice(first, first + horizon))
         values /= context.layout.scale
@@ -78,7 +78,7 @@ class Oracle:
             list(pool.map(fill, range(len(values))))
 
     def _sample(self, steps: slice, sample: int) -> Float32[np.ndarray, "H C"]:
-        """One future; steps that no rescue solves are drawn again, and only they."""
+        """One future; only steps that cannot be solved are drawn again."""
         labels = ("oracle", self.seed, sample)
         state = self._solver.solve(steps, labels).state
         for attempt in range(ATTEMPTS):
@@ -89,18 +89,18 @@ class Oracle:
             state = np.where(unsolved[:, None], again, state)
         raise PowerFlowError(
             f"step {steps.start + int(unsolved.argmax())} could not be solved in {ATTEMPTS} draws; "
-            "this grid cannot carry what its recipe asks for"
+            "the loads of this recipe are too high for the grid"
         )
 
 
-def _solver_of(store: Store) -> StepSolver:
-    """The solver that made the data set, rebuilt from what it says of itself."""
+def _rebuild_solver(store: Store) -> StepSolver:
+    """The solver that made the data set, rebuilt from its manifest."""
     recipe, manifest = Recipe(**store.manifest.recipe), store.manifest
     attribution = "; ".join(manifest.attribution)
     signals = Signals(store.time, store.signals_mw, manifest.edition, attribution)
     if signals.sha256 != recipe.signals_sha256:
         raise StoreError(
-            f"{store.path}: made from a part of its signals, so the oracle cannot repeat it; make "
-            "the data set without --start and --end"
+            f"{store.path}: was made from a part of its signals, so the oracle cannot repeat it; "
+            "make the data set without --start and --end"
         )
     return StepSolver(store.grid, signals, recipe)

@@ -1,10 +1,11 @@
-"""Scenarios that are physical: any model's forecast, made to obey the AC equations of its grid.
+"""Physical scenarios: any model's forecast, made to satisfy the AC equations of its grid.
 
-A forecaster says P, Q, V and θ of every bus, and nothing makes the four agree. Here the power flow
-of every scenario and step is solved. P and Q at PQ buses and P at PV buses are taken as forecast,
-slack and PV buses are held at the data set's set-points, and the rest is solved: V and θ, Q at PV
-buses, P and Q at the slack bus. That is how the record itself was made, rescue included: what has
-no solution is backed off, and what still has none stays as it was forecast. Both are counted.
+A forecaster gives P, Q, V and θ of every bus independently, so the four need not agree. Here the
+power flow of every scenario and step is solved. P and Q at PQ buses and P at PV buses are taken as
+forecast, slack and PV buses are held at the data set's set-points, and the rest is solved: V and θ,
+Q at PV buses, P and Q at the slack bus. The record itself was made in the same way. A step without
+a solution is backed off (its P and Q are scaled down); a step that still has none is left as
+forecast. Both are counted.
 """
 
 import os
@@ -31,7 +32,7 @@ from powerphase.evaluation.forecasting import (
     load_forecast,
     write_forecast,
 )
-from powerphase.evaluation.scoring import check_same
+from powerphase.evaluation.scoring import check_task
 from powerphase.grid.admittance import consumption_mva
 from powerphase.grid.case import PQ, SLACK
 from powerphase.grid.powerflow import (
@@ -48,36 +49,37 @@ from powerphase.synthesis.signals import Signals
 from powerphase.task.windows import Task
 
 VARIANT = "physical"
-"""What is added to a forecaster's variant, so that it never passes for the plain one."""
+"""Added to a forecaster's variant, to distinguish it from the plain one."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """How far scenarios were from the AC equations, how far they are now, and what it took.
+    """How far scenarios were from the AC equations before and after solving, and the effort.
 
-    A residual is |ΔP + jΔQ| [MVA]: what a bus is forecast to draw, less what the network brings it
-    at the forecast voltages. Steps are those of all scenarios; *after* is of those that solved.
+    A residual is |ΔP + jΔQ| [MVA]: the forecast consumption of a bus, less the power that the
+    network delivers at the forecast voltages. Steps are counted over all scenarios; *after* refers
+    to those that were solved.
     """
 
     steps: int
     newton: int
-    """Steps solved as they were forecast, with frozen or full Jacobians."""
+    """Steps solved as forecast, with frozen or full Jacobians."""
     iwamoto: int
-    """Steps solved as they were forecast, by damped Newton."""
+    """Steps solved as forecast, by damped Newton."""
     backed_off: int
-    """Steps whose P and Q had to be scaled down to be solved."""
+    """Steps that could only be solved with P and Q scaled down."""
     unsolved: int
-    """Steps that nothing solved, and that stay as they were forecast."""
+    """Steps that could not be solved, left as forecast."""
     least_scale: float
-    """The smallest scale of a step that was backed off; 1 where none was."""
+    """The smallest scale of a backed-off step; 1 if there is none."""
     before_largest_mva: float
     before_rms_mva: float
     after_largest_mva: float | None
     after_rms_mva: float | None
     rounding_share: float | None
-    """The largest residual after, as a share of what float32 rounding can explain."""
+    """The largest residual afterwards, as a share of what float32 rounding can explain."""
     seconds: float
-    """For the solver's set-up, all solutions and both residuals."""
+    """For setting up the solver, all solutions and both residuals."""
 
     def __str__(self) -> str:
         after = "nothing solved"
@@ -109,57 +111,57 @@ def physical(
 ) -> Forecast:
     """The same forecast with the power flow of every scenario and step solved.
 
-    Its weights are unchanged, its variant ends in `physical`, and its `balance` tells what a
-    `Balance` tells, once its scenarios have been gone through.
+    Its weights are unchanged, its variant ends in `physical`, and its `balance` has the fields of
+    `Balance` once all scenarios have been iterated.
 
     Args:
-        forecast: of any model, live or in a directory; of the same task on the same data set.
-        task: whose data set says what the grid is and which voltages are held.
+        forecast: of any model, live or in a directory, for the same task on the same data set.
+        task: its data set has the grid and the voltage set-points.
         out: a directory for the scenarios, as for `powerphase.forecast`.
-        on_progress: called with the number of windows written, and of all.
+        on_progress: called with the number of windows written, and the number of all.
     """
-    given = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
-    check_same(given, task)
-    cost, balance = dict(given.cost), dict[str, Any]()
+    source = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
+    check_task(source, task)
+    cost, balance = dict(source.cost), dict[str, Any]()
     live = Forecast(
-        given.facts,
-        _described(given.description),
+        source.facts,
+        _physical_description(source.description),
         cost,
-        lambda skip: _solved(given, task, cost, balance, skip),
+        lambda skip: _solve_windows(source, task, cost, balance, skip),
         balance,
     )
     return live if out is None else write_forecast(live, out, on_progress)
 
 
-def _described(plain: Description) -> Description:
+def _physical_description(plain: Description) -> Description:
     if is_physical(plain.variant):
-        raise ForecastError(f"the forecast of {plain.model} is physical already; take it as it is")
+        raise ForecastError(f"the forecast of {plain.model} is already physical; use it as it is")
     return replace(plain, variant=f"{plain.variant}-{VARIANT}" if plain.variant else VARIANT)
 
 
 def is_physical(variant: str | None) -> bool:
-    """Whether a variant is that of a forecast whose power flow was solved."""
+    """Whether a forecast of this variant has its power flow solved."""
     return (variant or "").split("-")[-1] == VARIANT
 
 
-def _solved(
-    given: Forecast,
+def _solve_windows(
+    source: Forecast,
     task: Task,
     cost: dict[str, Any],
     balance: dict[str, Any],
     skip: Collection[int],
 ) -> Iterator[Piece]:
-    """Solve one window after another, and keep account of it."""
-    watch, found = Stopwatch(), list[_Steps]()
+    """Solve one window after another, and update cost and balance."""
+    watch, solved = Stopwatch(), list[_Steps]()
     with watch.running():
         solver = AcSolver(task)
-    for window, values, weights in _whole(given.pieces(skip), task.layout.n_channels):
+    for window, values, weights in _join_channels(source.pieces(skip), task.layout.n_channels):
         with watch.running():
-            found.append(solver.settle(values))
-        cost.update(given.cost)
+            solved.append(solver.solve(values))
+        cost.update(source.cost)
         if cost["predict_s"] is not None:
             cost["predict_s"] += watch.seconds
-        balance.update(asdict(_balance(found, watch.seconds)))
+        balance.update(asdict(_make_balance(solved, watch.seconds)))
         scenarios = Scenarios(torch.from_numpy(values)[None], torch.from_numpy(weights)[None])
         del values, weights
         yield window, slice(0, task.layout.n_channels), scenarios
@@ -168,11 +170,11 @@ def _solved(
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """What was found of some steps: largest and mean square residual, and how each was solved."""
+    """Some steps: the largest and mean square residual, and how each step was solved."""
 
     before: Float[np.ndarray, "S 2"]
     after: Float[np.ndarray, "S 2"]
-    """NaN where a step was not solved, and so is its share."""
+    """NaN, like the share, if a step was not solved."""
     share: Float[np.ndarray, " S"]
     provenance: UInt8[np.ndarray, " S"]
     backoff: Float[np.ndarray, " S"]
@@ -188,34 +190,34 @@ class AcSolver:
     def __init__(self, task: Task) -> None:
         store, grid = task.store, task.store.grid
         recipe = Recipe(**store.manifest.recipe)
-        # Nothing from the test on: not even where Newton starts shall know what is to come.
+        # Nothing from the test split: not even the start of Newton may use the future.
         known = slice(task.splits.first, task.splits.train_stop)
         signals = Signals(store.time[known], store.signals_mw[known], store.manifest.edition, "")
         p_mw, q_mvar = Injections(grid, signals, recipe.seed, recipe.dispatch).mean()
         self._p_solved = np.flatnonzero(grid.bus_type == SLACK)
         self._q_solved = np.flatnonzero(grid.bus_type != PQ)
-        self._forget(p_mw[None], q_mvar[None])
+        self._clear_solved(p_mw[None], q_mvar[None])
         self._flow = PowerFlow(grid, setpoints_pu(recipe, grid), p_mw, q_mvar)
         self._base_mva = grid.base_mva
         self._scale = task.layout.scale.astype(np.float64)
         self._check = AcCheck(grid)
 
-    def settle(self, values: Float32[np.ndarray, "M H C"]) -> _Steps:
-        """Solve all steps of a window's scenarios, in place, and say what was found."""
+    def solve(self, values: Float32[np.ndarray, "M H C"]) -> _Steps:
+        """Solve all steps of a window's scenarios in place."""
         rows, threads = values.reshape(-1, values.shape[-1]), os.cpu_count() or 1
-        at_once = min(WORK_STEPS, -(-len(rows) // threads))
-        parts = [rows[first : first + at_once] for first in range(0, len(rows), at_once)]
+        size = min(WORK_STEPS, -(-len(rows) // threads))
+        parts = [rows[first : first + size] for first in range(0, len(rows), size)]
         with ThreadPoolExecutor(threads) as pool:
-            return _joined(list(pool.map(self._settle, parts)))
+            return _concatenate(list(pool.map(self._solve_part, parts)))
 
-    def _settle(self, rows: Float32[np.ndarray, "S C"]) -> _Steps:
+    def _solve_part(self, rows: Float32[np.ndarray, "S C"]) -> _Steps:
         state = rows * self._scale
         p_mw, q_mvar = state[:, P::KINDS].copy(), state[:, Q::KINDS].copy()
-        self._forget(p_mw, q_mvar)
+        self._clear_solved(p_mw, q_mvar)
         solution = solve_with_rescue(self._flow, p_mw, q_mvar)
         solved = solution.provenance != CARRIED
         before = self._residual(state)
-        self._enter(rows, solution, solved)
+        self._write_solution(rows, solution, solved)
         after, share = np.full((len(rows), 2), np.nan), np.full(len(rows), np.nan)
         if solved.any():
             state = rows[solved] * self._scale
@@ -223,51 +225,53 @@ class AcSolver:
             share[solved] = self._check.mismatch(state.astype(np.float32))[1]
         return _Steps(before, after, share, solution.provenance, solution.backoff)
 
-    def _forget(self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]) -> None:
-        """Leave nothing of what is to be solved, lest it decide where the solver starts."""
+    def _clear_solved(
+        self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]
+    ) -> None:
+        """Set what is to be solved to zero, so that it does not affect the solver's start."""
         p_mw[:, self._p_solved] = 0.0
         q_mvar[:, self._q_solved] = 0.0
 
-    def _enter(
+    def _write_solution(
         self,
         rows: Float32[np.ndarray, "S C"],
         solution: RescuedSolution,
         solved: Bool[np.ndarray, " S"],
     ) -> None:
-        """Write what was solved, and nothing else: specified values keep their very bits."""
-        found = consumption_mva(self._flow.ybus, self._base_mva, solution.voltage)
+        """Write only what was solved: specified values stay identical to the last bit."""
+        power_mva = consumption_mva(self._flow.ybus, self._base_mva, solution.voltage)
         moved = solution.provenance == BACKED_OFF
         for kind, power, specified, free in (
-            (P, found.real, solution.p_mw, self._p_solved),
-            (Q, found.imag, solution.q_mvar, self._q_solved),
+            (P, power_mva.real, solution.p_mw, self._p_solved),
+            (Q, power_mva.imag, solution.q_mvar, self._q_solved),
         ):
             column, scale = rows[:, kind::KINDS], self._scale[kind]
             column[moved] = specified[moved] / scale
-            here = np.ix_(solved, free)
-            column[here] = power[here] / scale
+            cells = np.ix_(solved, free)
+            column[cells] = power[cells] / scale
         rows[:, V::KINDS][solved] = np.abs(solution.voltage[solved])
         rows[:, THETA::KINDS][solved] = np.angle(solution.voltage[solved])
 
     def _residual(self, state: Float[np.ndarray, "S C"]) -> Float[np.ndarray, "S 2"]:
         """Largest residual [MVA] of each step, and the mean of its squares [MVA²]."""
         p_mw, q_mvar, v, theta = (state[:, kind::KINDS] for kind in (P, Q, V, THETA))
-        found = consumption_mva(self._flow.ybus, self._base_mva, v * np.exp(1j * theta))
-        off = abs(found - (p_mw + 1j * q_mvar))
-        return np.stack([off.max(axis=1), (off**2).mean(axis=1)], axis=1)
+        delivered = consumption_mva(self._flow.ybus, self._base_mva, v * np.exp(1j * theta))
+        residual = abs(delivered - (p_mw + 1j * q_mvar))
+        return np.stack([residual.max(axis=1), (residual**2).mean(axis=1)], axis=1)
 
 
-def _joined(parts: Sequence[_Steps]) -> _Steps:
+def _concatenate(parts: Sequence[_Steps]) -> _Steps:
     arrays = zip(*(vars(part).values() for part in parts), strict=True)
     return _Steps(*(np.concatenate(array) for array in arrays))
 
 
-def _balance(found: Sequence[_Steps], seconds: float) -> Balance:
-    """The account of all steps so far."""
-    steps = _joined(found)
+def _make_balance(parts: Sequence[_Steps], seconds: float) -> Balance:
+    """The balance of all steps so far."""
+    steps = _concatenate(parts)
     newton, iwamoto, backed_off, unsolved = np.bincount(steps.provenance, minlength=4).tolist()
     solved = steps.provenance != CARRIED
-    before = _extremes(steps.before)
-    after = _extremes(steps.after[solved]) if solved.any() else (None, None)
+    before = _largest_and_rms(steps.before)
+    after = _largest_and_rms(steps.after[solved]) if solved.any() else (None, None)
     return Balance(
         steps=len(solved),
         newton=newton,
@@ -284,61 +288,61 @@ def _balance(found: Sequence[_Steps], seconds: float) -> Balance:
     )
 
 
-def _extremes(residual: Float[np.ndarray, "S 2"]) -> tuple[float, float]:
+def _largest_and_rms(residual: Float[np.ndarray, "S 2"]) -> tuple[float, float]:
     """Largest and root mean square over all buses and steps."""
     return float(residual[:, 0].max()), float(np.sqrt(residual[:, 1].mean()))
 
 
 @dataclass(eq=False)
 class _Window:
-    """The scenarios of a window as they arrive, in arrays of our own."""
+    """The scenarios of a window, copied block by block."""
 
     number: int
     values: Float32[np.ndarray, "M H C"]
     weights: Float32[np.ndarray, "M C"]
-    arrived: Bool[np.ndarray, " C"]
+    is_set: Bool[np.ndarray, " C"]
 
     @classmethod
     def empty(cls, number: int, like: Scenarios, n_channels: int) -> "_Window":
-        """Room for all channels of as many scenarios."""
+        """Arrays for all channels of as many scenarios."""
         _, n_scenarios, horizon, _ = like.values.shape
         values = np.empty((n_scenarios, horizon, n_channels), dtype=np.float32)
         weights = np.empty((n_scenarios, n_channels), dtype=np.float32)
         return cls(number, values, weights, np.zeros(n_channels, dtype=bool))
 
-    def take(self, window: int, channels: slice, block: Scenarios) -> None:
-        """Copy a block of channels, which must belong here and be new."""
+    def add(self, window: int, channels: slice, block: Scenarios) -> None:
+        """Copy a block of channels, which must be new and of this window."""
         if window != self.number:
-            raise self.incomplete()
-        found, needed = block.values.shape[1], len(self.values)
-        if found != needed or self.arrived[channels].any():
-            problem = "was forecast already"
-            if found != needed:
-                problem = f"{found} scenarios where others have {needed}; give the same number"
+            raise self.incomplete_error()
+        n_found, n_expected = block.values.shape[1], len(self.values)
+        if n_found != n_expected or self.is_set[channels].any():
+            problem = "forecast twice"
+            if n_found != n_expected:
+                problem = f"{n_found} scenarios, but other channels have {n_expected}"
             raise ForecastError(problem, window=window, channel=channels.start)
         self.values[..., channels] = block.values[0].detach().cpu().numpy()
         self.weights[..., channels] = block.weights[0].detach().cpu().numpy()
-        self.arrived[channels] = True
+        self.is_set[channels] = True
 
-    def incomplete(self) -> ForecastError:
-        """What to say of a window that has ended too early."""
-        missing = int(self.arrived.argmin())
-        problem = "the forecast has no scenarios here"
+    def incomplete_error(self) -> ForecastError:
+        """The error for a window that lacks channels."""
+        missing = int(self.is_set.argmin())
+        problem = "the forecast has no scenarios for this channel"
         return ForecastError(problem, window=self.number, channel=missing)
 
 
-def _whole(
+def _join_channels(
     pieces: Iterator[Piece], n_channels: int
 ) -> Iterator[tuple[int, Float32[np.ndarray, "M H C"], Float32[np.ndarray, "M C"]]]:
-    """Values and weights of one window after another; all channels are needed to solve any."""
-    begun: _Window | None = None
+    """Values and weights of one window after another, with all channels."""
+    partial: _Window | None = None
     for window, channels, scenarios in pieces:
-        begun = begun or _Window.empty(window, scenarios, n_channels)
-        begun.take(window, channels, scenarios)
+        partial = partial or _Window.empty(window, scenarios, n_channels)
+        partial.add(window, channels, scenarios)
         del scenarios
-        if begun.arrived.all():
-            done, begun = begun, None
-            yield window, done.values, done.weights
-            del done
-    if begun is not None:
-        raise begun.incomplete()
+        if partial.is_set.all():
+            complete, partial = partial, None
+            yield window, complete.values, complete.weights
+            del complete
+    if partial is not None:
+        raise partial.incomplete_error()

@@ -1,4 +1,4 @@
-"""From a forecast to a scored row: the one place where scenarios meet what happened."""
+"""Scoring: from a forecast to a row. Only this module compares scenarios with the targets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from powerphase.axes import VARIABLES
 from powerphase.cost import Stopwatch, commit
 from powerphase.errors import ForecastError
 from powerphase.evaluation.forecasting import Forecast, Progress, load_forecast, task_facts
-from powerphase.evaluation.sidecar import Display, sidecar_of
+from powerphase.evaluation.sidecar import ShownForecasts, sidecar_arrays
 from powerphase.metrics.streaming import Scorecard, Scorer
 from powerphase.models.framework.device import choose_device
 from powerphase.records.result import Result, write_result
@@ -25,16 +25,16 @@ from powerphase.task.windows import Task
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A scored forecast: the row for the leaderboard, and the arrays that go beside it."""
+    """A scored forecast: the row for the leaderboard, and the arrays of its sidecar."""
 
     row: Result
     sidecar: Mapping[str, np.ndarray]
     balance: Mapping[str, Any] | None = None
-    """Of scenarios that were made physical, what `bench.physical.Balance` tells of them."""
+    """The fields of `evaluation.physical.Balance`, if the scenarios were made physical."""
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """All scores by name, as means over windows; None where one does not exist."""
+        """All scores by name, as means over windows; None if a score is undefined."""
         return self.row.scores
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Evaluation:
         return "\n".join(lines)
 
     def save(self, results: str | Path) -> Path:
-        """Write row and sidecar to their place in a tree of results."""
+        """Write row and sidecar into a tree of results; returns the row's path."""
         return write_result(self.row, self.sidecar, results)
 
 
@@ -56,71 +56,73 @@ def score(
     device: str = "auto",
     on_progress: Progress | None = None,
 ) -> Evaluation:
-    """Score a forecast, or the forecast in a directory, against what happened.
+    """Score a forecast, or the forecast in a directory.
 
     Args:
-        forecast: of the same task on the same data set; anything else is refused.
-        task: holds what happened.
-        device: cpu, cuda, or auto for a GPU where there is one.
-        on_progress: called with the number of windows scored, and of all.
+        forecast: must be for the same task on the same data set.
+        task: has the targets.
+        device: cpu, cuda, or auto for a GPU if there is one.
+        on_progress: called with the number of windows scored, and the number of all.
     """
-    given = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
-    check_same(given, task)
-    place = choose_device(device)
-    scorer = Scorer(task.layout, task.protocol.horizon, len(task.test), place)
-    display, watch, reading = Display(task), Stopwatch(), None
-    for window, channels, scenarios in given.pieces(()):
-        if window != reading:
-            target, reading = task.test.target(window), window
+    source = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
+    check_task(source, task)
+    scorer = Scorer(task.layout, task.protocol.horizon, len(task.test), choose_device(device))
+    display, watch, current = ShownForecasts(task), Stopwatch(), None
+    for window, channels, scenarios in source.pieces(()):
+        if window != current:
+            target, current = task.test.target(window), window
             if on_progress:
                 on_progress(window, len(task.test))
         with watch.running():
             scorer.add(window, scenarios, target[..., channels], channels)
             display.add(window, channels, scenarios)
-        del scenarios  # or a window and the next one would be in memory together
+        del scenarios  # or two windows would be in memory at the same time
     card = scorer.result()
     _check_finite(card)
     if on_progress:
         on_progress(len(task.test), len(task.test))
-    cost = {**given.cost, "score_s": watch.seconds}
-    balance = None if given.balance is None else dict(given.balance)
-    arrays = sidecar_of(card, display) | _balance_arrays(balance or {})
-    return Evaluation(_row(given, card, cost), arrays, balance)
+    cost = {**source.cost, "score_s": watch.seconds}
+    balance = None if source.balance is None else dict(source.balance)
+    arrays = sidecar_arrays(card, display) | _balance_arrays(balance or {})
+    return Evaluation(_make_row(source, card, cost), arrays, balance)
 
 
 def _check_finite(card: Scorecard) -> None:
-    """Refuse a forecast that is beyond all measure, as that of a training that went astray."""
-    lost = [name for name, one in SCORES.items() if not (one.needs_samples or isfinite(card[name]))]
-    if lost:
+    """Raise if a score overflowed, as after a training that diverged."""
+    infinite = [
+        name
+        for name, score in SCORES.items()
+        if not score.needs_samples and not isfinite(card[name])
+    ]
+    if infinite:
         raise ForecastError(
-            f"some values are so large that {', '.join(lost)} cannot be computed; normalised "
-            "values are about as large as 1, so look for what made the model go astray"
+            f"some values are so large that {', '.join(infinite)} cannot be computed; normalised "
+            "values are of the order of 1, so check whether the training diverged"
         )
 
 
 def _balance_arrays(balance: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The numbers of a balance as they lie beside a row; NaN where one does not exist."""
+    """The numbers of a balance as arrays of the sidecar; NaN if undefined."""
     return {f"physical/{name}": np.array(value, dtype=float) for name, value in balance.items()}
 
 
-def check_same(forecast: Forecast, task: Task) -> None:
-    """Refuse to score a forecast by another task, or against other data, than it was made for."""
-    for name, wanted in task_facts(task).items():
+def check_task(forecast: Forecast, task: Task) -> None:
+    """Raise if the forecast was made for another task or other data."""
+    for name, expected in task_facts(task).items():
         found = forecast.facts[name]
-        if found == wanted:
+        if found == expected:
             continue
         if name == "windows":
-            both = enumerate(zip_longest(found, wanted, fillvalue="nothing"))
-            window, (ours, theirs) = next((k, pair) for k, pair in both if pair[0] != pair[1])
-            problem = f"forecast for {ours}, the task asks for {theirs}"
-            raise ForecastError(problem, window=window)
+            pairs = enumerate(zip_longest(found, expected, fillvalue="nothing"))
+            window, (own, needed) = next((k, pair) for k, pair in pairs if pair[0] != pair[1])
+            raise ForecastError(f"forecast for {own}, the task has {needed}", window=window)
         raise ForecastError(
-            f"the forecast of {forecast.description.model} was made for {name} {found!r}, and is "
-            f"to be scored by {wanted!r}; score it with the data set and task that it was made for"
+            f"the forecast of {forecast.description.model} was made for {name} {found!r}, but the "
+            f"task has {expected!r}; score it with the data set and task that it was made for"
         )
 
 
-def _row(forecast: Forecast, card: Scorecard, cost: dict[str, Any]) -> Result:
+def _make_row(forecast: Forecast, card: Scorecard, cost: dict[str, Any]) -> Result:
     facts, description = forecast.facts, forecast.description
     names = ("task", "task_version", "grid", "edition", "fingerprint", "windows")
     return Result(
@@ -133,7 +135,7 @@ def _row(forecast: Forecast, card: Scorecard, cost: dict[str, Any]) -> Result:
         scenarios=card.n_scenarios,
         truth={"necv": card["excursion"], "violations": card["violation"]},
         scores={name: _number(card[name]) for name in SCORES},
-        by_type={variable: _of_type(card, k) for k, variable in enumerate(VARIABLES)},
+        by_type={variable: _type_scores(card, k) for k, variable in enumerate(VARIABLES)},
         by_window={name: _numbers(card.by_window[name]) for name in SCORES},
         cost=cost,
         version=version("powerphase"),
@@ -142,10 +144,11 @@ def _row(forecast: Forecast, card: Scorecard, cost: dict[str, Any]) -> Result:
     )
 
 
-def _of_type(card: Scorecard, kind: int) -> dict[str, float | None]:
-    """The scores of one variable; those of voltages are told of voltages alone."""
-    shown = [n for n, s in SCORES.items() if VARIABLES[kind] == "V" or not s.voltage_only]
-    return {name: _number(card.by_type[name][kind]) for name in shown}
+def _type_scores(card: Scorecard, kind: int) -> dict[str, float | None]:
+    """The scores of one variable; safety scores exist for voltages only."""
+    is_voltage = VARIABLES[kind] == "V"
+    names = [name for name, score in SCORES.items() if is_voltage or not score.voltage_only]
+    return {name: _number(card.by_type[name][kind]) for name in names}
 
 
 def _number(value: float) -> float | None:

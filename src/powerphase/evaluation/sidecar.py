@@ -1,7 +1,8 @@
-"""What lies beside a row, for pages and figures: scores by bus and step, and a few forecasts.
+"""The sidecar of a row, for pages and figures: scores by bus and step, and a few forecasts.
 
-Every model of a task shows the same buses in the same windows, so that forecasts can be laid over
-each other: the buses whose voltage came closest to leaving the band, and others spread evenly.
+All models of a task show the same buses in the same windows, so that their forecasts can be drawn
+over one another: the buses whose voltages came closest to the limits or left the band, and others
+at even distances.
 """
 
 import numpy as np
@@ -20,13 +21,13 @@ from powerphase.task.windows import Task
 SHOWN_BUSES, SHOWN_SCENARIOS = 24, 10
 
 BY_BUS = ("crps", "safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps")
-"""The scores that are kept for every single bus, beside how often it violates."""
+"""The scores that are stored for every bus, in addition to its violations."""
 
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
-class Display:
-    """Collects the forecasts of the chosen buses and windows as they pass by."""
+class ShownForecasts:
+    """Collects the forecasts of the chosen buses and windows while they are scored."""
 
     def __init__(self, task: Task) -> None:
         self.windows: Int[np.ndarray, " shown"] = shown_windows(len(task.test))
@@ -42,7 +43,7 @@ class Display:
         self._risk = np.zeros_like(self._happened)
 
     def add(self, window: int, channels: slice, scenarios: Scenarios) -> None:
-        """Keep what is to be shown of a block of channels."""
+        """Store what is shown of a block of channels."""
         if window not in self.windows:
             return
         self._add_risk(window, channels, scenarios)
@@ -52,27 +53,27 @@ class Display:
         chosen = torch.from_numpy(self._channels[inside] - channels.start)
         chosen = chosen.to(scenarios.values.device)
         values, weights = scenarios.values[0][..., chosen], scenarios.weights[0][..., chosen]
-        kept = (np.flatnonzero(inside), values.float().cpu(), weights.float().cpu())
-        self._parts.setdefault(window, []).append(kept)
+        part = (np.flatnonzero(inside), values.float().cpu(), weights.float().cpu())
+        self._parts.setdefault(window, []).append(part)
 
     def _add_risk(self, window: int, channels: slice, scenarios: Scenarios) -> None:
-        """Keep how probable it is that each voltage of the block leaves the band."""
+        """Store the probability that each voltage of the block is outside the band."""
         first = (V - channels.start) % KINDS
         voltages = scenarios.values[0, ..., first::KINDS]
         weights = scenarios.weights[0, :, first::KINDS]
-        # One after the other: all at once would be as large again as the forecast.
+        # One scenario at a time: all together would need as much memory as the forecast.
         pairs = zip(voltages, weights, strict=True)
         probability = sum(violates(voltage) * weight for voltage, weight in pairs)
         levels = (probability * RISK_LEVELS).round().clamp(0, RISK_LEVELS).to(torch.uint8)
         bus = (channels.start + first) // KINDS
-        here = slice(bus, bus + levels.shape[1])
-        self._risk[self.windows == window, here] = levels.T.cpu().numpy()
+        buses = slice(bus, bus + levels.shape[1])
+        self._risk[self.windows == window, buses] = levels.T.cpu().numpy()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Target, scenarios and weights of the chosen buses, in the chosen windows; risk of all.
+        """Target, scenarios and weights of the chosen buses and windows, and the risk of all buses.
 
-        Scenarios are stored as float16 differences from the target, which keeps four digits of a
-        voltage's deviation where float16 alone would keep none.
+        Scenarios are stored as float16 differences from the target: this keeps four digits of a
+        voltage's deviation, of which plain float16 would keep none.
         """
         forecasts = [self._forecast(int(window)) for window in self.windows]
         values = np.stack([values for values, _ in forecasts])
@@ -99,12 +100,12 @@ class Display:
         values = torch.cat([values for _, values, _ in parts], dim=-1)[..., order]
         weights = torch.cat([weights for _, _, weights in parts], dim=-1)[..., order]
         if len(weights) > SHOWN_SCENARIOS:
-            values, weights = thinned(values, weights)
+            values, weights = thin_scenarios(values, weights)
         return values.numpy(), weights.numpy()
 
 
 def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses"]:
-    """The buses to show: half of them nearest to the band's limits or beyond, half anywhere."""
+    """The buses to show: half of them closest to the limits or beyond, half anywhere."""
     lowest, highest = NORMAL_BAND_PU
     beyond = torch.maximum(lowest - voltage, voltage - highest).amax(dim=(0, 1)).numpy()
     order = np.argsort(-beyond, kind="stable")
@@ -115,28 +116,28 @@ def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses
     return np.concatenate([risky, others[spread.round().astype(np.int64)]])
 
 
-def thinned(
+def thin_scenarios(
     values: Float[Tensor, "M H C"], weights: Float[Tensor, "M C"]
 ) -> tuple[Float[Tensor, "m H C"], Float[Tensor, "m C"]]:
     """Fewer scenarios of equal weight, at even distances along the cumulative weight.
 
-    Each channel has its own, as its weights are its own: pages draw channels one by one.
+    Each channel has its own weights, hence its own selection: pages draw channels one by one.
     """
-    places = (torch.arange(SHOWN_SCENARIOS) + 0.5) / SHOWN_SCENARIOS
+    levels = (torch.arange(SHOWN_SCENARIOS) + 0.5) / SHOWN_SCENARIOS
     cumulative = weights.cumsum(0).T.contiguous()
-    chosen = torch.searchsorted(cumulative, places.expand(len(cumulative), -1).contiguous())
+    chosen = torch.searchsorted(cumulative, levels.expand(len(cumulative), -1).contiguous())
     chosen = chosen.clamp(max=len(weights) - 1).T[:, None].expand(-1, values.shape[1], -1)
     equal = torch.full((SHOWN_SCENARIOS, weights.shape[1]), 1 / SHOWN_SCENARIOS)
     return values.gather(0, chosen), equal
 
 
-def sidecar_of(card: Scorecard, display: Display) -> dict[str, np.ndarray]:
-    """The arrays beside a row, by name."""
+def sidecar_arrays(card: Scorecard, shown: ShownForecasts) -> dict[str, np.ndarray]:
+    """All arrays of the sidecar, by name."""
     arrays = {"reliability": card.reliability}
     for name in (*SCORES, "violation_probability", "violation"):
         arrays[f"by_step/{name}"] = card.by_step[name].astype(np.float32)
     for name in (*BY_BUS, "violation_probability", "violation"):
-        found = card.by_bus[name].astype(np.float32)
-        on_voltages = name not in SCORES or SCORES[name].voltage_only
-        arrays[f"by_bus/{name}"] = found[:, V] if on_voltages else found
-    return arrays | display.arrays()
+        values = card.by_bus[name].astype(np.float32)
+        voltage_only = name not in SCORES or SCORES[name].voltage_only
+        arrays[f"by_bus/{name}"] = values[:, V] if voltage_only else values
+    return arrays | shown.arrays()
