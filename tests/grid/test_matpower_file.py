@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from matpowercaseframes import CaseFrames  # type: ignore[import-untyped]
+from matpowercaseframes import CaseFrames
 
 from powerphase.errors import CaseError
 from powerphase.grid import CATALOG, case_folder, read_grid, read_matpower_file

@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
-import pandapower  # type: ignore[import-untyped]
+import pandapower
 import pytest
 from lightsim2grid.injectionSweep import InjectionSweepCPP
 from lightsim2grid.network import init_from_matpower
 from numpy.typing import NDArray
-from pandapower.converter.pypower.from_ppc import from_ppc  # type: ignore[import-untyped]
+from pandapower.converter.pypower.from_ppc import from_ppc
 
 from powerphase.errors import PowerFlowError
 from powerphase.grid import (
