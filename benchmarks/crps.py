@@ -1,11 +1,11 @@
-"""CRPS of one window: ours against scoringrules, on the same numbers, in the same run.
+"""CRPS of one window compared with scoringrules, on the same numbers in the same run.
 
     python benchmarks/crps.py                       a window of Polish 2383 in 100 scenarios
     python benchmarks/crps.py --buses 500 --scenarios 16
 
-scoringrules is given what suits it: scenarios on the last axis, contiguous, float32; each of its
-estimators of the same quantity, with NumPy and with numba. Ours takes scenarios as a model returns
-them, and sorting them counts. Memory is what a call holds beyond its input.
+scoringrules gets its preferred input: contiguous float32 scenarios on the last axis. Each of its
+estimators of the same quantity is measured, with NumPy and with numba. powerphase takes scenarios
+as a model returns them; its time includes sorting. Memory is allocated beyond the input.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from powerphase.scenarios import Scenarios
 
 HORIZON = 96
 ESTIMATORS = (("qd", "numpy"), ("qd", "numba"), ("pwm", "numba"))
-HUNGRY = ("nrg", "fair")
+PAIRWISE = ("nrg", "fair")
 LIMIT_GIB = 16
-"""What an estimator that compares all pairs may have before it is stopped."""
+"""The memory limit of an estimator that compares all pairs."""
 
 
 def window(n_buses: int, n_scenarios: int, weighted: bool) -> tuple[Scenarios, torch.Tensor]:
@@ -44,19 +44,19 @@ def window(n_buses: int, n_scenarios: int, weighted: bool) -> tuple[Scenarios, t
     return Scenarios(values, weights / weights.sum(1, keepdim=True)), target
 
 
-def ours(scenarios: Scenarios, target: torch.Tensor) -> np.ndarray:
-    """CRPS of every point, in blocks of channels as the scorer takes them."""
+def crps(scenarios: Scenarios, target: torch.Tensor) -> np.ndarray:
+    """CRPS of every point, in the scorer's blocks of channels."""
     n_channels = target.shape[-1]
-    at_once = channels_at_once(BLOCK_BYTES["cpu"], scenarios)
+    width = channels_at_once(BLOCK_BYTES["cpu"], scenarios)
     parts = [
-        channel_points(scenarios.of_channels(here), target[..., here])["crps"]
-        for here in (slice(k, k + at_once) for k in range(0, n_channels, at_once))
+        channel_points(scenarios.of_channels(block), target[..., block])["crps"]
+        for block in (slice(k, k + width) for k in range(0, n_channels, width))
     ]
     return torch.cat(parts, dim=-1)[0].numpy()
 
 
-def measured(call: Callable[[], np.ndarray], repeats: int) -> tuple[np.ndarray, float, float]:
-    """The result, the best time [s], and the memory that it took beyond its input [GiB]."""
+def measure(call: Callable[[], np.ndarray], repeats: int) -> tuple[np.ndarray, float, float]:
+    """The result, the best time [s], and the memory beyond the input [GiB]."""
     best = float("inf")
     cpu = torch.device("cpu")
     for _ in range(repeats):
@@ -70,19 +70,19 @@ def measured(call: Callable[[], np.ndarray], repeats: int) -> tuple[np.ndarray, 
 
 
 def compare(n_buses: int, n_scenarios: int, weighted: bool) -> None:
-    """Print one table: ours on one thread and on all, and each of theirs."""
+    """Print one table: powerphase on one thread and on all, and each estimator of scoringrules."""
     scenarios, target = window(n_buses, n_scenarios, weighted)
     kind = "weighted" if weighted else "equally weighted"
     print(f"\n{n_scenarios} {kind} scenarios of {4 * n_buses:,} channels x {HORIZON} steps")
-    ours(*window(16, n_scenarios, weighted))  # compiles
+    crps(*window(16, n_scenarios, weighted))  # compiles
     threads = torch.get_num_threads()
-    wanted, fastest, memory = measured(lambda: ours(scenarios, target), 3)
+    reference, fastest, memory = measure(lambda: crps(scenarios, target), 3)
     row = "{:<34}{:>9}{:>9}{:>12}{:>14}"
     print(row.format("", "seconds", "ratio", "memory", "difference"))
     name = f"powerphase, {threads} threads"
     print(row.format(name, f"{fastest:.2f}", "1", f"{memory:.2f} GiB", ""))
     torch.set_num_threads(1)
-    _, alone, memory = measured(lambda: ours(scenarios, target), 2)
+    _, alone, memory = measure(lambda: crps(scenarios, target), 2)
     torch.set_num_threads(threads)
     print(row.format("powerphase, 1 thread", f"{alone:.2f}", "", f"{memory:.2f} GiB", ""))
 
@@ -94,37 +94,40 @@ def compare(n_buses: int, n_scenarios: int, weighted: bool) -> None:
         weights = np.ascontiguousarray(expanded.numpy())
     for estimator, backend in ESTIMATORS:
 
-        def theirs(estimator: str = estimator, backend: str = backend) -> np.ndarray:
+        def call(estimator: str = estimator, backend: str = backend) -> np.ndarray:
             return scoringrules.crps_ensemble(
                 observed, last, ens_w=weights, estimator=estimator, backend=backend
             )
 
-        theirs_found, seconds, memory = measured(theirs, 2)
-        off = abs(theirs_found - wanted).max()
+        result, seconds, memory = measure(call, 2)
+        difference = abs(result - reference).max()
         name, ratio = f"scoringrules {estimator}, {backend}", f"{seconds / fastest:.1f}x"
-        print(row.format(name, f"{seconds:.2f}", ratio, f"{memory:.2f} GiB", f"{off:.1e}"))
+        print(row.format(name, f"{seconds:.2f}", ratio, f"{memory:.2f} GiB", f"{difference:.1e}"))
 
 
-def demand(n_buses: int, n_scenarios: int, estimator: str) -> None:
-    """Print how an estimator over all pairs fares under a limit of memory, in its own process."""
+def check_memory(n_buses: int, n_scenarios: int, estimator: str) -> None:
+    """Print whether an estimator over all pairs fits the memory limit, in a separate process."""
     code = (
         "import numpy as np, scoringrules as sr\n"
         f"fct = np.zeros(({HORIZON}, {4 * n_buses}, {n_scenarios}), dtype=np.float32)\n"
         f"sr.crps_ensemble(fct[..., 0], fct, estimator={estimator!r}, backend='numpy')\n"
     )
 
-    def limited() -> None:
+    def set_limit() -> None:
         limit = LIMIT_GIB * 2**30
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, check=False)
-    said = "enough memory" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
-    print(f"scoringrules {estimator}, numpy, given {LIMIT_GIB} GiB: {said}")
+    process = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=set_limit, check=False
+    )
+    error = process.stderr.strip().splitlines()
+    outcome = "fits" if process.returncode == 0 else error[-1]
+    print(f"scoringrules {estimator}, numpy, with {LIMIT_GIB} GiB: {outcome}")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--buses", type=int, default=2383)
     parser.add_argument("--scenarios", type=int, default=100)
@@ -133,8 +136,8 @@ def main() -> None:
     for weighted in (False, True):
         compare(options.buses, options.scenarios, weighted)
     print()
-    for estimator in HUNGRY:
-        demand(options.buses, options.scenarios, estimator)
+    for estimator in PAIRWISE:
+        check_memory(options.buses, options.scenarios, estimator)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""All scores of a whole forecast: time and memory, beside the time of scoringrules for CRPS alone.
+"""Time and memory of all scores of a forecast, and the time of scoringrules for CRPS only.
 
     python benchmarks/scoring.py                    PEGASE 9241, 10 windows, 16 and 100 scenarios
     python benchmarks/scoring.py --device cuda
 
-Scenarios are random, made before the clock starts, one window at a time, as a model would give
-them. scoringrules scores CRPS, and nothing else, on a part of the channels of one window; its time
-is scaled up to the whole.
+Scenarios are random and generated before the measurement, one window at a time, as from a model.
+scoringrules computes only CRPS, for a part of the channels of one window; its time is scaled to the
+whole forecast.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PART = 1000
 
 
 def layout_of(n_buses: int) -> Layout:
-    """A layout without a grid: scores look at channels, not at branches."""
+    """A layout without branches, which scores do not use."""
     rows = np.arange(n_buses)
     branch = np.zeros((0, 2), dtype=np.int64)
     return Layout("none", rows, np.full(n_buses, 3), np.full(n_buses, 110.0), branch, 1.0, 1.0)
@@ -45,8 +45,8 @@ def window(
     return Scenarios(values, weights / weights.sum(1, keepdim=True)), target
 
 
-def scored(n_buses: int, n_scenarios: int, weighted: bool, device: str) -> tuple[Scorecard, float]:
-    """The scores of ten windows, and the seconds that they took."""
+def measure(n_buses: int, n_scenarios: int, weighted: bool, device: str) -> tuple[Scorecard, float]:
+    """The scores of ten windows, and their time [s]."""
     layout, seconds = layout_of(n_buses), 0.0
     scorer = Scorer(layout, HORIZON, N_WINDOWS, device)
     scenarios, target = window(n_buses, n_scenarios, weighted, device)
@@ -61,8 +61,8 @@ def scored(n_buses: int, n_scenarios: int, weighted: bool, device: str) -> tuple
     return card, seconds + time.perf_counter() - start
 
 
-def crps_alone(n_buses: int, n_scenarios: int) -> float:
-    """Seconds that scoringrules' fastest exact estimator would take for CRPS of ten windows."""
+def scoringrules_crps(n_buses: int, n_scenarios: int) -> float:
+    """Estimated seconds of scoringrules' fastest exact estimator for CRPS of ten windows."""
     scenarios, target = window(PART // 4, n_scenarios, False, "cpu")
     last = np.ascontiguousarray(scenarios.values[0].movedim(0, -1).numpy())
     for _ in range(2):  # the first call compiles
@@ -73,7 +73,7 @@ def crps_alone(n_buses: int, n_scenarios: int) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--buses", type=int, default=9241)
     parser.add_argument("--scenarios", type=int, nargs="+", default=[16, 100])
@@ -84,17 +84,18 @@ def main() -> None:
     print(f"{N_WINDOWS} windows of {4 * options.buses:,} channels x {HORIZON} steps, all scores")
     row = "{:>10}{:>10}{:>10}{:>12}{:>26}{:>9}"
     print(
-        row.format("scenarios", "weights", "seconds", "memory", "scoringrules, CRPS alone", "ratio")
+        row.format("scenarios", "weights", "seconds", "memory", "scoringrules, only CRPS", "ratio")
     )
-    scored(64, 2, True, options.device), scored(64, 2, False, options.device)  # compiles
+    for weighted in (True, False):
+        measure(64, 2, weighted, options.device)  # compiles the kernels
     for n_scenarios in options.scenarios:
-        theirs = crps_alone(options.buses, n_scenarios)
+        reference = scoringrules_crps(options.buses, n_scenarios)
         for weighted in (False, True):
             reset_peak_memory()
-            _, seconds = scored(options.buses, n_scenarios, weighted, options.device)
+            _, seconds = measure(options.buses, n_scenarios, weighted, options.device)
             memory = peak_memory_gib(device)
             cells = (n_scenarios, "unequal" if weighted else "equal", f"{seconds:.1f}")
-            shown = (f"{memory:.1f} GiB", f"{theirs:.1f} s", f"{theirs / seconds:.1f}x")
+            shown = (f"{memory:.1f} GiB", f"{reference:.1f} s", f"{reference / seconds:.1f}x")
             print(row.format(*cells, *shown), flush=True)
 
 

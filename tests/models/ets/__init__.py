@@ -1,26 +1,25 @@
-"""Processes whose parameters are known: what ETS's tests share."""
+"""Shared by the tests of ETS: processes with known parameters."""
 
 import torch
 from torch import Tensor
 
-from powerphase.models.ets.fitting import gains_of
-from powerphase.models.ets.scans import SEASON
+from powerphase.models.ets import SEASON, gains_of
 
 
 def random(*size: int, seed: int = 0) -> Tensor:
-    made = torch.randn(*size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return made
+    """Standard normal numbers."""
+    return torch.randn(*size, dtype=torch.float64, generator=_generator(seed))
 
 
 def some_gains(n_channels: int, seed: int = 0) -> Tensor:
-    """Of parameters within their bounds, small enough that errors do not grow."""
-    share = torch.rand(3, n_channels, dtype=torch.float64, generator=_seeded(seed))
+    """Gains of parameters within their bounds, small enough that errors do not grow."""
+    share = torch.rand(3, n_channels, dtype=torch.float64, generator=_generator(seed))
     alpha = 0.1 + 0.6 * share[0]
     return gains_of(torch.stack([alpha, 0.2 * share[1], 0.4 * (1 - alpha) * share[2]]))
 
 
 def process(gains: Tensor, states: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
-    """Holt-Winters step by step, from states on and with these errors; and its last states."""
+    """Values and final states of Holt-Winters, step by step with these errors."""
     level, trend, *season = states
     alpha, drift, gamma = gains
     values = []
@@ -41,5 +40,5 @@ def waves(season: int, n_channels: int) -> Tensor:
     return states
 
 
-def _seeded(seed: int) -> torch.Generator:
+def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)

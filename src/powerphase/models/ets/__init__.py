@@ -1,1 +1,5 @@
-"""ETS: additive Holt-Winters smoothing of every channel by itself."""
+"""ETS: exponential smoothing of every channel with level, trend and season (Holt-Winters)."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What can be chosen about ETS."""
+"""The options of ETS."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,14 +13,14 @@ ORIGINS = ("context", "training-end")
 
 @dataclass(frozen=True)
 class ETSConfig:
-    """The season, where forecasts begin, and how they spread."""
+    """The season, where forecasts start, and their noise."""
 
     season: int = STEPS_PER_DAY
-    """Its length in steps."""
+    """Length of the season in steps."""
     origin: Literal["context", "training-end"] = "context"
-    """Whether paths begin where the context ends, or always where the training record ends."""
+    """Whether paths start at the end of the context or at the end of the training record."""
     trend_noise: bool = False
-    """Whether errors drive the trend of paths by β, and not by αβ as in the fit."""
+    """Whether errors change the trend of paths by β instead of αβ, which the fit uses."""
     samples: int = 100
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
@@ -41,9 +41,9 @@ class ETSConfig:
             raise ConfigError(f"origin must be one of {ORIGINS}, found {self.origin!r}")
 
     def for_grid(self, grid: str) -> "ETSConfig":
-        """The same: nothing is left to the grid."""
+        """This configuration: no option depends on the grid."""
         return self
 
     def variant(self, grid: str) -> str | None:
-        """The words for what is not the default."""
+        """The name of the options that are not the default."""
         return variant_of(self, ETSConfig(), self.VARIANTS)

@@ -1,13 +1,14 @@
-"""Smoothing parameters by maximum likelihood, of many channels at once.
+"""Smoothing parameters by maximum likelihood, for many channels at once.
 
-With Gaussian errors that is the least sum of squared errors over α, β, γ and the states before the
-first step. The states are always brought to their best, so that a search in three dimensions is
-left: BFGS, in which every channel has its own steps and ends when it is done. Parameters are looked
-for as logits, which keeps 0 < α < 1, 0 ≤ β ≤ 1 and 0 ≤ γ ≤ 1 − α.
+With Gaussian errors, maximum likelihood is the least sum of squared errors over α, β, γ and the
+states before the first step. States are always fitted exactly, so that a search in three dimensions
+remains: one BFGS per channel, each with its own step lengths and its own end. Parameters are
+searched as logits, which keeps 0 < α < 1, 0 ≤ β ≤ 1 and 0 ≤ γ ≤ 1 − α.
 
-The valley may have several bottoms: trend and season may follow the errors, or stay as they are.
-So starts of either kind of trend are compared on the first part of the record, and from the best of
-each a search begins, with a season that nearly stays; where it ends, others are tried.
+The error may have several minima: trend and season may follow the errors or stay fixed. Starting
+points with either kind of trend are compared on the first part of the record, and a search starts
+from the best of each kind, with a season that is almost fixed; afterwards, searches with other
+seasons follow.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,59 +20,59 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from powerphase.models.ets.states import guess, settle
+from powerphase.models.ets.states import fit_states, initial_states
 
-LEVELS, TRENDS, SHARE = (0.05, 0.3, 0.8), ((0.001,), (0.05, 0.4)), 0.005
-"""Starts: of trends that stay, and of such that follow; with seasons that nearly stay."""
+START_ALPHAS, START_BETAS, START_SHARE = (0.05, 0.3, 0.8), ((0.001,), (0.05, 0.4)), 0.005
+"""Starting values: α; β of fixed and of following trends; γ/(1 − α) of an almost fixed season."""
 
-SHARES = (0.02, 0.1, 0.4)
-"""Seasons that follow, to be tried afterwards."""
+LATER_SHARES = (0.02, 0.1, 0.4)
+"""γ/(1 − α) of seasons that follow the errors, for later searches."""
 
 PART, FEW_SEASONS = 8, 40
-"""Starts are compared on an eighth of the record, and no less than so many seasons."""
+"""Starting points are compared on an eighth of the record, but on at least so many seasons."""
 
-NEAR, HOPE = 0.01, 1.005
-"""What counts as nearly 0, and from how much larger an error a search for a lower one begins."""
+NEARLY_ZERO, PROMISING = 0.01, 1.005
+"""What counts as nearly 0, and the relative error from which another search may end lower."""
 
-FEW_TURNS, TURNS = 2, 6
-"""Of conjugate gradients: for a start, and at each place of a search, at most."""
+FEW_ITERATIONS, ITERATIONS = 2, 6
+"""Maximum iterations of conjugate gradients: for a starting point, and for a step of a search."""
 
-ROUGH, FINE = 1e-4, 1e-8
-"""How little the logarithm of the error still falls where a search ends."""
+ROUGH_TOLERANCE, FINE_TOLERANCE = 1e-4, 1e-8
+"""The decrease of the error's logarithm at which a search ends."""
 
-STEPS, STRIDE = 60, 1.5
-"""A search has so many steps at most, and no logit moves further in one."""
+MAX_STEPS, MAX_LOGIT_STEP = 60, 1.5
+"""The maximum number of steps of a search, and the largest change of a logit in one step."""
 
-ENOUGH, SHORTER = 1e-4, 0.3
-"""The share of the fall to be hoped for that a step must bring; else it is taken shorter."""
+MIN_DECREASE, SHORTER = 1e-4, 0.3
+"""The share of the expected decrease that a step must reach; otherwise the next is shortened."""
 
-NOTHING = 1e-28
-"""Of a channel's sum of squares: what rounding leaves of errors that are 0."""
+ROUNDING = 1e-28
+"""The squared error that rounding leaves of zero errors, relative to a channel's sum of squares."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Where every channel is, or ends."""
+    """Parameters and states of every channel, and their error."""
 
     logits: Float64[Tensor, "3 C"]
-    """Of α, of β and of γ/(1 − α)."""
+    """Logits of α, of β and of γ/(1 − α)."""
     states: Float64[Tensor, "K C"]
-    """Before the first step."""
+    """States before the first step."""
     sse: Float64[Tensor, " C"]
 
     def where(self, better: Bool[Tensor, " C"], other: "Fit") -> "Fit":
-        """This one, but the other where that is better."""
+        """This fit, with the channels of the other where it is better."""
         pairs = zip(vars(other).values(), vars(self).values(), strict=True)
         return Fit(*(torch.where(better, new, old) for new, old in pairs))
 
-    def of(self, chosen: Bool[Tensor, " C"]) -> "Fit":
-        """Some channels alone."""
-        return Fit(*(part[..., chosen] for part in vars(self).values()))
+    def of(self, channels: Bool[Tensor, " C"]) -> "Fit":
+        """The fit of some channels."""
+        return Fit(*(part[..., channels] for part in vars(self).values()))
 
-    def put(self, channels: Int[Tensor, " some"], other: "Fit") -> None:
-        """Let some channels be where another fit has them."""
-        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
-            mine[..., channels] = theirs
+    def assign(self, channels: Int[Tensor, " some"], other: "Fit") -> None:
+        """Replace some channels by those of another fit."""
+        for old, new in zip(vars(self).values(), vars(other).values(), strict=True):
+            old[..., channels] = new
 
     @property
     def smoothing(self) -> Float64[Tensor, "3 C"]:
@@ -81,7 +82,7 @@ class Fit:
 
     @property
     def gains(self) -> Float64[Tensor, "3 C"]:
-        """What an error does to level, trend and season."""
+        """The change of level, trend and season per unit of error."""
         return gains_of(self.smoothing)
 
 
@@ -92,169 +93,173 @@ def gains_of(smoothing: Float64[Tensor, "3 C"]) -> Float64[Tensor, "3 C"]:
 
 
 def fit(record: Float[Tensor, "S C"], season: int) -> Fit:
-    """The most likely parameters and states; channels that never move have none."""
+    """The most likely parameters and states; constant channels must be left out."""
     part = record[: max(len(record) // PART, FEW_SEASONS * season)]
-    best = _lowest(descend(record, start, ROUGH) for start in _starts(part, season))
-    best = _lifted(record, _pinned(record, best))
-    return descend(record, best, FINE)
+    starts = _starting_points(part, season)
+    best = _best_of(descend(record, start, ROUGH_TOLERANCE) for start in starts)
+    best = _try_following_seasons(record, _try_zeros(record, best))
+    return descend(record, best, FINE_TOLERANCE)
 
 
 def descend(record: Float[Tensor, "S C"], start: Fit, tolerance: float) -> Fit:
-    """Where the error falls no more; channels that are there are left out of the work."""
+    """Search from a starting point until the error no longer falls; finished channels drop out."""
     search = _Search(record, start, tolerance)
     channels = torch.arange(len(start.sse), device=record.device)
-    found = search.place.where(search.place.sse < 0, search.place)  # a copy
-    for _ in range(STEPS):
+    result = search.point.where(search.point.sse < 0, search.point)  # a copy
+    for _ in range(MAX_STEPS):
         search.step()
-        going = search.is_going
-        n_going = int(going.sum())
-        if 2 * n_going <= len(going):
-            found.put(channels, search.place)
-            if n_going == 0:
+        active = search.is_active
+        n_active = int(active.sum())
+        if 2 * n_active <= len(active):
+            result.assign(channels, search.point)
+            if n_active == 0:
                 break
-            channels, search = channels[going], search.of(going)
-    found.put(channels, search.place)
-    return found
+            channels, search = channels[active], search.of(active)
+    result.assign(channels, search.point)
+    return result
 
 
 class _Search:
-    """One BFGS for each channel, all in step."""
+    """One BFGS for each channel, all of which step together."""
 
     def __init__(self, record: Tensor, start: Fit, tolerance: float) -> None:
         self.record, self.tolerance = record, tolerance
         self.errors = torch.empty(record.shape, dtype=torch.float64, device=record.device)
-        self.floor = NOTHING * _squares(record)
-        self.place, self.slope = self._look(start.logits, start.states, TURNS)
-        self.inverse = torch.eye(3).to(self.slope)[..., None].repeat(1, 1, len(self.floor))
+        self.floor = ROUNDING * _sum_of_squares(record)
+        self.point, self.gradient = self._evaluate(start.logits, start.states, ITERATIONS)
+        self.inverse = torch.eye(3).to(self.gradient)[..., None].repeat(1, 1, len(self.floor))
         self.is_fresh = torch.ones_like(self.floor, dtype=torch.bool)
         self.length = torch.ones_like(self.floor)
-        self.quiet = torch.zeros_like(self.floor)
+        self.n_small_steps = torch.zeros_like(self.floor)
 
-    def of(self, chosen: Bool[Tensor, " C"]) -> "_Search":
-        """The search of some channels alone."""
+    def of(self, channels: Bool[Tensor, " C"]) -> "_Search":
+        """The search of some channels."""
         part = object.__new__(_Search)
         for name, value in vars(self).items():
             is_tensor = isinstance(value, Tensor) and name != "errors"
-            setattr(part, name, value[..., chosen].contiguous() if is_tensor else value)
-        part.place = self.place.of(chosen)
+            setattr(part, name, value[..., channels].contiguous() if is_tensor else value)
+        part.point = self.point.of(channels)
         part.errors = torch.empty_like(part.record, dtype=torch.float64)
         return part
 
     @property
-    def is_going(self) -> Bool[Tensor, " C"]:
-        """Which channels are not done."""
-        return (self.quiet < 2) & (self.place.sse > self.floor)
+    def is_active(self) -> Bool[Tensor, " C"]:
+        """Which channels are not finished."""
+        return (self.n_small_steps < 2) & (self.point.sse > self.floor)
 
     def step(self) -> None:
-        """Try a step, take it where the error falls enough, and learn from it."""
+        """Try a step, accept it where the error falls enough, and update the inverse Hessian."""
         move = self._direction()
-        hoped = -(self.slope * move).sum(0)
-        place, slope = self._look(self.place.logits + move, self.place.states, TURNS)
-        fall = (self.place.sse / place.sse).log() / 2
-        better = fall >= ENOUGH * hoped  # what overflows is not
-        self._learn(move, slope - self.slope, better)
-        small = torch.where(better, fall, hoped) < self.tolerance
-        self.quiet = torch.where(small, self.quiet + 1, torch.where(better, 0.0, self.quiet))
-        self.place = self.place.where(better, place)
-        self.slope = torch.where(better, slope, self.slope)
+        expected = -(self.gradient * move).sum(0)
+        point, gradient = self._evaluate(self.point.logits + move, self.point.states, ITERATIONS)
+        decrease = (self.point.sse / point.sse).log() / 2
+        better = decrease >= MIN_DECREASE * expected  # False for NaN, so an overflow is rejected
+        self._update_inverse(move, gradient - self.gradient, better)
+        small = torch.where(better, decrease, expected) < self.tolerance
+        count = self.n_small_steps
+        self.n_small_steps = torch.where(small, count + 1, torch.where(better, 0.0, count))
+        self.point = self.point.where(better, point)
+        self.gradient = torch.where(better, gradient, self.gradient)
         self.length = torch.where(better, 1.0, SHORTER * self.length)
 
-    def _look(self, logits: Tensor, states: Tensor, turns: int) -> tuple[Fit, Tensor]:
-        """A place, at its best states, and the slope of the error's logarithm there."""
-        there = Fit(logits, states, self.floor)
-        options = (self.errors, turns, self.tolerance / 10)
-        found = settle(self.record, there.gains, states, *options)
+    def _evaluate(self, logits: Tensor, states: Tensor, iterations: int) -> tuple[Fit, Tensor]:
+        """A point with its best states, and the gradient of the error's logarithm."""
+        gains = Fit(logits, states, self.floor).gains
+        options = (self.errors, iterations, self.tolerance / 10)
+        best = fit_states(self.record, gains, states, *options)
         alpha, beta, share = torch.sigmoid(logits)
-        of_alpha, of_drift, of_gamma = found.slopes / found.sse
-        slope = torch.stack(
+        by_alpha, by_drift, by_gamma = best.gradient / best.sse
+        gradient = torch.stack(
             [
-                (of_alpha + beta * of_drift - share * of_gamma) * alpha * (1 - alpha),
-                alpha * of_drift * beta * (1 - beta),
-                (1 - alpha) * of_gamma * share * (1 - share),
+                (by_alpha + beta * by_drift - share * by_gamma) * alpha * (1 - alpha),
+                alpha * by_drift * beta * (1 - beta),
+                (1 - alpha) * by_gamma * share * (1 - share),
             ]
         )
-        return Fit(logits, found.states, found.sse), slope
+        return Fit(logits, best.states, best.sse), gradient
 
     def _direction(self) -> Tensor:
-        """Down by Newton's rule, as far as BFGS knows it; parameters at a bound stay there."""
-        ahead = -torch.einsum("ijc,jc->ic", self.inverse, self.slope)
-        ahead = torch.where((ahead * self.slope).sum(0) < 0, ahead, -self.slope)
-        ahead = torch.where(self.place.logits.isinf(), 0.0, ahead)
+        """The quasi-Newton step; parameters at a bound stay there."""
+        ahead = -torch.einsum("ijc,jc->ic", self.inverse, self.gradient)
+        ahead = torch.where((ahead * self.gradient).sum(0) < 0, ahead, -self.gradient)
+        ahead = torch.where(self.point.logits.isinf(), 0.0, ahead)
         largest = ahead.abs().amax(0)
-        return ahead * self.length * torch.where(largest > STRIDE, STRIDE / largest, 1.0)
+        limit = torch.where(largest > MAX_LOGIT_STEP, MAX_LOGIT_STEP / largest, 1.0)
+        return ahead * self.length * limit
 
-    def _learn(self, move: Tensor, turn: Tensor, better: Tensor) -> None:
-        """BFGS's update of the inverse Hessian, where the slope turned upwards along the move."""
-        along = (move * turn).sum(0)
-        turns = better & (along > 1e-12 * move.norm(dim=0) * turn.norm(dim=0))
-        one = torch.eye(3).to(move)[..., None]
-        first = one * (along / turn.square().sum(0))
-        inverse = torch.where(self.is_fresh & turns, first, self.inverse)
-        left = one - torch.einsum("ic,jc->ijc", move, turn) / along
+    def _update_inverse(self, move: Tensor, change: Tensor, better: Tensor) -> None:
+        """BFGS's update of the inverse Hessian, where the curvature along the move is positive."""
+        curvature = (move * change).sum(0)
+        valid = better & (curvature > 1e-12 * move.norm(dim=0) * change.norm(dim=0))
+        identity = torch.eye(3).to(move)[..., None]
+        first = identity * (curvature / change.square().sum(0))
+        inverse = torch.where(self.is_fresh & valid, first, self.inverse)
+        left = identity - torch.einsum("ic,jc->ijc", move, change) / curvature
         inverse = torch.einsum("ijc,jkc,lkc->ilc", left, inverse, left)
-        inverse = inverse + torch.einsum("ic,jc->ijc", move, move) / along
-        self.inverse = torch.where(turns, inverse, self.inverse)
-        self.is_fresh = self.is_fresh & ~turns
+        inverse = inverse + torch.einsum("ic,jc->ijc", move, move) / curvature
+        self.inverse = torch.where(valid, inverse, self.inverse)
+        self.is_fresh = self.is_fresh & ~valid
 
 
-def _starts(record: Tensor, season: int) -> Iterator[Fit]:
-    """The best start of each kind."""
-    first = guess(record, season)
-    for trends in TRENDS:
-        chosen = product(LEVELS, trends, [SHARE])
-        logits = (torch.tensor(one).logit().to(first)[:, None] for one in chosen)
-        places = (one.expand(3, first.shape[1]) for one in logits)
-        yield _lowest(_settled(record, place, first, FEW_TURNS) for place in places)
+def _starting_points(record: Tensor, season: int) -> Iterator[Fit]:
+    """The best starting point of each kind of trend."""
+    states = initial_states(record, season)
+    for betas in START_BETAS:
+        choices = product(START_ALPHAS, betas, [START_SHARE])
+        logits = (torch.tensor(choice).logit().to(states)[:, None] for choice in choices)
+        points = (column.expand(3, states.shape[1]) for column in logits)
+        yield _best_of(_with_states(record, point, states, FEW_ITERATIONS) for point in points)
 
 
-def _lowest(fits: Iterable[Fit]) -> Fit:
-    """Every channel where its error is least; what overflows counts as infinite."""
+def _best_of(fits: Iterable[Fit]) -> Fit:
+    """The fit of least error for every channel; NaN counts as infinite."""
     best, *others = fits
     for other in others:
         best = best.where((other.sse < best.sse) | best.sse.isnan(), other)
     return best
 
 
-def _settled(record: Tensor, logits: Tensor, states: Tensor, turns: int) -> Fit:
-    """A place, with states that have turned towards their best."""
+def _with_states(record: Tensor, logits: Tensor, states: Tensor, iterations: int) -> Fit:
+    """The fit of these parameters, with states improved by some iterations."""
     errors = torch.empty_like(record, dtype=torch.float64)
     gains = Fit(logits, states, states[0]).gains
-    found = settle(record, gains, states, errors, turns, FINE)
-    return Fit(logits, found.states, found.sse)
+    best = fit_states(record, gains, states, errors, iterations, FINE_TOLERANCE)
+    return Fit(logits, best.states, best.sse)
 
 
-def _pinned(record: Tensor, found: Fit) -> Fit:
-    """With γ or β, or both, at 0 where that is no worse: a logit gets ever nearer and never there.
+def _try_zeros(record: Tensor, best: Fit) -> Fit:
+    """Set γ, β or both to 0 where that is no worse; a search over logits never reaches 0.
 
-    What follows is a shorter search too.
+    It also shortens the following search.
     """
     for row in (2, 1):
-        logits = found.logits.clone()
+        logits = best.logits.clone()
         logits[row] = -inf
-        pinned = _settled(record, logits, found.states, TURNS)
-        near = found.logits[row].sigmoid() < NEAR
-        found = found.where(near & (pinned.sse <= found.sse), pinned)
-    return found
+        at_zero = _with_states(record, logits, best.states, ITERATIONS)
+        near = best.logits[row].sigmoid() < NEARLY_ZERO
+        best = best.where(near & (at_zero.sse <= best.sse), at_zero)
+    return best
 
 
-def _lifted(record: Tensor, found: Fit) -> Fit:
-    """With a season that follows, where a search from there ends lower.
+def _try_following_seasons(record: Tensor, best: Fit) -> Fit:
+    """Use a season that follows the errors where a search from there ends lower.
 
-    Near γ = 0 a logit feels no slope, even where a better place is further on.
+    Near γ = 0 the gradient of the logit vanishes, even if there is a better minimum further on.
     """
-    raised = []
-    for share in SHARES:
-        logits = found.logits.clone()
+    candidates = []
+    for share in LATER_SHARES:
+        logits = best.logits.clone()
         logits[2] = torch.tensor(share).logit()
-        raised.append(_settled(record, logits, found.states, TURNS))
-    best = _lowest(raised)
-    hopeful = best.sse < HOPE * found.sse
-    if hopeful.any():
-        there = descend(record[:, hopeful].contiguous(), best.of(hopeful), ROUGH)
-        best.put(hopeful.nonzero()[:, 0], there)
-    return _lowest([found, best])
+        candidates.append(_with_states(record, logits, best.states, ITERATIONS))
+    other = _best_of(candidates)
+    promising = other.sse < PROMISING * best.sse
+    if promising.any():
+        part = record[:, promising].contiguous()
+        result = descend(part, other.of(promising), ROUGH_TOLERANCE)
+        other.assign(promising.nonzero()[:, 0], result)
+    return _best_of([best, other])
 
 
-def _squares(record: Tensor) -> Float64[Tensor, " C"]:
+def _sum_of_squares(record: Tensor) -> Float64[Tensor, " C"]:
     """Every channel's sum of squares, without a copy in double precision."""
     return torch.linalg.vector_norm(record, dim=0, dtype=torch.float64).square()

@@ -1,4 +1,4 @@
-"""ETS as a forecaster: what ties it to training records, folders and windows."""
+"""ETS as a forecaster: fitting to a training record, saving, loading and predicting."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,13 @@ from powerphase.cost import (
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.ets.config import ETSConfig
 from powerphase.models.ets.fitting import fit, gains_of
-from powerphase.models.ets.paths import departures, expected
 from powerphase.models.ets.scans import SEASON, forward
-from powerphase.models.ets.states import guess, settle
+from powerphase.models.ets.states import (
+    expected_path,
+    fit_states,
+    initial_states,
+    path_deviations,
+)
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.sampling import window_generators
@@ -31,63 +35,63 @@ from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Layout, Scenarios, Training
 
 OnBlock = Callable[[int, int], None]
-"""Called with the number of channels that are fitted and of all."""
+"""Called with the number of fitted channels and the number of all channels."""
 
 BLOCK = {"cpu": 256, "cuda": 65_536}
-"""Channels that are fitted together: on a CPU what fills its vectors, on a GPU as many as fit."""
+"""Channels that are fitted together: on a CPU enough for its vectors, on a GPU as many as fit."""
 
 PER_VALUE = 24
-"""Bytes that a fit holds for each value of a block: it, errors twice, and copies of a half."""
+"""Bytes of a fit per value of a block: the value, errors twice, and copies of a half."""
 
-TURNS, TOLERANCE = 40, 1e-13
-"""Of conjugate gradients over a context, at most, and the share of the error that may be left."""
+ITERATIONS, TOLERANCE = 40, 1e-13
+"""Maximum iterations of conjugate gradients over a context, and their relative tolerance."""
 
-FEWEST_SEASONS = 4
-"""From which ETS can be learned."""
+MIN_SEASONS = 4
+"""The least number of seasons in a training record."""
 
-AT_ONCE = 1024
-"""Channels that are forecast together, so that what is at work stays small."""
+FORECAST_BLOCK = 1024
+"""Channels that are forecast together, which bounds the memory."""
 
 TINY = 1e-6
-"""A standard deviation below which a channel hardly moves."""
+"""A channel with a smaller standard deviation counts as nearly constant."""
 
 
 @dataclass(frozen=True, eq=False)
 class Smoothing:
-    """What is fitted to every channel."""
+    """The fitted state: parameters, errors and final states of every channel."""
 
     smoothing: Float64[Tensor, "3 C"]
-    """α, β and γ; all 0 where a channel never moves."""
+    """α, β and γ; all 0 for a constant channel."""
     deviation: Float64[Tensor, " C"]
-    """Of the errors."""
+    """The standard deviation of the errors."""
     states: Float64[Tensor, "K C"]
-    """At the end of the training record."""
+    """States at the end of the training record."""
 
     def of(self, channels: slice) -> "Smoothing":
-        """Some channels alone."""
+        """The fitted state of some channels."""
         return Smoothing(*(tensor[..., channels] for tensor in vars(self).values()))
 
     def to(self, device: torch.device) -> "Smoothing":
-        """The same on another device."""
+        """A copy on another device."""
         return Smoothing(*(tensor.to(device) for tensor in vars(self).values()))
 
 
 class ETS(SavedForecaster):
-    """Smooths every channel by itself, and draws paths of Gaussian errors from where it stands.
+    """Smooths every channel by itself and draws paths with Gaussian errors.
 
     Args:
-        config: all constants.
-        seed: fixes the errors that are drawn.
-        device: where it is fitted: cpu, cuda, or auto for a GPU where there is one.
-        run: a folder for what is fitted.
-        on_block: called as channels are fitted.
+        config: all options.
+        seed: fixes the random errors.
+        device: the device of the fit: cpu, cuda, or auto for a GPU if there is one.
+        run: a folder for the fitted state.
+        on_block: called with the progress of the fit.
     """
 
     name: ClassVar[str] = "ets"
     config_type: ClassVar[Any] = ETSConfig
     takes_device: ClassVar[bool] = True
     counts: ClassVar[str] = "channels fitted"
-    """What `on_block` is told the number of."""
+    """What `on_block` counts."""
 
     def __init__(
         self,
@@ -100,65 +104,67 @@ class ETS(SavedForecaster):
     ) -> None:
         super().__init__(config, seed, run)
         self.device, self.on_block = device, on_block
-        self.learned: Smoothing | None = None
+        self.fitted: Smoothing | None = None
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there are parameters to forecast with."""
-        return self.learned is not None
+        """Whether the model can forecast."""
+        return self.fitted is not None
 
     @property
     def n_parameters(self) -> int | None:
-        """Number of fitted numbers: three parameters and the first states of every channel."""
-        if self.learned is None:
+        """Number of fitted values: three parameters and the initial states of every channel."""
+        if self.fitted is None:
             return None
-        return self.learned.smoothing.numel() + self.learned.states.numel()
+        return self.fitted.smoothing.numel() + self.fitted.states.numel()
 
     def memory_gib(self, train: Training) -> float:
-        """About how much memory a fit takes on its device."""
+        """The approximate memory of a fit on its device."""
         n_steps, n_channels = len(train.time), train.layout.n_channels
         block = min(self._block(n_steps), n_channels)
         return (PER_VALUE * n_steps * block + 8 * (self.config.season + 8) * n_channels) / 2**30
 
     def answer(self, context: Context) -> Scenarios:
         """The scenarios of these windows."""
-        assert self.learned is not None, "`predict` asks only what is fitted"
+        assert self.fitted is not None, "`predict` checks that the model is fitted"
         past = context.past
         n_windows, _, n_channels = past.shape
         size = (self.config.samples, context.horizon)
-        learned = self.learned.to(past.device)
+        fitted = self.fitted.to(past.device)
         values = past.new_empty((n_windows, *size, n_channels))
         generators = window_generators(self.seed, context.time, past.device)
         for window, generator in enumerate(generators):
-            for first in range(0, n_channels, AT_ONCE):
-                here = slice(first, first + AT_ONCE)
-                part = learned.of(here)
+            for first in range(0, n_channels, FORECAST_BLOCK):
+                channels = slice(first, first + FORECAST_BLOCK)
+                part = fitted.of(channels)
                 with torch.cuda.device_of(past):  # kernels run on the current device
-                    states = self._states(part, past[window, :, here].contiguous())
-                middle = expected(states, size[1]).to(past)
-                values[window, ..., here] = middle + self._drawn(part, size, generator)
+                    states = self._states(part, past[window, :, channels].contiguous())
+                expected = expected_path(states, size[1]).to(past)
+                deviations = self._draw_deviations(part, size, generator)
+                values[window, ..., channels] = expected + deviations
         return Scenarios.equal(values)
 
-    def _states(self, learned: Smoothing, past: Float[Tensor, "T C"]) -> Float64[Tensor, "K C"]:
-        """Where paths begin: at the end of the context, or always at that of the training."""
+    def _states(self, fitted: Smoothing, past: Float[Tensor, "T C"]) -> Float64[Tensor, "K C"]:
+        """The states from which paths start: after the context, or after the training record."""
         if self.config.origin == "training-end":
-            return learned.states
-        gains = gains_of(learned.smoothing)
+            return fitted.states
+        gains = gains_of(fitted.smoothing)
         errors = torch.empty_like(past, dtype=torch.float64)
-        first = guess(past, self.config.season)
-        settled = settle(past, gains, first, errors, TURNS, TOLERANCE)
-        return forward(past, gains, settled.states).states
+        first = initial_states(past, self.config.season)
+        best = fit_states(past, gains, first, errors, ITERATIONS, TOLERANCE)
+        return forward(past, gains, best.states).states
 
-    def _drawn(
-        self, learned: Smoothing, size: tuple[int, int], generator: torch.Generator
+    def _draw_deviations(
+        self, fitted: Smoothing, size: tuple[int, int], generator: torch.Generator
     ) -> Float32[Tensor, "M H C"]:
-        """Departures of paths from what is expected."""
-        shape = (*size, len(learned.deviation))
+        """Random deviations of paths from the expected path."""
+        shape = (*size, len(fitted.deviation))
         errors = torch.randn(shape, generator=generator, device=generator.device)
-        gains = gains_of(learned.smoothing)
+        gains = gains_of(fitted.smoothing)
         if self.config.trend_noise:
-            gains[1] = learned.smoothing[1]
-        return departures(errors * learned.deviation.float(), gains.float(), self.config.season)
+            gains[1] = fitted.smoothing[1]
+        scaled = errors * fitted.deviation.float()
+        return path_deviations(scaled, gains.float(), self.config.season)
 
     def _block(self, n_steps: int) -> int:
         """Channels that are fitted together."""
@@ -169,22 +175,22 @@ class ETS(SavedForecaster):
         return max(32, min(BLOCK["cuda"], int(0.8 * free * 2**30) // (PER_VALUE * n_steps)))
 
     def _prepare(self, train: Training) -> None:
-        """Refuse what cannot work, before the record is read; forget older fits."""
-        self.learned = self.outcome = None
+        """Raise if the fit cannot work, before the record is read; discard earlier fits."""
+        self.fitted = self.outcome = None
         season, context = self.config.season, train.validation.context_steps
-        if len(train.time) < FEWEST_SEASONS * season or context < season:
+        if len(train.time) < MIN_SEASONS * season or context < season:
             raise TrainingError(
-                f"ets with a season of {season} steps needs {FEWEST_SEASONS} of them to learn from "
-                f"and one before each window, found {len(train.time)} and {context} steps; give it "
+                f"ets with a season of {season} steps needs {MIN_SEASONS} seasons in the training "
+                f"record and one in the context, found {len(train.time)} and {context} steps; use "
                 "a shorter season or longer records"
             )
         if world_size() > 1:
             raise TrainingError("ets is fitted by one process; start it without torchrun")
         device = choose_device(self.device)
-        needed, there = self.memory_gib(train), free_memory_gib(device)
-        if there is not None and needed > there:
+        needed, free = self.memory_gib(train), free_memory_gib(device)
+        if free is not None and needed > free:
             raise TrainingError(
-                f"fitting ets takes about {needed:.1f} GiB, and {device.type} has {there:.1f} GiB "
+                f"fitting ets needs about {needed:.1f} GiB, but {device.type} has {free:.1f} GiB "
                 "free; use another machine"
             )
 
@@ -192,19 +198,19 @@ class ETS(SavedForecaster):
         watch, device = Stopwatch(), choose_device(self.device)
         reset_peak_memory()
         n_channels, block = train.layout.n_channels, self._block(len(train.time))
-        parts, facts = [], []
+        parts, deviations = [], []
         with watch.running(), torch.no_grad():
             for first in range(0, n_channels, block):
-                here = slice(first, min(first + block, n_channels))
-                record = train.read(channels=here).to(device)
+                channels = slice(first, min(first + block, n_channels))
+                record = train.read(channels=channels).to(device)
                 _check_finite(record, train.layout, first)
-                parts.append(self._fitted(record).to(torch.device("cpu")))
-                facts.append(record.std(0).cpu())
+                parts.append(self._fit_block(record).to(torch.device("cpu")))
+                deviations.append(record.std(0).cpu())
                 if self.on_block is not None:
-                    self.on_block(here.stop, n_channels)
+                    self.on_block(channels.stop, n_channels)
             columns = zip(*(vars(part).values() for part in parts), strict=True)
-            self.learned = Smoothing(*(torch.cat(column, dim=-1) for column in columns))
-            keeper.keep_best(vars(self.learned), {})
+            self.fitted = Smoothing(*(torch.cat(column, dim=-1) for column in columns))
+            keeper.keep_best(vars(self.fitted), {})
         return {
             "steps": None,
             "train_s": watch.seconds,
@@ -212,30 +218,30 @@ class ETS(SavedForecaster):
             "hardware": hardware(device),
             "torch": torch.__version__,
             "commit": commit(),
-            "ets": _facts(self.learned, torch.cat(facts)),
+            "ets": _facts(self.fitted, torch.cat(deviations)),
         }
 
-    def _fitted(self, record: Float32[Tensor, "S C"]) -> Smoothing:
-        """What is fitted to these channels; a channel that never moves has no parameters."""
+    def _fit_block(self, record: Float32[Tensor, "S C"]) -> Smoothing:
+        """Fit these channels; the parameters of a constant channel are 0."""
         season = self.config.season
         moves = record.amax(0) > record.amin(0)
         states = record.new_zeros((SEASON + season, len(moves)), dtype=torch.float64)
         states[0] = record[0]
-        found = Smoothing(torch.zeros_like(states[:3]), torch.zeros_like(states[0]), states)
+        fitted = Smoothing(torch.zeros_like(states[:3]), torch.zeros_like(states[0]), states)
         if not moves.any():
-            return found
+            return fitted
         moving = record[:, moves].contiguous()
         best = fit(moving, season)
-        found.smoothing[:, moves] = best.smoothing
-        # As many numbers are fitted as a channel has parameters and states.
-        found.deviation[moves] = (best.sse / (len(record) - (season + 5))).sqrt()
-        found.states[:, moves] = forward(moving, best.gains, best.states).states
-        return found
+        fitted.smoothing[:, moves] = best.smoothing
+        # Degrees of freedom: the parameters and states of a channel are fitted.
+        fitted.deviation[moves] = (best.sse / (len(record) - (season + 5))).sqrt()
+        fitted.states[:, moves] = forward(moving, best.gains, best.states).states
+        return fitted
 
     def _take(self, folder: RunFolder) -> None:
         if folder.header.outcome is None:
             raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
-        self.learned = Smoothing(**folder.best()[0])
+        self.fitted = Smoothing(**folder.best()[0])
         self.outcome = folder.header.outcome
 
 
@@ -246,17 +252,17 @@ def _check_finite(record: Float32[Tensor, "S C"], layout: Layout, first: int) ->
         step = int((~record[:, channel].isfinite()).nonzero()[0, 0])
         raise TrainingError(
             f"{layout.name_of(first + channel)} is {record[step, channel].item()} in step {step} "
-            "of the training record, and ets needs finite numbers; mend the data set"
+            "of the training record, but ets needs finite numbers; check the data set"
         )
 
 
-def _facts(learned: Smoothing, size: Float32[Tensor, " C"]) -> dict[str, Any]:
-    """What was found: how many channels hardly move, and how many parameters are at a bound."""
-    alpha, beta, gamma = learned.smoothing[:, learned.deviation > 0]
+def _facts(fitted: Smoothing, size: Float32[Tensor, " C"]) -> dict[str, Any]:
+    """The numbers of constant channels and of parameters at a bound, and median parameters."""
+    alpha, beta, gamma = fitted.smoothing[:, fitted.deviation > 0]
     edge = 1e-6
     return {
-        "constant": int((learned.deviation == 0).sum()),
-        "tiny": int(((size < TINY) & (learned.deviation > 0)).sum()),
+        "constant": int((fitted.deviation == 0).sum()),
+        "tiny": int(((size < TINY) & (fitted.deviation > 0)).sum()),
         "alpha_at_bound": int(((alpha < edge) | (alpha > 1 - edge)).sum()),
         "beta_at_bound": int(((beta < edge) | (beta > 1 - edge)).sum()),
         "gamma_at_bound": int(((gamma < edge) | (gamma > 1 - alpha - edge)).sum()),
