@@ -3,9 +3,9 @@
 import re
 import shlex
 
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from powerphase import cli
+from tests import command_line
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -37,7 +37,7 @@ def invoke(command: str) -> Result:
     """Run a `powerphase` command in this process."""
     name, *arguments = shlex.split(command)
     assert name == "powerphase", command
-    return CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"})
+    return command_line.invoke(*arguments)
 
 
 def output_of(command: str) -> str:
