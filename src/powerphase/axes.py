@@ -1,4 +1,4 @@
-"""The axis letters and the order of the channels: one meaning everywhere, in this order.
+"""The letters of axes and the order of channels, the same everywhere.
 
 B windows · M scenarios · H forecast steps · T context steps · C channels (4N) · N buses ·
 K features · S simulated steps. Channels are interleaved [P, Q, V, θ] per bus, in the case file's
@@ -20,4 +20,4 @@ STEP_S = 900
 STEPS_PER_DAY = 96
 
 WEIGHT_TOLERANCE = 1e-5
-"""How far float32 weights of scenarios may sum from 1, in memory and in files."""
+"""The largest deviation from 1 of a sum of float32 weights, in memory and in files."""

@@ -12,9 +12,9 @@ from pandas.tseries.offsets import Easter
 
 _FIXED_HOLIDAYS = ("01-01", "05-01", "10-03", "12-25", "12-26")
 _DAYS_AFTER_EASTER = (-2, 1, 39, 50)  # Good Friday, Easter Monday, Ascension, Whit Monday
-_ONE_OFF_HOLIDAYS = ("2017-10-31",)  # five hundred years of Reformation
+_ONE_OFF_HOLIDAYS = ("2017-10-31",)  # 500 years of the Reformation
 
-# Holidays of some states, with the share of Germans who live in these (2015, rounded).
+# Holidays of some states, with the share of Germans who live there (2015, rounded).
 _FIXED_REGIONAL = {"01-06": 0.32, "08-15": 0.1, "10-31": 0.15, "11-01": 0.57}
 _REGIONAL_DAYS_AFTER_EASTER = {0: 1.0, 49: 1.0, 60: 0.64}  # Easter, Whit Sunday, Corpus Christi
 
@@ -22,7 +22,7 @@ _REGIONAL_DAYS_AFTER_EASTER = {0: 1.0, 49: 1.0, 60: 0.64}  # Easter, Whit Sunday
 def berlin_time(time: Shaped[np.ndarray, "*S"]) -> Shaped[np.ndarray, "*S"]:
     """The date and time on a wall clock in Berlin, as `datetime64[s]` without a zone.
 
-    The hour between 2 and 3 is missing on one night in March and comes twice on one in October.
+    The hour from 2 to 3 is missing on one night in March and occurs twice on one in October.
     """
     utc = pd.DatetimeIndex(time.ravel().astype("datetime64[s]"), tz="UTC")
     wall = utc.tz_convert("Europe/Berlin").tz_localize(None)
@@ -30,7 +30,7 @@ def berlin_time(time: Shaped[np.ndarray, "*S"]) -> Shaped[np.ndarray, "*S"]:
 
 
 def hour_of_day(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
-    """Hours since midnight in Berlin, in [0, 24); a quarter past one is 1.25."""
+    """Hours since midnight in Berlin, in [0, 24); 01:15 is 1.25."""
     wall = berlin_time(time)
     since_midnight = wall - wall.astype("datetime64[D]")
     return since_midnight.astype(np.float64) / 3600
@@ -68,8 +68,8 @@ def is_public_holiday(time: Shaped[np.ndarray, "*S"]) -> Bool[np.ndarray, "*S"]:
 def holiday_share(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
     """The share of Germans who have a public holiday on the day in Berlin, from 0 to 1.
 
-    Epiphany, Corpus Christi, Assumption, Reformation Day and All Saints' are holidays of some
-    states; Easter and Whit Sunday count for all. The rules are those of 2015, for any year.
+    Epiphany, Corpus Christi, Assumption, Reformation Day and All Saints' are holidays in some
+    states; Easter and Whit Sunday count for all. Every year follows the rules of 2015.
     """
     dates = berlin_time(time).astype("datetime64[D]")
     share = is_public_holiday(time).astype(np.float64)
@@ -88,7 +88,7 @@ def _easter(year: int) -> np.datetime64:
 
 
 def _holidays(year: int) -> list[np.datetime64]:
-    """The nationwide holidays of one year, and the one-off ones of all years."""
+    """The nationwide holidays of one year, and the one-off holidays of all years."""
     easter = _easter(year)
     moving = [easter + np.timedelta64(days, "D") for days in _DAYS_AFTER_EASTER]
     fixed = [np.datetime64(f"{year}-{day}") for day in _FIXED_HOLIDAYS]

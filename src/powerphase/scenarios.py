@@ -1,8 +1,8 @@
-"""What crosses a model's border: `Layout`, `Training` and `Context` go in, `Scenarios` come out.
+"""The interface of models: `Layout`, `Training` and `Context` are inputs, `Scenarios` the output.
 
-All values are normalised: P and Q are divided by one number each, V [p.u.] and θ [rad] stay as they
-are. A forecaster sees nothing else of a data set, and above all no target: a `Context` ends at its
-window's origin, and a `Training` cannot be read past the last step that a model may be fitted on.
+All values are normalised: P and Q are each divided by one number; V [p.u.] and θ [rad] are not
+changed. A forecaster sees nothing else of a data set, and never a target: a `Context` ends at the
+origin of its window, and a `Training` ends at the last step that a model may be fitted on.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,25 +19,25 @@ from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE, P, Q
 from powerphase.errors import ForecastError, TaskError
 from powerphase.seeds import stream
 
-SCORED = (torch.float32, torch.float64)
-"""The types of number in which scenarios can be scored."""
+SCORED_DTYPES = (torch.float32, torch.float64)
+"""The dtypes in which scenarios can be scored."""
 
 READ_STEPS = 960
-"""Steps read from a record at a time; a data set's blocks are as long."""
+"""Steps that are read from a record at a time, as many as in a block of a data set."""
 
 StateReader = Callable[[slice, slice], Float32[np.ndarray, "S C"]]
-"""States in MW, MVAr, p.u. and rad of the given steps and channels."""
+"""Returns the states of some steps and channels, in MW, MVAr, p.u. and rad."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What the channels are, [P, Q, V, θ] of bus after bus, and the grid that joins the buses."""
+    """The meaning of the channels, [P, Q, V, θ] of bus after bus, and the grid of the buses."""
 
     grid: str
     bus_id: Int[np.ndarray, " N"]
-    """Bus numbers, as the case file has them."""
+    """Bus numbers as in the case file."""
     bus_type: Int[np.ndarray, " N"]
-    """1 slack, 2 generator at a held voltage (PV), 3 load (PQ)."""
+    """1 slack, 2 generator with a voltage setpoint (PV), 3 load (PQ)."""
     nominal_kv: Float[np.ndarray, " N"]
     branch: Int[np.ndarray, "L 2"]
     """The two buses of each branch in service, as positions in `bus_id`."""
@@ -56,29 +56,29 @@ class Layout:
 
     @property
     def channel_type(self) -> Int[np.ndarray, " C"]:
-        """The variable of each channel, a position in `axes.VARIABLES`."""
+        """The variable of each channel, as a position in `axes.VARIABLES`."""
         return np.tile(np.arange(len(VARIABLES)), self.n_buses)
 
     @property
     def scale(self) -> Float32[np.ndarray, " C"]:
-        """What each channel's state is divided by: MW, MVAr, 1 and 1."""
+        """The divisor of each channel's state: MW, MVAr, 1 and 1."""
         one_bus = np.ones(len(VARIABLES), dtype=np.float32)
         one_bus[[P, Q]] = self.p_scale_mw, self.q_scale_mvar
         return np.tile(one_bus, self.n_buses)
 
     def name_of(self, channel: int) -> str:
-        """A channel in words, such as `V of bus 104`."""
+        """The name of a channel, such as `V of bus 104`."""
         bus, kind = divmod(channel, len(VARIABLES))
         return f"{VARIABLES[kind]} of bus {self.bus_id[bus]}"
 
 
 class Record:
-    """The normalised states of consecutive steps; what lies beyond them cannot be read through it.
+    """The normalised states of consecutive steps; steps outside the record cannot be read.
 
     Args:
         layout: the channels and their scales.
-        time: start of each step, UTC; it says how many steps there are.
-        read_states: gives states by step and channel, counted from the record's first.
+        time: start of each step, UTC; its length is the number of steps.
+        read_states: returns states by step and channel, counted from the start of the record.
     """
 
     def __init__(
@@ -94,28 +94,28 @@ class Record:
     def read(
         self, steps: slice = slice(None), channels: slice = slice(None)
     ) -> Float32[Tensor, "S C"]:
-        """Normalised states of the chosen steps and channels, in memory."""
+        """Normalised states of some steps and channels."""
         if {steps.step, channels.step} - {None, 1}:
-            raise TaskError("steps and channels are read one after the other; thin them afterwards")
-        chosen = slice(*channels.indices(self.layout.n_channels))
-        wanted = slice(*steps.indices(len(self)))
+            raise TaskError("steps and channels must be contiguous; select some of them afterwards")
+        columns = slice(*channels.indices(self.layout.n_channels))
+        rows = slice(*steps.indices(len(self)))
         if (steps.stop or 0) > len(self):
-            raise TaskError(f"steps up to {steps.stop} asked of a record of {len(self)}")
-        states = self._read_states(wanted, chosen)
-        return torch.from_numpy(states / self.layout.scale[chosen])
+            raise TaskError(f"cannot read up to step {steps.stop} of a record of {len(self)} steps")
+        states = self._read_states(rows, columns)
+        return torch.from_numpy(states / self.layout.scale[columns])
 
     def load(self, device: torch.device | str = "cpu") -> Float32[Tensor, "S C"]:
         """The whole record on a device: 7.6 GB for the training record of 36,964 channels."""
-        whole = torch.empty((len(self), self.layout.n_channels), device=device)
+        values = torch.empty((len(self), self.layout.n_channels), device=device)
         for first in range(0, len(self), READ_STEPS):
             part = slice(first, min(first + READ_STEPS, len(self)))
-            whole[part] = self.read(part).to(device)
-        return whole
+            values[part] = self.read(part).to(device)
+        return values
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """All that a forecaster may look at when it forecasts B windows."""
+    """Everything that a forecaster sees when it forecasts B windows."""
 
     past: Float[Tensor, "B T C"]
     """Normalised states before each window's origin."""
@@ -134,15 +134,15 @@ class Context:
         return self.time[:, self.past.shape[1] :]
 
     def to(self, device: torch.device | str) -> "Context":
-        """The same context on another device."""
+        """A copy of the context on another device."""
         return Context(self.past.to(device), self.time, self.layout)
 
 
 class Windows:
-    """Forecast windows of a record, read when they are asked for.
+    """Forecast windows of a record, read on demand.
 
     Args:
-        record: holds contexts and targets.
+        record: contains contexts and targets.
         origins: first target step of each window.
         context: steps before the origin that a forecaster sees, T.
         horizon: steps from the origin on that it forecasts, H.
@@ -160,55 +160,57 @@ class Windows:
         return len(self.origins)
 
     def start(self, window: int) -> str:
-        """When the window's first target step starts, UTC, to the minute."""
+        """Start of the window's first target step, UTC, such as `2016-07-01T00:00`."""
         return str(self.record.time[self.origins[window]].astype("datetime64[m]"))
 
     def context(self, window: int) -> Context:
-        """What a forecaster sees of one window (B = 1)."""
+        """The context of one window (B = 1)."""
         origin = int(self.origins[window])
         if origin < self.context_steps:
-            raise TaskError(f"window {window} has {origin} of {self.context_steps} context steps")
+            raise TaskError(
+                f"window {window} has only {origin} of {self.context_steps} context steps"
+            )
         past = self.record.read(slice(origin - self.context_steps, origin))
         time = self.record.time[origin - self.context_steps : origin + self.horizon]
         return Context(past[None], time[None], self.record.layout)
 
     def target(self, window: int, channels: slice = slice(None)) -> Float32[Tensor, "1 H C"]:
-        """What happened in one window."""
+        """The target of one window: what happened."""
         origin = int(self.origins[window])
         return self.record.read(slice(origin, origin + self.horizon), channels)[None]
 
     def load(
         self, size: int, device: torch.device | str = "cpu"
     ) -> list[tuple[Context, Float32[Tensor, "B H C"]]]:
-        """Contexts and targets of all windows on a device, so many to a batch."""
-        past = [self.context(window) for window in range(len(self))]
-        found = []
+        """Contexts and targets of all windows on a device, in batches of `size` windows."""
+        contexts = [self.context(window) for window in range(len(self))]
+        batches = []
         for first in range(0, len(self), size):
             part = range(first, min(first + size, len(self)))
             context = Context(
-                torch.cat([past[k].past for k in part]),
-                np.concatenate([past[k].time for k in part]),
+                torch.cat([contexts[k].past for k in part]),
+                np.concatenate([contexts[k].time for k in part]),
                 self.record.layout,
             )
             target = torch.cat([self.target(k) for k in part])
-            found.append((context.to(device), target.to(device)))
-        return found
+            batches.append((context.to(device), target.to(device)))
+        return batches
 
 
 class Batches:
     """Batches of random windows, context and target, gathered from a copy of the record.
 
-    Batch k is fixed by the seed and k alone, so a training that goes on with batch k sees what it
-    would have seen. Origins are uniform over all windows that lie in the record. The copy lives as
-    long as this object.
+    Batch k depends only on the seed and k, so a training that resumes at batch k sees the same
+    windows. Origins are uniform over all windows of the record. The copy lives as long as this
+    object.
 
     Args:
-        record: where windows are taken from.
+        record: the source of the windows.
         context: steps before each origin, T.
         horizon: steps from the origin on, H.
         size: windows of a batch, B.
         seed: fixes the origins.
-        device: where the copy and the batches are.
+        device: the device of the copy and of the batches.
     """
 
     def __init__(
@@ -222,36 +224,36 @@ class Batches:
     ) -> None:
         if len(record) < context + horizon:
             raise TaskError(
-                f"{len(record)} training steps hold no window of {context} + {horizon} steps"
+                f"a record of {len(record)} steps has no window of {context} + {horizon} steps"
             )
         self.record, self.context_steps, self.horizon = record, context, horizon
         self.size, self.seed = size, seed
         self.share = slice(None)
-        """Which windows of each batch to give, where several processes divide them."""
+        """The windows of each batch that this process gets, if several processes share a batch."""
         self._values = record.load(device)
-        self._around = torch.arange(-context, horizon, device=device)
+        self._offsets = torch.arange(-context, horizon, device=device)
 
     def __getitem__(self, number: int) -> tuple[Context, Float32[Tensor, "B H C"]]:
         past, last = self.context_steps, len(self.record) - self.horizon
-        drawn = stream(self.seed, "batch", number).integers(past, last + 1, self.size)
-        origins = drawn[self.share, None]
-        # Only the origins travel, and nobody waits for them: the device is to be kept busy.
-        travelling = torch.from_numpy(origins).to(self._values.device, non_blocking=True)
-        steps = travelling + self._around
+        random = stream(self.seed, "batch", number).integers(past, last + 1, self.size)
+        origins = random[self.share, None]
+        # Only the origins are copied, without waiting for them, which keeps the device busy.
+        on_device = torch.from_numpy(origins).to(self._values.device, non_blocking=True)
+        steps = on_device + self._offsets
         values = self._values[steps]
         time = self.record.time[origins + np.arange(-past, self.horizon)]
         context = Context(values[:, :past], time, self.record.layout)
         return context, values[:, past:]
 
     def __iter__(self) -> Iterator[tuple[Context, Float32[Tensor, "B H C"]]]:
-        """All batches, without end."""
+        """All batches; the iteration never ends."""
         return map(self.__getitem__, count())
 
 
 class Training:
-    """What a forecaster is fitted on, and the windows on which it may choose.
+    """The record that a forecaster is fitted on, and the windows for its validation.
 
-    Closed-form models `read` the record by block; trained ones draw `batches` of random windows
+    Closed-form models `read` the record in blocks; neural networks draw `batches` of random windows
     from a copy on their device.
     """
 
@@ -261,27 +263,27 @@ class Training:
         self.record = record
         self.validation = validation
         self.data = dict(data or {})
-        """Which data set and task this is of; what was trained on one is not used on another."""
+        """What identifies data set and task; a model trained on one is rejected on another."""
         self.read = record.read
         self.time = record.time
 
     @property
     def layout(self) -> Layout:
-        """What the channels are."""
+        """The meaning of the channels."""
         return self.record.layout
 
     def batches(self, size: int, seed: int, device: torch.device | str = "cpu") -> Batches:
-        """Random windows as long as those that are to be forecast, on the device."""
+        """Random windows of the same size as the validation windows, on the device."""
         windows = self.validation
         return Batches(self.record, windows.context_steps, windows.horizon, size, seed, device)
 
 
 @dataclass(frozen=True, eq=False)
 class Scenarios:
-    """M weighted joint trajectories per window: the only thing that a model may return.
+    """M weighted joint trajectories per window: the forecast that a model returns.
 
-    Scenario m is one future of the whole grid. Its weight may differ between channels; over the
-    scenarios of a window and channel, weights sum to 1.
+    Scenario m is one future of the whole grid. Its weight may differ between channels; the weights
+    of a window and channel sum to 1 over the scenarios.
     """
 
     values: Float[Tensor, "B M H C"]
@@ -301,11 +303,11 @@ class Scenarios:
         return cls(values, weight.expand(n_windows, n_scenarios, n_channels))
 
     def of_channels(self, channels: slice) -> "Scenarios":
-        """The scenarios of some channels alone."""
+        """The scenarios of some channels."""
         return self._unchecked(self.values[..., channels], self.weights[..., channels])
 
     def like(self, target: Tensor) -> "Scenarios":
-        """The same scenarios on the target's device and in its precision, without gradients."""
+        """A copy on the target's device and in its precision, without gradients."""
         values, weights = self.values.detach(), self.weights.detach()
         return self._unchecked(values.to(target), weights.to(target))
 
@@ -318,22 +320,22 @@ class Scenarios:
     def sample(self, n: int, seed: int) -> "Scenarios":
         """`n` scenarios of equal weight, drawn by weight.
 
-        A draw is one number for the whole grid, looked up in each channel's cumulative weights.
-        Where the weights are the same for all channels, a draw is one of the scenarios, unbroken;
-        where they differ, every channel still follows its own weights.
+        A draw is one random number for the whole grid, looked up in each channel's cumulative
+        weights. If the weights are the same for all channels, a draw is one of the scenarios; if
+        they differ, every channel still follows its weights.
         """
         n_windows, n_scenarios, horizon, _ = self.values.shape
         draws = torch.from_numpy(stream(seed, "scenarios").random((n_windows, 1, n)))
         cumulative = self.weights.double().cumsum(1).movedim(1, 2).contiguous()
-        # Times the sum of the weights, which rounding may have left below 1.
+        # Times the sum of the weights, which may be below 1 by rounding.
         draws = draws.to(self.values.device) * cumulative[..., -1:]
-        chosen = torch.searchsorted(cumulative, draws, right=True).clamp(max=n_scenarios - 1)
-        index = chosen.movedim(2, 1)[:, :, None].expand(-1, -1, horizon, -1)
+        numbers = torch.searchsorted(cumulative, draws, right=True).clamp(max=n_scenarios - 1)
+        index = numbers.movedim(2, 1)[:, :, None].expand(-1, -1, horizon, -1)
         return Scenarios.equal(self.values.gather(1, index))
 
     @classmethod
     def _unchecked(cls, values: Tensor, weights: Tensor) -> "Scenarios":
-        """Scenarios that are part of checked ones, without a second look at every number."""
+        """Part of scenarios that are already validated, without a second validation."""
         part = object.__new__(cls)
         object.__setattr__(part, "values", values)
         object.__setattr__(part, "weights", weights)
@@ -345,7 +347,7 @@ def _check_dimensions(values: object) -> None:
         raise ForecastError(f"scenarios must be a torch.Tensor, found {type(values).__name__}")
     if values.ndim != 4 or 0 in values.shape:
         raise ForecastError(
-            f"scenarios have the shape {tuple(values.shape)}; give them four axes, none of them "
+            f"scenarios have the shape {tuple(values.shape)}; they need four axes, none of them "
             "empty: windows, scenarios, steps, channels"
         )
 
@@ -353,27 +355,27 @@ def _check_dimensions(values: object) -> None:
 def _check_shapes(values: Tensor, weights: Tensor) -> None:
     _check_dimensions(values)
     n_windows, n_scenarios, _, n_channels = values.shape
-    if values.dtype not in SCORED or weights.dtype not in SCORED:
+    if values.dtype not in SCORED_DTYPES or weights.dtype not in SCORED_DTYPES:
         raise ForecastError(
-            f"values are {values.dtype} and weights {weights.dtype}; make them float32 or float64"
+            f"values are {values.dtype} and weights {weights.dtype}; use float32 or float64"
         )
     if weights.shape != (n_windows, n_scenarios, n_channels):
         raise ForecastError(
-            f"weights have the shape {tuple(weights.shape)}; {n_windows} windows x {n_scenarios} "
-            f"scenarios x {n_channels} channels are needed, as the values have"
+            f"weights have the shape {tuple(weights.shape)}; the values need {n_windows} windows x "
+            f"{n_scenarios} scenarios x {n_channels} channels"
         )
 
 
 def _check_values(values: Tensor) -> None:
-    low, high = values.aminmax()  # one pass and no copy; NaN comes through
+    low, high = values.aminmax()  # one pass without a copy; NaN is propagated
     if low.isfinite() and high.isfinite():
         return
-    broken = ~values.isfinite()
-    window, step, channel = broken.any(1).nonzero()[0].tolist()
-    scenario = int(broken[window, :, step, channel].nonzero()[0])
-    found = values[window, scenario, step, channel].item()
+    invalid = ~values.isfinite()
+    window, step, channel = invalid.any(1).nonzero()[0].tolist()
+    scenario = int(invalid[window, :, step, channel].nonzero()[0])
+    value = values[window, scenario, step, channel].item()
     raise ForecastError(
-        f"scenario {scenario} is {found}; every value must be a finite number",
+        f"scenario {scenario} is {value}; every value must be finite",
         window=window,
         step=step,
         channel=channel,
@@ -384,9 +386,9 @@ def _check_weights(weights: Tensor) -> None:
     negative = ~(weights >= 0)  # NaN is not >= 0
     if negative.any():
         window, scenario, channel = negative.nonzero()[0].tolist()
-        found = weights[window, scenario, channel].item()
+        weight = weights[window, scenario, channel].item()
         raise ForecastError(
-            f"scenario {scenario} has the weight {found}; weights must be 0 or more",
+            f"scenario {scenario} has the weight {weight}; weights must be 0 or more",
             window=window,
             channel=channel,
         )
@@ -395,8 +397,8 @@ def _check_weights(weights: Tensor) -> None:
     if wrong.any():
         window, channel = wrong.nonzero()[0].tolist()
         raise ForecastError(
-            f"the scenarios' weights sum to {total[window, channel].item():.6g} and not to 1; "
-            "divide them by their sum",
+            f"the weights of the scenarios sum to {total[window, channel].item():.6g} instead of "
+            "1; divide them by their sum",
             window=window,
             channel=channel,
         )

@@ -11,6 +11,6 @@ import numpy as np
 
 
 def stream(root: int, *labels: str | int) -> np.random.Generator:
-    """The generator that belongs to `labels` under the seed `root`."""
+    """The random generator of these labels under the seed `root`."""
     digest = hashlib.blake2b(repr((index(root), *labels)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest, dtype="<u8")))

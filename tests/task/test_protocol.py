@@ -1,10 +1,12 @@
-"""The frozen protocol: these numbers are the benchmark."""
+"""The frozen protocol: these numbers define the benchmark."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 from powerphase.errors import TaskError
-from powerphase.task.protocol import PROTOCOL_VERSION, Protocol, Splits
+from powerphase.task import PROTOCOL_VERSION, Protocol, Splits
 
 
 def clock(first: str, stop: str) -> np.ndarray:
@@ -33,7 +35,7 @@ def test_validation_is_the_last_ten_midnights_of_training() -> None:
     assert list(origins) == list(range(51_552, 52_512, 96))
 
 
-def test_all_windows_are_every_day_of_the_half_year_under_a_name_of_its_own() -> None:
+def test_all_windows_are_every_day_of_the_half_year_under_another_name() -> None:
     every = Protocol(windows="all")
     origins = every.test_origins(every.splits(TWO_YEARS))
     assert len(origins) == 184
@@ -42,7 +44,7 @@ def test_all_windows_are_every_day_of_the_half_year_under_a_name_of_its_own() ->
     assert set(Protocol().test_origins(Protocol().splits(TWO_YEARS))) <= set(origins)
 
 
-def test_the_name_tells_every_option_that_is_not_the_paper_s() -> None:
+def test_the_name_contains_every_option_that_is_not_the_paper_s() -> None:
     options = [
         Protocol(),
         Protocol(windows=20),
@@ -60,7 +62,7 @@ def test_the_name_tells_every_option_that_is_not_the_paper_s() -> None:
     assert {protocol.version for protocol in options} == {PROTOCOL_VERSION} == {1}
 
 
-def test_a_longer_record_gives_the_same_windows() -> None:
+def test_a_longer_record_has_the_same_windows() -> None:
     time = clock("2014-11-20", "2018-02-01")
     splits = Protocol().splits(time)
     dates = time[Protocol().test_origins(splits)]
@@ -90,23 +92,23 @@ def test_a_longer_horizon_keeps_every_target_in_its_split() -> None:
     assert len(protocol.validation_origins(splits)) == 9
 
 
-def test_one_window_is_the_first() -> None:
+def test_a_single_window_is_the_first_one() -> None:
     protocol = Protocol(windows=1)
     assert list(protocol.test_origins(protocol.splits(TWO_YEARS))) == [52_512]
 
 
-def test_more_windows_than_days_are_refused() -> None:
+def test_more_windows_than_days_raise() -> None:
     protocol = Protocol(windows=185)
-    with pytest.raises(TaskError, match=r"184 windows of 96 steps fit .* 185 are asked for"):
+    with pytest.raises(TaskError, match=r"185 .*184"):
         protocol.test_origins(protocol.splits(TWO_YEARS))
 
 
-def test_a_record_too_short_for_a_context_is_refused() -> None:
-    with pytest.raises(TaskError, match="make a longer record"):
+def test_a_record_that_is_too_short_for_a_context_raises() -> None:
+    with pytest.raises(TaskError, match="672"):
         Protocol().test_origins(Protocol().splits(clock("2015-01-01", "2015-01-09")))
 
 
 @pytest.mark.parametrize("options", [{"windows": 0}, {"horizon": 0}, {"context": -1}])
-def test_nonsense_is_refused(options: dict[str, int]) -> None:
-    with pytest.raises(TaskError, match="whole numbers of 1 or more"):
+def test_invalid_options_raise(options: dict[str, Any]) -> None:
+    with pytest.raises(TaskError, match=next(iter(options))):
         Protocol(**options)

@@ -1,8 +1,8 @@
-"""The protocol: how a record is split, and where its forecast windows lie.
+"""The protocol: how a record is split, and which forecast windows are tested.
 
-The definition is frozen. Whoever changes anything by which a score could change raises
-`PROTOCOL_VERSION`; rows of different versions are never compared. Every option that differs from
-the paper's protocol is part of the task's name, so that neither are rows of different tasks.
+The definition is frozen. A change that could change a score must raise `PROTOCOL_VERSION`; rows of
+different versions are never compared. The task's name contains every option that differs from the
+paper's protocol, so that rows of different tasks are never compared either.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from powerphase.errors import TaskError
 PROTOCOL_VERSION = 1
 
 FIRST_DAY, TEST_DAY, LAST_DAY = "2015-01-01", "2016-07-01", "2016-12-31"
-"""The paper's record: training from the first day on, testing from the second to the third."""
+"""The paper's record: training starts on the first day, the test spans the other two."""
 
 TRAIN_SHARE = 0.75
-"""The share of days that trains where a record does not cover the paper's dates."""
+"""The share of training days in a record that does not cover the paper's dates."""
 
 VALIDATION_DAYS = 10
-"""The last days of the training split, on which models choose; no model is fitted on them."""
+"""The last days of the training split, for validation; no model is fitted on them."""
 
 PAPER_CONTEXT, PAPER_HORIZON, PAPER_WINDOWS = 7 * STEPS_PER_DAY, STEPS_PER_DAY, 10
 
@@ -32,19 +32,19 @@ WindowCount = int | Literal["all"]
 
 @dataclass(frozen=True)
 class Splits:
-    """The borders of training, validation and test, as steps of the record."""
+    """The boundaries of training, validation and test, as steps of the record."""
 
     first: int
     fit_stop: int
-    """A model is fitted on steps `first` to `fit_stop`, excluded; validation follows."""
+    """Models are fitted on steps `first` to `fit_stop` (excluded); validation follows."""
     train_stop: int
-    """The scales are taken from steps `first` to `train_stop`, excluded; the test follows."""
+    """Scales are computed from steps `first` to `train_stop` (excluded); the test follows."""
     stop: int
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is forecast from what. The defaults are the paper's: a day ahead from a week."""
+    """Size and number of windows. The defaults are the paper's: ten days, each from a week."""
 
     context: int = PAPER_CONTEXT
     horizon: int = PAPER_HORIZON
@@ -61,7 +61,7 @@ class Protocol:
 
     @property
     def name(self) -> str:
-        """The task's name; it holds every option that differs from the paper's."""
+        """The task's name, which contains every option that differs from the paper's."""
         name = "powerphase-day-ahead"
         if self.horizon != PAPER_HORIZON:
             name = f"powerphase-{self.horizon}-steps-ahead"
@@ -74,9 +74,10 @@ class Protocol:
     def splits(self, time: Shaped[np.ndarray, " S"]) -> Splits:
         """The split of a record of whole days that starts at midnight UTC."""
         days = time[::STEPS_PER_DAY].astype("datetime64[D]")
-        named = [np.flatnonzero(days == np.datetime64(d)) for d in (FIRST_DAY, TEST_DAY, LAST_DAY)]
-        if all(found.size for found in named):
-            first, test, last = (int(found[0]) for found in named)
+        paper_days = (FIRST_DAY, TEST_DAY, LAST_DAY)
+        positions = [np.flatnonzero(days == np.datetime64(day)) for day in paper_days]
+        if all(position.size for position in positions):
+            first, test, last = (int(position[0]) for position in positions)
         else:
             first, test, last = 0, int(TRAIN_SHARE * len(days)), len(days) - 1
         fit = max(test - VALIDATION_DAYS, first)
@@ -85,22 +86,22 @@ class Protocol:
     def test_origins(self, splits: Splits) -> Int[np.ndarray, " B"]:
         """First steps of the test windows: midnights, spread evenly over the test split."""
         days = (splits.stop - splits.train_stop - self.horizon) // STEPS_PER_DAY
-        wanted = days + 1 if self.windows == "all" else int(self.windows)
+        n_windows = days + 1 if self.windows == "all" else int(self.windows)
         before = splits.train_stop - splits.first
         if before < self.context:
             raise TaskError(
-                f"{self.name}: {before} steps before the first test window are no context of "
-                f"{self.context}; shorten it or make a longer record"
+                f"{self.name}: only {before} steps before the first test window for a context of "
+                f"{self.context}; shorten the context or make a longer record"
             )
-        if wanted > days + 1 or days < 0:
+        if n_windows > days + 1 or days < 0:
             raise TaskError(
-                f"{self.name}: {max(days + 1, 0)} windows of {self.horizon} steps fit the test "
-                f"split of {splits.stop - splits.train_stop}, {wanted} are asked for; ask for "
-                "fewer or shorter ones, or make a longer record"
+                f"{self.name}: {n_windows} windows of {self.horizon} steps, but the test split of "
+                f"{splits.stop - splits.train_stop} steps has {max(days + 1, 0)}; use fewer or "
+                "shorter windows, or make a longer record"
             )
-        # Whole numbers, so that rounding is the same everywhere; halves round up.
-        steps = np.arange(wanted)
-        spread = (2 * steps * days + wanted - 1) // (2 * max(wanted - 1, 1))
+        # Integer arithmetic, so that rounding is the same everywhere; halves round up.
+        number = np.arange(n_windows)
+        spread = (2 * number * days + n_windows - 1) // (2 * max(n_windows - 1, 1))
         return splits.train_stop + STEPS_PER_DAY * spread
 
     def validation_origins(self, splits: Splits) -> Int[np.ndarray, " B"]:
@@ -115,4 +116,4 @@ def _is_count(value: object) -> bool:
 
 
 PAPER_TASK = Protocol().name
-"""Under which rows of the paper's ten windows stand."""
+"""The name of the paper's task, with ten windows."""

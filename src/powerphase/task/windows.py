@@ -1,4 +1,4 @@
-"""The task on a data set: from a store to what models are fitted on, asked for and scored by."""
+"""A task on a data set: its training record, its forecast windows and its scales."""
 
 from functools import cached_property
 from pathlib import Path
@@ -22,14 +22,14 @@ from powerphase.task.protocol import (
 
 
 class Task:
-    """What is to be forecast on one data set; by default, exactly as in the paper.
+    """What to forecast on one data set; by default exactly as in the paper.
 
     Args:
-        store: the data set, or where it is.
+        store: the data set, or its path.
         context: steps that a forecaster sees before each window.
         horizon: steps that it forecasts.
-        windows: how many test windows, or "all" for every day of the test split. Ten windows are
-            few: differences between models are often noise on them, and seldom on all.
+        windows: number of test windows, or "all" for every day of the test split. With ten windows,
+            differences between models are often noise; with all windows, seldom.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The task's name, with every option that differs from the paper's."""
+        """The task's name, which contains every option that differs from the paper's."""
         return self.protocol.name
 
     @cached_property
     def layout(self) -> Layout:
-        """The channels; P and Q are scaled by their largest size in the training split."""
+        """The channels; P and Q are divided by their largest size in the training split."""
         largest = self.store.largest_power(slice(self.splits.first, self.splits.train_stop))
         return layout_of(self.store.grid, *(value or 1.0 for value in largest))
 
@@ -67,26 +67,26 @@ class Task:
 
     @cached_property
     def training(self) -> Training:
-        """What a model may be fitted on, and the validation windows on which it may choose."""
+        """The record that a model may be fitted on, and the validation windows."""
         origins = self.protocol.validation_origins(self.splits)
-        validation = self._windows(origins, self.splits.train_stop)  # no test step can be read
+        validation = self._windows(origins, self.splits.train_stop)  # contains no test step
         record = self._record(self.splits.first, self.splits.fit_stop)
         return Training(record, validation, self._data)
 
     @property
     def tomorrow(self) -> Context:
-        """What a forecaster sees before the day that follows the record, whose states nobody knows.
+        """The context before the day after the record, whose states are unknown.
 
-        The whole record counts, also where it is longer than the paper's.
+        The record is used to its end, even if it is longer than the paper's.
         """
-        n_steps, known = len(self.store.time), self.protocol.context
-        past = self._record(n_steps - known, n_steps)
-        after = np.arange(known + self.protocol.horizon) * np.timedelta64(STEP_S, "s")
-        return Context(past.read()[None], (past.time[0] + after)[None], self.layout)
+        n_steps, n_past = len(self.store.time), self.protocol.context
+        past = self._record(n_steps - n_past, n_steps)
+        offsets = np.arange(n_past + self.protocol.horizon) * np.timedelta64(STEP_S, "s")
+        return Context(past.read()[None], (past.time[0] + offsets)[None], self.layout)
 
     @property
     def _data(self) -> dict[str, Any]:
-        """What a training must know its data by; which windows are tested does not matter to it."""
+        """What identifies the data of a training; it does not depend on the test windows."""
         manifest, protocol = self.store.manifest, self.protocol
         return {
             "grid": manifest.grid,
@@ -103,16 +103,16 @@ class Task:
 
     def _record(self, first: int, stop: int) -> Record:
         def read(steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
-            moved = slice(first + steps.start, first + steps.stop)
-            return self.store.read_states(moved, channels)
+            shifted = slice(first + steps.start, first + steps.stop)
+            return self.store.read_states(shifted, channels)
 
         return Record(self.layout, self.store.time[first:stop], read)
 
 
 def layout_of(grid: Grid, p_scale_mw: float, q_scale_mvar: float) -> Layout:
-    """The layout of a grid's channels under the given scales."""
-    on = grid.branch[:, BR_STATUS] > 0
-    ends = [grid.rows(grid.branch[on, side]) for side in (F_BUS, T_BUS)]
+    """The layout of a grid's channels with these scales."""
+    in_service = grid.branch[:, BR_STATUS] > 0
+    ends = [grid.rows(grid.branch[in_service, side]) for side in (F_BUS, T_BUS)]
     return Layout(
         grid=grid.name,
         bus_id=grid.bus_id,
