@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from powerphase.records.result import read_result, read_sidecar
+from powerphase.records.result import read_result
 from powerphase.records.scores import SCORES
+from powerphase.records.sidecar import read_sidecar
 from powerphase.report.sheet import number
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from powerphase.grid import PAPER_GRIDS
-from powerphase.records.result import Result, read_result, read_results, read_sidecar
+from powerphase.records.result import Result, read_result, read_results
+from powerphase.records.sidecar import LIMIT_BYTES, expanded, read_sidecar, rounding_of
 from powerphase.report.entries import Entry
 from powerphase.report.leaderboard import leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
@@ -34,9 +35,22 @@ def test_a_row_is_valid_and_its_sidecar_tells_the_same(path: Path) -> None:
     for name in ("crps", "brier", "necv"):
         by_bus, by_step = sidecar[f"by_bus/{name}"], sidecar[f"by_step/{name}"]
         whole = row.scores[name]
-        assert np.mean(by_bus, dtype=float) == pytest.approx(whole, rel=1e-4, abs=1e-9)
-        assert np.nanmean(by_step, dtype=float) == pytest.approx(whole, rel=1e-4, abs=1e-9)
-    assert np.isfinite(sidecar["shown/error"]).all()
+        rounding = rounding_of(sidecar)
+        assert rounding is not None
+        relative = 2.0 ** -(rounding.bits + 1)
+        assert np.mean(by_bus, dtype=float) == pytest.approx(whole, rel=relative, abs=1e-9)
+        assert np.nanmean(by_step, dtype=float) == pytest.approx(whole, rel=relative, abs=1e-9)
+    exact = np.mean(sidecar["by_bus/safety_mbrier"], dtype=float)
+    assert exact == pytest.approx(row.scores["safety_mbrier"], rel=1e-5, abs=1e-9)
+    assert ("shown/bus_id" in sidecar) == (row.seed in (0, 42))
+    if "shown/bus_id" in sidecar:
+        assert np.isfinite(expanded(sidecar)["shown/scenario"]).all()
+
+
+def test_results_are_small() -> None:
+    sizes = {file: file.stat().st_size for file in RESULTS.rglob("*") if file.is_file()}
+    assert max(size for file, size in sizes.items() if file.suffix == ".npz") <= LIMIT_BYTES
+    assert sum(sizes.values()) <= 25_000_000
 
 
 def test_the_reference_rows_are_there() -> None:

@@ -13,8 +13,8 @@ from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
 from powerphase.grid import CATALOG, PAPER_GRIDS
 from powerphase.models.powerforge.config import BATCH_SIZES, PowerForgeConfig
-from powerphase.records.result import read_sidecar
 from powerphase.records.scores import SCORES
+from powerphase.records.sidecar import read_sidecar
 from powerphase.report.comparison import Difference, Pair, compare, paper_ablations
 from powerphase.report.leaderboard import paper_entries
 from tests.page_of_results import (

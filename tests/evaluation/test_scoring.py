@@ -25,9 +25,17 @@ from powerphase import (
 from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.dataset import open_store
 from powerphase.errors import ForecastError, PowerphaseError, ResultError
-from powerphase.evaluation import SHOWN_SCENARIOS, thin_scenarios
+from powerphase.evaluation import SHOWN_BUSES, SHOWN_SCENARIOS, choose_buses, thin_scenarios
 from powerphase.models import Climatology, LastSevenDays, LastWeek
-from powerphase.records import NORMAL_BAND_PU, RISK_LEVELS, SCORES, read_result, read_sidecar
+from powerphase.records import (
+    LEVELS,
+    NORMAL_BAND_PU,
+    RISK_LEVELS,
+    SCORES,
+    expanded,
+    read_result,
+    read_sidecar,
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,21 +130,22 @@ def test_a_row_and_its_sidecar_are_read_as_written(evaluation: Evaluation, tmp_p
     assert sidecar["by_bus/crps"].shape == (14, 4)
     assert sidecar["by_bus/brier"].shape == (14,)
     assert sidecar["by_step/crps"].shape == (96, 4)
-    assert sidecar["by_bus/crps"].mean() == pytest.approx(evaluation.scores["crps"], rel=1e-5)
+    assert sidecar["by_bus/crps"].mean() == pytest.approx(evaluation.scores["crps"], rel=2**-9)
     assert sidecar["reliability"][:, 0].sum() == 10 * 96 * 14
 
 
 def test_the_sidecar_shows_what_was_forecast(task: Task, evaluation: Evaluation) -> None:
-    sidecar = evaluation.sidecar
+    sidecar = expanded(evaluation.sidecar)
     assert list(sidecar["shown/window"]) == [0, 4, 9]
     rows = task.store.grid.rows(sidecar["shown/bus_id"])
-    assert len(set(rows)) == 14  # a small grid shows all of its buses
+    assert len(set(rows)) == SHOWN_BUSES
     channels = 4 * rows[:, None] + np.arange(4)
     for k, window in enumerate((0, 4, 9)):
         values = LastSevenDays().predict(task.test.context(window)).values[0].numpy()
-        shown = sidecar["shown/target"][k] + sidecar["shown/error"][k].astype(np.float32)
-        np.testing.assert_allclose(shown, values[..., channels], atol=2e-3)
-    assert sidecar["shown/weight"].shape == (3, 7, 14, 4)
+        series = values[..., channels]
+        level = np.ptp(series, axis=(0, 1)) / LEVELS
+        assert (abs(sidecar["shown/scenario"][k] - series) <= 1.001 * level + 1e-6).all()
+    assert sidecar["shown/weight"].shape == (3, 7, SHOWN_BUSES, 4)
 
 
 def test_every_score_is_printed_with_its_question(evaluation: Evaluation) -> None:
@@ -395,3 +404,22 @@ def test_thinned_scenarios_represent_the_weights_of_each_channel() -> None:
         counts = shown[:, 0, channel].long().bincount(minlength=30)
         assert (counts - SHOWN_SCENARIOS * weights[:, channel]).abs().max() < 1
         assert torch.equal(shown[:, 0, channel], shown[:, 1, channel])
+
+
+def test_every_other_shown_bus_is_at_risk() -> None:
+    """Bus 7 is always far outside, bus 30 half of the time, and all others stay inside."""
+    voltage = torch.full((3, 96, 100), 1.0)
+    voltage[..., 7], voltage[:, 48:, 30] = 1.3, 1.06
+    buses = choose_buses(voltage)
+    assert len(set(buses)) == SHOWN_BUSES
+    assert buses[0] == 30
+    assert 7 in buses[::2]
+    assert not {7, 30} & set(buses[1::2])
+    assert (np.diff(buses[1::2]) > 10).all()
+
+
+def test_the_paper_s_other_seeds_keep_no_forecasts_to_draw(task: Task) -> None:
+    given = forecast(LastSevenDays(), task)
+    kept = score(replace(given, description=replace(given.description, seed=22)), task).sidecar
+    assert not [name for name in kept if name.startswith(("shown/", "risk/"))]
+    assert "by_bus/safety_mbrier" in kept

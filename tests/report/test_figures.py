@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import FigureError, ResultError, UnknownName
+from powerphase.records import compact, expanded
 from powerphase.records.result import read_result, read_results, write_result
 from powerphase.registry import MODELS as REGISTRY
 from powerphase.report import figures
@@ -39,16 +40,16 @@ def sidecar(draw: int) -> dict[str, NDArray[Any]]:
     )
     points = np.append(random.integers(1, 99, 20), 0)
     by_bus = np.where(random.random(N_BUSES) < 0.5, 0, random.random(N_BUSES))
-    return {
+    return compact({
         "by_bus/safety_mbrier": by_bus.astype(np.float32),
         "reliability": np.stack([points, random.random(21), random.random(21)], axis=1),
         "shown/bus_id": BUS_IDS,
         "shown/window": np.arange(3),
         "shown/target": np.stack([target] * 4, axis=-1).astype(np.float32),
-        "shown/error": random.normal(0, 0.01, (3, 4, STEPS, KEPT, 4)).astype(np.float16),
+        "shown/scenario": random.normal(1, 0.01, (3, 4, STEPS, KEPT, 4)).astype(np.float32),
         "shown/weight": random.dirichlet(np.ones(4), (3, KEPT, 4)).transpose(0, 3, 1, 2)
         .astype(np.float32),
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,9 @@ def test_voltages_are_the_kept_scenarios_their_median_and_what_happened(tree: Pa
     drawn = draw_figure("voltages", options(tree, models=MODELS, bus=22))
     grid = np.reshape(panels(drawn.figure), (3, 3))
     for m, w in product(range(3), range(3)):
-        arrays = sidecar(m)
+        arrays = expanded(sidecar(m))
         truth = arrays["shown/target"][w, :, 1, 2]
-        scenarios = truth + arrays["shown/error"][w, :, :, 1, 2].astype(np.float32)
+        scenarios = arrays["shown/scenario"][w, :, :, 1, 2]
         shown = [line[:, 1] for line in lines(grid[m, w]) if len(line) == STEPS]
         np.testing.assert_array_equal(shown[:4], scenarios)
         np.testing.assert_array_equal(shown[-1], truth)

@@ -17,7 +17,8 @@ from powerphase.bench.processes import JobProcess, Memory, Outcome
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import ResultError, TaskError
 from powerphase.files import disk_errors, replace_file
-from powerphase.records.result import read_result, read_sidecar, write_result
+from powerphase.records.result import read_result, write_result
+from powerphase.records.sidecar import read_sidecar
 
 TRIES = 3
 """How often a job is started whose worker dies."""

@@ -27,5 +27,7 @@ from .recheck import row_differences as row_differences
 from .scoring import Evaluation as Evaluation
 from .scoring import score as score
 from .sidecar import BY_BUS as BY_BUS
+from .sidecar import SHOWN_BUSES as SHOWN_BUSES
 from .sidecar import SHOWN_SCENARIOS as SHOWN_SCENARIOS
+from .sidecar import choose_buses as choose_buses
 from .sidecar import thin_scenarios as thin_scenarios

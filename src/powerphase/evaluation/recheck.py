@@ -6,7 +6,7 @@ computed again. A row for which either is missing is reported as unchecked, neve
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from math import isclose
 from pathlib import Path
@@ -24,13 +24,24 @@ from powerphase.records.forecast_format import (
     ForecastHeader,
     read_forecast_manifest,
 )
-from powerphase.records.result import NOT_IN_OLDER, RISK, Result, read_sidecar
+from powerphase.records.result import Result
 from powerphase.records.result_rules import ROUNDING
 from powerphase.records.row_key import RowKey
+from powerphase.records.sidecar import (
+    LEVELS,
+    NOT_IN_OLDER,
+    RISK,
+    ROUNDING_NAME,
+    ROUNDINGS,
+    Arrays,
+    Rounding,
+    expanded,
+    read_sidecar,
+    round_arrays,
+    rounding_of,
+)
 from powerphase.task.protocol import WindowCount
 from powerphase.task.windows import Task
-
-Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 Outcome = Literal["matches", "differs", "unchecked"]
 
@@ -129,19 +140,35 @@ def row_differences(row: Result, again: Result) -> Iterator[Difference]:
 
 
 def array_differences(old: Arrays, new: Arrays) -> Iterator[Difference]:
-    """The first differing number of each array that both sidecars have."""
-    for name in (name for name in new if name in old and name not in NEVER_EQUAL):
-        types = [f"{array.dtype} {array.shape}" for array in (old[name], new[name])]
-        if types[0] != types[1]:
-            yield Difference(name, *types)
+    """The first number in which each array differs by more than its rounding.
+
+    Only arrays that both sidecars have are compared. The two may be rounded differently, but by no
+    more than one entry of `ROUNDINGS`, as the size of a file may lie just at the limit.
+    """
+    rounding = _coarser(old, new)
+    if rounding is None:
+        yield Difference(ROUNDING_NAME, *(str(side.get(ROUNDING_NAME)) for side in (old, new)))
+        return
+    names = [name for name in new if name in old and name not in NEVER_EQUAL]
+    if rounding_of(old) == rounding_of(new):
+        misshapen = {name for name in names if _form(old[name]) != _form(new[name])}
+        yield from (Difference(n, _form(old[n]), _form(new[n])) for n in names if n in misshapen)
+        old, new = ({n: side[n] for n in names if n not in misshapen} for side in (old, new))
+    old, new = (expanded(round_arrays(expanded(side), rounding)) for side in (old, new))
+    for name in (name for name in new if name in old):
+        if old[name].shape != new[name].shape:
+            yield Difference(name, _form(old[name]), _form(new[name]))
             continue
-        # In float16, even the tolerances would be inexact.
         before, after = old[name].astype(float), new[name].astype(float)
-        differs = ~np.isclose(before, after, **_tolerances(name, new), equal_nan=True)
+        differs = ~np.isclose(before, after, **_tolerances(name, new, rounding), equal_nan=True)
         if differs.any():
             index = np.argwhere(differs)[0].tolist()
             at = tuple(index)
             yield Difference(f"{name}{index or ''}", float(before[at]), float(after[at]))
+
+
+def _form(array: Shaped[np.ndarray, "..."]) -> str:
+    return f"{array.dtype} {array.shape}"
 
 
 def numbers(row: Result) -> dict[str, float | None]:
@@ -181,17 +208,33 @@ def _check_complete(file: Path, sidecar: Arrays, again: Arrays) -> None:
         )
 
 
-def _tolerances(name: str, arrays: Arrays) -> dict[str, Any]:
-    """How far two values of an array may differ, as arguments of NumPy's `isclose`."""
+def _coarser(old: Arrays, new: Arrays) -> Rounding | None:
+    """The coarser rounding of two sidecars; None where they are not comparable."""
+    sides = ({ROUNDING_NAME: np.array(astuple(ROUNDINGS[0])), **side} for side in (old, new))
+    both = [rounding_of(side) for side in sides]
+    ranks = [ROUNDINGS.index(rounding) for rounding in both if rounding]
+    if len(ranks) < 2 or abs(ranks[0] - ranks[1]) > 1:
+        return None
+    return ROUNDINGS[max(ranks)]
+
+
+def _tolerances(name: str, arrays: Arrays, rounding: Rounding) -> dict[str, Any]:
+    """How far the numbers of an array may differ, as arguments of NumPy's `isclose`."""
     array = arrays[name]
-    if name == RISK:
-        return {"rtol": 0, "atol": 1}  # a value halfway between two levels may be rounded to either
+    if name == RISK:  # a number halfway between two levels goes to either
+        return {"rtol": 0, "atol": max(rounding.risk_step, 1)}
     if array.dtype.kind != "f":
         return {"rtol": 0, "atol": 0}
-    precision = np.finfo(array.dtype)  # float16 has fewer digits than DIGITS
-    relative = max(10.0**-DIGITS, float(precision.eps))
-    least = max(ROUNDING, float(precision.eps) * float(precision.tiny))
-    return {"rtol": relative, "atol": np.fmax(least, relative * _cancelling(name, arrays))}
+    if name in ("shown/target", "shown/scenario"):
+        steps = (1,) if name == "shown/target" else (1, 2)
+        level = np.ptp(array, axis=steps, keepdims=True) / LEVELS
+        unit = 1 if name == "shown/target" else rounding.level_step
+        return {"rtol": 2 * 10.0**-DIGITS, "atol": 1.01 * unit * level + ROUNDING}
+    relative = 10.0**-DIGITS
+    if name.startswith(("by_bus/", "by_step/")) and not name.endswith("/safety_mbrier"):
+        relative = 2.0**-rounding.bits
+    # What cancels is summed before it is rounded.
+    return {"rtol": relative, "atol": np.fmax(ROUNDING, 10.0**-DIGITS * _cancelling(name, arrays))}
 
 
 def _cancelling(name: str, arrays: Arrays) -> Shaped[np.ndarray, "..."] | float:

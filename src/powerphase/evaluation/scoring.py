@@ -15,11 +15,12 @@ from powerphase.axes import VARIABLES
 from powerphase.cost import Stopwatch, commit
 from powerphase.errors import ForecastError
 from powerphase.evaluation.forecasting import Forecast, Progress, load_forecast, task_facts
-from powerphase.evaluation.sidecar import ShownForecasts, sidecar_arrays
+from powerphase.evaluation.sidecar import ShownForecasts, make_sidecar
 from powerphase.metrics.streaming import Scorecard, Scorer
 from powerphase.models.framework.device import choose_device
 from powerphase.records.result import Result, write_result
 from powerphase.records.scores import SCORES, score_format
+from powerphase.records.sidecar import NOT_DRAWN_SEEDS
 from powerphase.task.windows import Task
 
 
@@ -67,7 +68,9 @@ def score(
     source = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
     check_task(source, task)
     scorer = Scorer(task.layout, task.protocol.horizon, len(task.test), choose_device(device))
-    display, watch, current = ShownForecasts(task), Stopwatch(), None
+    is_drawn = source.description.seed not in NOT_DRAWN_SEEDS
+    shown = ShownForecasts(task) if is_drawn else None
+    watch, current = Stopwatch(), None
     for window, channels, scenarios in source.pieces(()):
         if window != current:
             target, current = task.test.target(window), window
@@ -75,7 +78,8 @@ def score(
                 on_progress(window, len(task.test))
         with watch.running():
             scorer.add(window, scenarios, target[..., channels], channels)
-            display.add(window, channels, scenarios)
+            if shown:
+                shown.add(window, channels, scenarios)
         del scenarios  # or two windows would be in memory at the same time
     card = scorer.result()
     _check_finite(card)
@@ -83,7 +87,7 @@ def score(
         on_progress(len(task.test), len(task.test))
     cost = {**source.cost, "score_s": watch.seconds}
     balance = None if source.balance is None else dict(source.balance)
-    arrays = sidecar_arrays(card, display) | _balance_arrays(balance or {})
+    arrays = make_sidecar(card, shown, _balance_arrays(balance or {}))
     return Evaluation(_make_row(source, card, cost), arrays, balance)
 
 

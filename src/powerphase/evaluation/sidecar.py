@@ -1,9 +1,11 @@
-"""The sidecar of a row, for pages and figures: scores by bus and step, and a few forecasts.
+"""What the sidecar of a row contains: scores by bus and step, and a few forecasts to draw.
 
-All models of a task show the same buses in the same windows, so that their forecasts can be drawn
-over one another: the buses whose voltages came closest to the limits or left the band, and others
-at even distances.
+Every model of a task shows the same buses in the same windows, so that forecasts can be drawn over
+each other: buses whose voltage leaves the band or comes close, and others spread evenly. How the
+arrays are rounded and stored is the matter of `records.sidecar`.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -13,17 +15,15 @@ from torch import Tensor
 from powerphase.axes import KINDS, V
 from powerphase.metrics.safety import violates
 from powerphase.metrics.streaming import Scorecard
-from powerphase.records.result import RISK, RISK_LEVELS, shown_windows
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
+from powerphase.records.sidecar import HAPPENED, RISK, RISK_LEVELS, compact, shown_windows
 from powerphase.scenarios import Scenarios
 from powerphase.task.windows import Task
 
-SHOWN_BUSES, SHOWN_SCENARIOS = 24, 10
+SHOWN_BUSES, SHOWN_SCENARIOS = 12, 10
 
 BY_BUS = ("crps", "safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps")
 """The scores that are stored for every bus, in addition to its violations."""
-
-FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 class ShownForecasts:
@@ -70,33 +70,26 @@ class ShownForecasts:
         self._risk[self.windows == window, buses] = levels.T.cpu().numpy()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Target, scenarios and weights of the chosen buses and windows, and the risk of all buses.
-
-        Scenarios are stored as float16 differences from the target: this keeps four digits of a
-        voltage's deviation, of which plain float16 would keep none.
-        """
+        """Risk of all buses; target, scenarios and weights of those shown."""
         forecasts = [self._forecast(int(window)) for window in self.windows]
         values = np.stack([values for values, _ in forecasts])
+        weights = np.stack([weights for _, weights in forecasts])
         shape = (len(self.buses), KINDS)
         return {
             RISK: self._risk,
-            "risk/happened": self._happened,
+            HAPPENED: self._happened,
             "shown/bus_id": self.bus_id,
             "shown/window": self.windows,
             "shown/target": self.target.reshape(*self.target.shape[:2], *shape),
-            "shown/error": np.clip(values - self.target[:, None], -FLOAT16_MAX, FLOAT16_MAX)
-            .astype(np.float16)
-            .reshape(*values.shape[:3], *shape),
-            "shown/weight": np.stack([weights for _, weights in forecasts]).reshape(
-                *values.shape[:2], *shape
-            ),
+            "shown/scenario": values.reshape(*values.shape[:3], *shape),
+            "shown/weight": weights.reshape(*weights.shape[:2], *shape),
         }
 
     def _forecast(
         self, window: int
     ) -> tuple[Float32[np.ndarray, "M H C"], Float32[np.ndarray, "M C"]]:
         parts = self._parts[window]
-        order = np.argsort(np.concatenate([where for where, _, _ in parts]))
+        order = np.argsort(np.concatenate([positions for positions, _, _ in parts]))
         values = torch.cat([values for _, values, _ in parts], dim=-1)[..., order]
         weights = torch.cat([weights for _, _, weights in parts], dim=-1)[..., order]
         if len(weights) > SHOWN_SCENARIOS:
@@ -105,15 +98,23 @@ class ShownForecasts:
 
 
 def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses"]:
-    """The buses to show: half of them closest to the limits or beyond, half anywhere."""
-    lowest, highest = NORMAL_BAND_PU
-    beyond = torch.maximum(lowest - voltage, voltage - highest).amax(dim=(0, 1)).numpy()
+    """The buses to show, every other one at risk, so that the first few are a fair choice too.
+
+    Of the buses that go furthest beyond the band, or come closest to its limits, those are taken
+    that are outside most nearly half of the time: where nothing changes, there is little to see.
+    All other shown buses are spread evenly over the case file.
+    """
+    low, high = NORMAL_BAND_PU
+    beyond = torch.maximum(low - voltage, voltage - high).amax(dim=(0, 1)).numpy()
     order = np.argsort(-beyond, kind="stable")
-    n_risky, n_buses = SHOWN_BUSES // 2, len(order)
-    risky = order[:n_risky]
-    others = np.setdiff1d(np.arange(n_buses), risky)
-    spread = np.linspace(0, len(others) - 1, min(SHOWN_BUSES - n_risky, len(others)))
-    return np.concatenate([risky, others[spread.round().astype(np.int64)]])
+    if len(order) <= 2 * SHOWN_BUSES:
+        return order[:SHOWN_BUSES]
+    half, extreme = SHOWN_BUSES // 2, order[:SHOWN_BUSES]
+    outside = violates(voltage[..., extreme]).double().mean(dim=(0, 1)).numpy()
+    at_risk = extreme[np.argsort(-outside * (1 - outside), kind="stable")[:half]]
+    others = np.setdiff1d(np.arange(len(order)), extreme)
+    spread = np.linspace(0, len(others) - 1, SHOWN_BUSES).round().astype(np.int64)[::2]
+    return np.stack([at_risk, others[spread]], axis=1).ravel()
 
 
 def thin_scenarios(
@@ -131,8 +132,10 @@ def thin_scenarios(
     return values.gather(0, chosen), equal
 
 
-def sidecar_arrays(card: Scorecard, shown: ShownForecasts) -> dict[str, np.ndarray]:
-    """All arrays of the sidecar, by name."""
+def make_sidecar(
+    card: Scorecard, shown: ShownForecasts | None, extra: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The arrays of a sidecar, rounded as they are stored; forecasts only if some are shown."""
     arrays = {"reliability": card.reliability}
     for name in (*SCORES, "violation_probability", "violation"):
         arrays[f"by_step/{name}"] = card.by_step[name].astype(np.float32)
@@ -140,4 +143,4 @@ def sidecar_arrays(card: Scorecard, shown: ShownForecasts) -> dict[str, np.ndarr
         values = card.by_bus[name].astype(np.float32)
         voltage_only = name not in SCORES or SCORES[name].voltage_only
         arrays[f"by_bus/{name}"] = values[:, V] if voltage_only else values
-    return arrays | shown.arrays()
+    return compact({**arrays, **extra, **(shown.arrays() if shown else {})})

@@ -6,37 +6,24 @@ step, scenarios to draw) are in its sidecar, an `.npz` file of the same name.
 """
 
 import json
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path, PurePosixPath
 from reprlib import repr as short
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Shaped
 
 from powerphase.errors import ResultError
 from powerphase.files import parse_json, replace_file
 from powerphase.records.failure import is_failure
 from powerphase.records.result_rules import Number, check
 from powerphase.records.row_key import RowKey
+from powerphase.records.sidecar import to_npz
 
 SCHEMA = 1
 """Raised whenever a reader of older rows would misread a newer one."""
-
-SHOWN_WINDOWS = 3
-
-RISK = "risk/by_bus_step"
-"""The array of violation probabilities by shown window, bus and step."""
-
-NOT_IN_OLDER = (RISK, "risk/happened")
-"""Arrays that sidecars did not have from the first; all others lie beside every row."""
-
-RISK_LEVELS = 240
-"""They are kept in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
 
 
 @dataclass(frozen=True)
@@ -153,17 +140,11 @@ def find_results(paths: Iterable[str | Path]) -> dict[Path, Result]:
     return results
 
 
-def shown_windows(n_windows: int) -> Int[np.ndarray, " shown"]:
-    """The windows whose forecasts are kept for pages and figures: evenly spread."""
-    spread = np.linspace(0, n_windows - 1, min(SHOWN_WINDOWS, n_windows))
-    return np.unique(spread.round().astype(np.int64))
-
-
 def write_result(
     result: Result, sidecar: Mapping[str, Shaped[np.ndarray, "..."]], root: str | Path
 ) -> Path:
     """Write the row and its sidecar into the tree at `root`; return the row's path."""
-    row, arrays = result.to_json().encode(), _as_npz(sidecar, str(result.path))
+    row, arrays = result.to_json().encode(), to_npz(sidecar, str(result.path))
     path = Path(root) / result.path
     _check_same_row(path, result)
     # The sidecar first, so that a row is never without it.
@@ -183,36 +164,6 @@ def _check_same_row(path: Path, result: Result) -> None:
                     f"{path}: holds a row with another {name}{meaning}; remove it, choose "
                     "another tree, or give the model another name or variant"
                 )
-
-
-def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The arrays of the sidecar of the row whose JSON file is at `path`."""
-    file = Path(path).with_suffix(".npz")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return {name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist()}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ResultError(
-            f"{file}: cannot be read ({error}); restore it or score the forecast again"
-        ) from error
-
-
-def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
-    with archive.open(name) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _as_npz(arrays: Mapping[str, Shaped[np.ndarray, "..."]], where: str) -> bytes:
-    """Like `np.savez_compressed`, but equal arrays give equal bytes, whenever they are written."""
-    buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(arrays):
-            if arrays[name].dtype.hasobject:
-                raise ResultError(f"{where}: array {name!r} holds Python objects, not numbers")
-            # A member opened by name is dated 1980; C order, as equal arrays may be transposed.
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(arrays[name], order="C"))
-    return buffer.getvalue()
 
 
 def _canonical(file: Path) -> Path:

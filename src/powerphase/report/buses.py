@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from powerphase.errors import ResultError
-from powerphase.records.result import Result, read_sidecar
+from powerphase.records.result import Result
+from powerphase.records.sidecar import read_sidecar
 from powerphase.report.entries import grouped
 from powerphase.report.statistics import spearman
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
-from powerphase.records.result import Result, find_results, read_sidecar
+from powerphase.records.result import Result, find_results
+from powerphase.records.sidecar import FORECASTS, NOT_DRAWN_SEEDS, expanded, read_sidecar
 from powerphase.registry import MODELS, model_kind
 from powerphase.report.entries import edition_of, representative
 from powerphase.task.protocol import PAPER_TASK
@@ -29,12 +30,14 @@ class Exhibit:
 
     @cached_property
     def _arrays(self) -> dict[str, Shaped[np.ndarray, "..."]]:
-        return read_sidecar(self.file)
+        return expanded(read_sidecar(self.file))
 
     def array(self, name: str) -> Shaped[np.ndarray, "..."]:
         """An array that lies beside the row."""
         if name not in self._arrays:
             file = self.file.with_suffix(".npz")
+            if name.startswith(FORECASTS) and self.row.seed in NOT_DRAWN_SEEDS:
+                raise ResultError(f"{file}: has no forecasts to draw; choose another seed")
             raise ResultError(f"{file}: holds no array {name!r}; score the forecast again")
         return self._arrays[name]
 

@@ -80,8 +80,8 @@ def bus_to_show(one: Exhibit, bus: int | None) -> int:
 def scenarios_of(one: Exhibit, window: int, k: int) -> Fan:
     """The kept scenarios of a voltage [p.u.], their weights, and what happened."""
     truth = one.array("shown/target")[window, :, k, V]
-    error = one.array("shown/error")[window, :, :, k, V].astype(np.float32)
-    return truth + error, one.array("shown/weight")[window, :, k, V], truth
+    values = one.array("shown/scenario")[window, :, :, k, V]
+    return values, one.array("shown/weight")[window, :, k, V], truth
 
 
 def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:

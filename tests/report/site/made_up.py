@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powerphase.grid import Grid
-from powerphase.records.result import RISK_LEVELS, Result, write_result
+from powerphase.records.result import Result, write_result
 from powerphase.records.scores import SCORES
+from powerphase.records.sidecar import FORECASTS, NOT_DRAWN_SEEDS, RISK_LEVELS, compact
 from powerphase.report.drawing import Drawing
 from tests.records.rows import WINDOWS, row
 
@@ -49,7 +50,7 @@ def target() -> NDArray[np.float32]:
     return values.astype(np.float32)
 
 
-def sidecar(draw: int, scenarios: int, *, risk: bool) -> Arrays:
+def sidecar(draw: int, scenarios: int, *, risk: bool, shown: bool = True) -> Arrays:
     """Arrays of the shapes that a sidecar has."""
     random = np.random.default_rng(draw)
     weight = random.uniform(0.1, 1, (3, scenarios, N_SHOWN, 4))
@@ -59,7 +60,8 @@ def sidecar(draw: int, scenarios: int, *, risk: bool) -> Arrays:
         "shown/bus_id": np.array([101, 105, 110, 117, 124, 130]),
         "shown/window": np.array([0, 1, 2]),
         "shown/target": target(),
-        "shown/error": random.normal(0, 0.02, (3, scenarios, STEPS, N_SHOWN, 4)).astype("f2"),
+        "shown/scenario": target()[:, None]
+        + random.normal(0, 0.02, (3, scenarios, STEPS, N_SHOWN, 4)).astype("f4"),
         "shown/weight": (weight / weight.sum(1, keepdims=True)).astype("f4"),
         "reliability": _reliability(random),
         "by_bus/crps": random.uniform(size=(N_BUSES, 4)).astype("f4"),
@@ -69,11 +71,13 @@ def sidecar(draw: int, scenarios: int, *, risk: bool) -> Arrays:
     for name in (*SCORES, "violation_probability", "violation"):
         found[f"by_step/{name}"] = random.uniform(size=(STEPS, 4)).astype("f4")
     found["by_step/violation"] = np.full((STEPS, 4), 0.25, "f4")
+    if not shown:
+        found = {name: array for name, array in found.items() if not name.startswith(FORECASTS)}
     if risk:
         levels = random.integers(0, RISK_LEVELS + 1, (3, N_BUSES, STEPS))
         found["risk/by_bus_step"] = levels.astype(np.uint8)
         found["risk/happened"] = (levels > RISK_LEVELS // 2).astype(np.uint8)
-    return found
+    return compact(found)
 
 
 def _reliability(random: np.random.Generator) -> NDArray[np.float64]:
@@ -98,7 +102,8 @@ def field() -> list[tuple[Result, Arrays]]:
         cost = row().cost | {"hardware": NASTY}
         made = row(model=model, variant=variant, seed=seed, draw=k, grid=GRID, cost=cost)
         scenarios = SAMPLES if model == "last-7-days" else 4 + k
-        rows.append((made, sidecar(k, scenarios, risk=model == "ets")))
+        arrays = sidecar(k, scenarios, risk=model == "ets", shown=seed not in NOT_DRAWN_SEEDS)
+        rows.append((made, arrays))
     return rows
 
 

@@ -17,8 +17,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from powerphase.axes import VARIABLES, V
-from powerphase.records.result import RISK_LEVELS
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
+from powerphase.records.sidecar import RISK_LEVELS, expanded
 from powerphase.report.leaderboard import leaderboard
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
@@ -343,8 +343,7 @@ def test_tables_and_charts_have_words_for_who_cannot_see_them(page: Page) -> Non
 
 def fan(arrays: made_up.Arrays, window: int, bus: int, kind: int) -> NDArray[np.float64]:
     """The quantiles of the scenarios in a sidecar, by NumPy."""
-    error = arrays["shown/error"][window, :, :, bus, kind].astype("f4")
-    values = arrays["shown/target"][window, :, bus, kind] + error
+    values = expanded(arrays)["shown/scenario"][window, :, :, bus, kind]
     weights = np.broadcast_to(arrays["shown/weight"][window, :, bus, kind, None], values.shape)
     return both_ways(values, weights, LEVELS)
 
@@ -366,7 +365,7 @@ def test_the_first_view_is_a_voltage_that_leaves_its_band_in_three_windows(
     for f in drawn:
         expected = fan(built.rows[f["model"]][1], f["window"], 3, V)
         np.testing.assert_allclose(f["levels"], expected, rtol=1e-6)
-        truth = built.rows[f["model"]][1]["shown/target"][f["window"], :, 3, V]
+        truth = expanded(built.rows[f["model"]][1])["shown/target"][f["window"], :, 3, V]
         np.testing.assert_allclose(f["truth"], truth, rtol=1e-6)
     assert len(page.driver.find_elements(By.CSS_SELECTOR, "#fans line.limit")) >= 9
 
@@ -385,8 +384,8 @@ def test_a_bus_a_variable_a_window_and_models_can_be_picked(page: Page, built: B
     Select(page.one("#window")).select_by_value("1")
     (drawn,) = fans_drawn(page, 1)
     expected = fan(built.rows["ets-42"][1], 1, 5, VARIABLES.index("Q"))
-    np.testing.assert_allclose(drawn["levels"], expected, rtol=1e-6, atol=1e-9)
-    assert drawn["scenarios"] == built.rows["ets-42"][1]["shown/error"].shape[1]
+    np.testing.assert_allclose(drawn["levels"], expected, rtol=1e-6, atol=1e-8)
+    assert drawn["scenarios"] == built.rows["ets-42"][1]["shown/weight"].shape[1]
     address = page.js("location.hash")
     page.open(address[1:])  # a link shows what its sender saw
     (again,) = fans_drawn(page, 1)
@@ -422,7 +421,7 @@ def test_a_forecast_file_shows_buses_in_bands_and_a_script_stays_text(
         wide = np.broadcast_to(weights[:, None, 0], values.shape[:2])
         exact = both_ways(values[..., 0], wide, (0.1, 0.5, 0.9))
         found = [f["levels"][k] for k in (0, 2, 4)]
-        assert abs(np.array(found) - exact).max() <= np.ptp(exact) / 255 / 2 + 1e-6
+        assert abs(np.array(found) - exact).max() <= np.ptp(exact) / 252 / 2 + 1e-6
         truth = built.store.read(built.scripted.header.windows[window][:10], 9, "V")
         assert abs(np.array(f["truth"]) - truth).max() < 1e-4
     page.one("#variable input[value=P] + span").click()
@@ -488,8 +487,7 @@ def test_without_risks_of_all_buses_the_shown_ones_move_and_the_page_says_so(
     page.open(f"grid?board={GRID}&model=powerforge-42&by=risk&window=2&step=70")
     page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
     arrays, (low, high) = built.rows["powerforge-42"][1], NORMAL_BAND_PU
-    error = arrays["shown/error"][2, :, 70, :, V].astype("f4")
-    voltage = arrays["shown/target"][2, 70, :, V] + error
+    voltage = expanded(arrays)["shown/scenario"][2, :, 70, :, V]
     expected = (((voltage < low) | (voltage > high)) * arrays["shown/weight"][2, :, :, V]).sum(0)
     found = network_values(page)
     places = [0, 4, 9, 16, 23, 29]

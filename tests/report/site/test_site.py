@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.axes import KINDS, V
 from powerphase.errors import ReportError, UnknownName
-from powerphase.records.result import RISK_LEVELS, read_results, write_result
+from powerphase.records.result import read_results, write_result
 from powerphase.records.scores import NORMAL_BAND_PU, RANKED, SCORES
+from powerphase.records.sidecar import RISK_LEVELS
 from powerphase.registry import MODELS
 from powerphase.report import drawing
 from powerphase.report.leaderboard import COLUMNS, leaderboard, like_the_best
@@ -115,11 +116,14 @@ def test_a_row_s_file_holds_its_sidecar(built: Built) -> None:
         assert file["by_step"]["violation_probability"] == pytest.approx(
             arrays["by_step/violation_probability"][:, V], rel=1e-6
         )
-        error = unpacked(file["shown"]["error"])  # windows, buses, variables, scenarios, steps
-        np.testing.assert_array_equal(error, arrays["shown/error"].transpose(0, 3, 4, 1, 2))
-        truth = unpacked(value_of(built, file["shown"]["truth"])["target"])
-        np.testing.assert_array_equal(truth, arrays["shown/target"].transpose(0, 2, 3, 1))
-        assert file["shown"]["position"] == [0, 4, 9, 16, 23, 29]
+        assert model["shown"] == (model["seed"] != 22) == (file["shown"] is not None)
+        if model["shown"]:
+            truth = value_of(built, file["shown"]["truth"])
+            for part in ("low", "high", "steps"):
+                stored = arrays[f"shown/scenario_{part}"]
+                np.testing.assert_array_equal(unpacked(file["shown"][part]), stored)
+                np.testing.assert_array_equal(unpacked(truth[part]), arrays[f"shown/target_{part}"])
+            assert file["shown"]["position"] == [0, 4, 9, 16, 23, 29]
         assert file["reliability"][7] == [0, None, None]
         assert model["risk"] == ("risk/by_bus_step" in arrays)
         if model["risk"]:
@@ -344,14 +348,14 @@ def test_bands_of_a_forecast_file_are_right_to_a_level(built: Built) -> None:
     low, high = unpacked(part["low"])[:, 0], unpacked(part["high"])[:, 0]
     levels = unpacked(part["steps"])[:, 0].cumsum(axis=-1, dtype=np.uint8)  # buses, W, L, H
     span = (high - low)[..., None, None]
-    shown = low[..., None, None] + levels / 255 * span
+    shown = low[..., None, None] + levels / 252 * span
     for w, window in enumerate(whole["windows"]):
         values, weights = built.scripted.read(window, slice(None))
         for bus in (0, 13):
             channel = KINDS * bus + V
             wide = np.broadcast_to(weights[:, channel, None], values.shape[:2])
             exact = both_ways(values[..., channel], wide, LEVELS)
-            assert abs(shown[bus, w] - exact).max() <= span[bus, w, 0, 0] / 255 / 2 + 1e-6
+            assert abs(shown[bus, w] - exact).max() <= span[bus, w, 0, 0] / 252 / 2 + 1e-6
 
 
 def test_risks_of_a_forecast_file_are_shares_of_the_weight(built: Built) -> None:
@@ -373,11 +377,11 @@ def test_what_happened_at_every_bus_is_the_data_set_s(built: Built) -> None:
     part = value_of(built, f"{model['whole']['truth']}-0")
     low, high = unpacked(part["low"])[:, 0], unpacked(part["high"])[:, 0]
     levels = unpacked(part["steps"])[:, 0].cumsum(axis=-1, dtype=np.uint8)
-    shown = low[..., None] + levels / 255 * (high - low)[..., None]
+    shown = low[..., None] + levels / 252 * (high - low)[..., None]
     for w, window in enumerate((0, 4, 9)):
         start = built.scripted.header.windows[window]
         expected = built.store.read(start[:10], variable="V").T
-        assert abs(shown[:, w] - expected).max() <= (high - low).max() / 510 + 1e-6
+        assert abs(shown[:, w] - expected).max() <= (high - low).max() / 504 + 1e-6
 
 
 def test_powers_are_told_in_megawatts_where_the_scale_is_known(built: Built) -> None:

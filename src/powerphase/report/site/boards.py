@@ -11,7 +11,8 @@ from powerphase.axes import VARIABLES, V
 from powerphase.dataset.store import Store
 from powerphase.errors import ReportError
 from powerphase.records.forecast_file import ForecastFile
-from powerphase.records.result import Result, read_sidecar
+from powerphase.records.result import Result
+from powerphase.records.sidecar import Arrays, read_sidecar
 from powerphase.registry import model_kind
 from powerphase.report import drawing
 from powerphase.report.entries import Entry
@@ -19,7 +20,14 @@ from powerphase.report.leaderboard import Board
 from powerphase.report.site.data_sets import grid_title
 from powerphase.report.site.folder import Folder
 from powerphase.report.site.packing import packed, script
-from powerphase.report.site.rows import NEEDED, first_shown, risk_of, row_file, truth_of
+from powerphase.report.site.rows import (
+    first_shown,
+    has_forecasts,
+    missing_array,
+    risk_of,
+    row_file,
+    truth_of,
+)
 from powerphase.report.site.tables import group_of
 from powerphase.report.site.whole import (
     BUSES_PER_FILE,
@@ -83,22 +91,27 @@ class BoardPages:
         if not file.with_suffix(".npz").exists():
             return model
         sidecar = read_sidecar(file)
-        lacking = [name for name in NEEDED if name not in sidecar]
+        lacking = missing_array(sidecar)
         if lacking:
             raise ReportError(
-                f"{file.with_suffix('.npz')}: holds no array {lacking[0]!r}; score the forecast "
+                f"{file.with_suffix('.npz')}: holds no array {lacking!r}; score the forecast "
                 "again, or remove the file to have the row alone"
             )
         self._ids = self._bus_ids(len(sidecar["by_bus/brier"]))
-        self._first = self._first or first_shown(sidecar)
-        truth, values = truth_of(sidecar)
-        if truth not in self._truths:
-            self._truths[truth] = self._put(truth, values())
+        truth = self._truth(sidecar) if has_forecasts(sidecar) else None
         name = row.key.stem.replace("+", "_")
-        content = row_file(sidecar, self._ids, f"{self._key}/{truth}")
+        content = row_file(sidecar, self._ids, truth)
         size = self._put(name, content)
         place = {"file": f"{self._key}/{name}", "bytes": size, "risk": "risk" in content}
-        return model | place
+        return model | place | {"shown": truth is not None}
+
+    def _truth(self, sidecar: Arrays) -> str:
+        """Write what happened at the shown buses, unless another row had the same; its key."""
+        self._first = self._first or first_shown(sidecar)
+        name, content = truth_of(sidecar)
+        if name not in self._truths:
+            self._truths[name] = self._put(name, content)
+        return f"{self._key}/{name}"
 
     def _add_whole(
         self, models: dict[str, Any], name: str, file: ForecastFile, kinds: Sequence[int]
@@ -172,8 +185,8 @@ class BoardPages:
 
 def _model(key: str, name: str, seed: int) -> dict[str, Any]:
     """A model as the page lists it, before anything of it is written."""
-    empty = {"kind": "model", "file": None, "bytes": 0, "risk": False, "whole": None}
-    return {"id": key, "name": name, "seed": seed, **empty}
+    files = {"file": None, "bytes": 0, "risk": False, "shown": False, "whole": None}
+    return {"id": key, "name": name, "seed": seed, "kind": "model", **files}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

@@ -11,12 +11,10 @@ import zlib
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Shaped, UInt8
+from jaxtyping import Shaped
 
 TYPES = ("u1", "u2", "u4", "i4", "f2", "f4")
 """What a page can read, always little-endian."""
-
-LEVELS = 255
 
 
 def packed(array: Shaped[np.ndarray, "..."]) -> dict[str, Any]:
@@ -46,13 +44,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def levels_of(
-    series: Float32[np.ndarray, "R S"],
-) -> tuple[Float32[np.ndarray, " R"], Float32[np.ndarray, " R"], UInt8[np.ndarray, "R S"]]:
-    """Least and largest value of each row, and its values on 256 levels between the two."""
-    low, high = series.min(axis=1), series.max(axis=1)
-    span = np.where(high > low, high - low, 1.0)
-    levels = np.rint((series - low[:, None]) / span[:, None] * LEVELS)
-    return low, high, levels.astype(np.uint8)

@@ -1,33 +1,44 @@
 """What the page loads of one row: scores by bus and by step, reliability, and forecasts to draw."""
 
 import hashlib
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from powerphase.axes import V
-from powerphase.records.result import RISK
+from powerphase.records.sidecar import HAPPENED, RISK, SERIES, Arrays, expanded
 from powerphase.report.site.packing import packed
 from powerphase.report.weighted import first_bus
 
-Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
-
 BY_STEP = ("violation_probability", "violation")
 
-SHOWN = ("bus_id", "window", "target", "error", "weight")
-NEEDED = (
-    *("by_bus/brier", "reliability"),
-    *(f"by_step/{name}" for name in BY_STEP),
-    *(f"shown/{name}" for name in SHOWN),
+NEEDED = ("by_bus/brier", "reliability", *(f"by_step/{name}" for name in BY_STEP))
+"""Arrays that every sidecar has."""
+
+SHOWN = (
+    *("bus_id", "window", "weight"),
+    *(f"{kind}_{part}" for kind in ("target", "scenario") for part in SERIES),
 )
-"""What every sidecar has that was written with a row's scores."""
+"""Arrays of a sidecar with forecasts."""
 
 
-def row_file(sidecar: Arrays, ids: Int[np.ndarray, " N"], truth_key: str) -> dict[str, Any]:
-    """All of a sidecar that pages draw; numbers as they are in it."""
-    found: dict[str, Any] = {
+def missing_array(sidecar: Arrays) -> str | None:
+    """The first array that a sidecar should have and lacks."""
+    names = [*NEEDED]
+    if any(name.startswith("shown/") for name in sidecar):
+        names += [f"shown/{name}" for name in SHOWN]
+    return next((name for name in names if name not in sidecar), None)
+
+
+def has_forecasts(sidecar: Arrays) -> bool:
+    """Whether the sidecar carries forecasts to draw."""
+    return "shown/bus_id" in sidecar
+
+
+def row_file(sidecar: Arrays, ids: Int[np.ndarray, " N"], truth_key: str | None) -> dict[str, Any]:
+    """Everything in a sidecar that pages draw; numbers as they are stored."""
+    content: dict[str, Any] = {
         "by_bus": {
             name.removeprefix("by_bus/"): packed(array)
             for name, array in sidecar.items()
@@ -35,11 +46,11 @@ def row_file(sidecar: Arrays, ids: Int[np.ndarray, " N"], truth_key: str) -> dic
         },
         "by_step": {name: sidecar[f"by_step/{name}"][:, V] for name in BY_STEP},
         "reliability": sidecar["reliability"],
-        "shown": _shown(sidecar, ids) | {"truth": truth_key},
+        "shown": _shown(sidecar, ids) | {"truth": truth_key} if truth_key else None,
     }
     if RISK in sidecar:
-        found["risk"] = risk_of(sidecar[RISK], sidecar["risk/happened"], sidecar["shown/window"])
-    return found
+        content["risk"] = risk_of(sidecar[RISK], sidecar[HAPPENED], sidecar["shown/window"])
+    return content
 
 
 def risk_of(
@@ -55,27 +66,31 @@ def risk_of(
     }
 
 
-def truth_of(sidecar: Arrays) -> tuple[str, Callable[[], dict[str, Any]]]:
-    """What happened at the shown buses under a name that depends on it; models share it."""
-    target = np.ascontiguousarray(sidecar["shown/target"].transpose(0, 2, 3, 1))
-    name = f"truth-{hashlib.sha256(target.tobytes()).hexdigest()[:12]}"
-    return name, lambda: {"target": packed(target)}
+def truth_of(sidecar: Arrays) -> tuple[str, dict[str, Any]]:
+    """What happened at the shown buses, under a name that depends on it; models share it."""
+    series = _series(sidecar, "target")
+    content = "".join(part["data"] for part in series.values())
+    return f"truth-{hashlib.sha256(content.encode()).hexdigest()[:12]}", series
 
 
 def first_shown(sidecar: Arrays) -> int:
     """The bus number that the page shows first."""
-    place = first_bus(sidecar["shown/target"][..., V])
-    return int(sidecar["shown/bus_id"][place])
+    target = expanded(sidecar)["shown/target"]
+    return int(sidecar["shown/bus_id"][first_bus(target[..., V])])
 
 
 def _shown(sidecar: Arrays, ids: Int[np.ndarray, " N"]) -> dict[str, Any]:
-    """The scenarios, as differences from what happened, with a series' steps side by side."""
+    """The scenarios on their levels, with the steps of a series side by side."""
     chosen = sidecar["shown/bus_id"]
-    place = {int(bus): k for k, bus in enumerate(ids)}
+    position = {int(bus): k for k, bus in enumerate(ids)}
     return {
         "bus_id": chosen,
-        "position": [place.get(int(bus)) for bus in chosen],
+        "position": [position.get(int(bus)) for bus in chosen],
         "window": sidecar["shown/window"],
-        "error": packed(sidecar["shown/error"].transpose(0, 3, 4, 1, 2)),
         "weight": packed(sidecar["shown/weight"].transpose(0, 2, 3, 1)),
+        **_series(sidecar, "scenario"),
     }
+
+
+def _series(sidecar: Arrays, kind: str) -> dict[str, Any]:
+    return {part: packed(sidecar[f"shown/{kind}_{part}"]) for part in SERIES}

@@ -1,7 +1,7 @@
 """Forecasts of every bus: bands and risks from forecast files, cut into files by bus.
 
 A forecast file of a large grid has gigabytes. The page gets three quantiles of each series in the
-windows that sidecars show, on 256 levels between the series' extremes, so that an error is below
+windows that sidecars show, on 253 levels between the series' extremes, so that an error is below
 half a pixel; and the probability of leaving the band at every bus and step.
 """
 
@@ -16,8 +16,8 @@ from powerphase.axes import KINDS, STEP_S, VARIABLES, V
 from powerphase.dataset.store import Store
 from powerphase.errors import UnknownName
 from powerphase.records.forecast_file import ForecastFile
-from powerphase.records.result import RISK_LEVELS, shown_windows
-from powerphase.report.site.packing import levels_of, packed
+from powerphase.records.sidecar import RISK_LEVELS, levels_of, shown_windows
+from powerphase.report.site.packing import packed
 from powerphase.report.weighted import LEVELS, outside_band, weighted_quantiles
 
 BUSES_PER_FILE = 128

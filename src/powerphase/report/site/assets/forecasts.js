@@ -41,9 +41,11 @@ powerphase.pages.forecasts = (() => {
   const scale = (variable) =>
     board.scale && variable in { P: 0, Q: 1 } ? board.scale[variable === "P" ? 0 : 1] : 1;
 
+  const drawable = (model) => model.shown || model.whole;
+
   const defaults = () => {
     const own = (kind) =>
-      board.models.filter((m) => m.kind === kind && !m.name.includes("+") && (m.file || m.whole));
+      board.models.filter((m) => m.kind === kind && !m.name.includes("+") && drawable(m));
     const names = new Set(),
       picked = [];
     const fans = (list) => [...list].sort((a, b) => (b.scenarios > 1) - (a.scenarios > 1)); // one curve is no fan
@@ -53,7 +55,7 @@ powerphase.pages.forecasts = (() => {
       ...own("oracle"),
       ...board.models,
     ]) {
-      if (!names.has(model.name) && (model.file || model.whole)) {
+      if (!names.has(model.name) && drawable(model)) {
         names.add(model.name);
         picked.push(model.id);
       }
@@ -69,7 +71,7 @@ powerphase.pages.forecasts = (() => {
     const models = modelsShown();
     if (models.some((model) => model.whole)) return [...ids.keys()];
     const rows = await Promise.all(
-      models.filter((model) => model.file).map((model) => load(model.file)),
+      models.filter((model) => model.shown).map((model) => load(model.file)),
     );
     const found = new Set(rows.flatMap((row) => row.shown.bus_id));
     return [...ids.keys()].filter((place) => found.has(ids[place]));
@@ -249,10 +251,13 @@ powerphase.pages.forecasts = (() => {
     return extent([[low, high, ...near]], near.length ? 0.03 : 0).map((value) => value * factor);
   };
 
-  const missing = (model) =>
-    model.file || model.whole
-      ? `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry 24 buses; ${ALL} brings voltages of all.`
-      : `The arrays beside this row are missing; ${SCORE} brings them.`;
+  const missing = (model) => {
+    if (drawable(model))
+      return `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry up to 12 buses; ${ALL} brings voltages of all.`;
+    return model.file
+      ? `Of several seeds, only one keeps forecasts to draw, and this is another; ${ALL} brings this one.`
+      : `The arrays next to this row are missing; ${SCORE} brings them.`;
+  };
 
   const swatches = () =>
     [0, 1, 2].forEach((k) => {
@@ -332,11 +337,10 @@ powerphase.pages.forecasts = (() => {
     });
 
   const windows = () => {
-    const model = modelsShown()[0];
-    const spread = model && model.whole ? model.whole.windows : null;
-    const shown = async () =>
-      model && model.file ? (await load(model.file)).shown.window : spread || [];
-    return shown();
+    const model = modelsShown().find(drawable);
+    const read = async () =>
+      model && model.shown ? (await load(model.file)).shown.window : model?.whole?.windows || [];
+    return read();
   };
 
   const show = async (given) => {

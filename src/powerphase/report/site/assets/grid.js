@@ -103,7 +103,7 @@ powerphase.pages.grid = (() => {
   const readRisk = async () => {
     if (model.whole) return riskOfAll(await load(`${model.whole.file}-risk`));
     if (row && row.risk) return riskOfAll(row.risk);
-    return row ? riskOfSome() : null;
+    return row && row.shown ? riskOfSome() : null;
   };
 
   const place = () => Math.max(0, risk.windows.indexOf(Number(state.window)));
@@ -136,7 +136,7 @@ powerphase.pages.grid = (() => {
       bar = h("i", { style: `width: ${(100 * share).toFixed(1)}%; background: ${shade}` }),
       label = [h("span", {}, `Bus ${ids[k]}`), h("b", {}, text(values[k])), bar],
       query = new URLSearchParams({ board: board.key, bus: ids[k], models: model.id }),
-      has = model.whole || (row && row.shown.bus_id.includes(ids[k])),
+      has = model.whole || (row && row.shown && row.shown.bus_id.includes(ids[k])),
       inner = has ? h("a", { href: `#forecasts?${query}` }, label) : h("span", {}, label);
     return h("li", { "data-bus": ids[k] }, inner);
   };
@@ -201,7 +201,8 @@ powerphase.pages.grid = (() => {
     row = model.file ? await load(model.file) : null;
     risk = await readRisk();
     if (risk && !risk.windows.includes(Number(state.window))) state.window = busiest();
-    const timed = [["risk", "risk, step by step"]];
+    const timed = risk ? [["risk", "risk, step by step"]] : [];
+    if (!risk && stepwise()) state.quantity = "violation_probability";
     if (risk && risk.known) timed.push(["happened", "what happened, step by step"]);
     const means = row ? Object.entries(MEANS) : [];
     options($("#grid-quantity"), [...timed, ...means], state.quantity);

@@ -250,7 +250,7 @@ powerphase.pages.safety = (() => {
     const order = [...one.by.safety_mbrier.keys()]
       .sort((a, b) => one.by.safety_mbrier[b] - one.by.safety_mbrier[a] || a - b)
       .slice(0, LISTED);
-    const shown = new Set(one.row.shown.bus_id),
+    const shown = new Set(one.row.shown ? one.row.shown.bus_id : []),
       boardKey = encodeURIComponent(board.key),
       id = encodeURIComponent(one.model.id);
     powerphase.drawn.worstBuses = order.map((place) => ids[place]);

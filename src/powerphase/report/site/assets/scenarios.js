@@ -4,7 +4,20 @@ powerphase.scenarios = (() => {
   const { load, unpack } = powerphase;
   const LEVELS = [0.1, 0.25, 0.5, 0.75, 0.9],
     KINDS = ["P", "Q", "V", "theta"],
+    TOP = 252,
     STEPS = 96;
+
+  // A series on levels between two extremes, from its differences modulo 256.
+  const decode = (low, high, steps, first) => {
+    const values = new Float32Array(STEPS);
+    let level = 0;
+    for (let k = 0; k < STEPS; k++) {
+      level = (level + steps[first + k]) & 255;
+      values[k] = low + (level / TOP) * (high - low);
+    }
+    return values;
+  };
+  const parts = (file) => Promise.all([file.low, file.high, file.steps].map(unpack));
 
   const title = (board, model) => {
     const several = board.models.filter((other) => other.name === model.name).length > 1;
@@ -27,19 +40,19 @@ powerphase.scenarios = (() => {
   // What a sidecar carries: every scenario of some buses in some windows.
   const fromScenarios = async (row, bus, kind) => {
     const { shown } = row,
-      place = shown.bus_id.indexOf(bus);
+      place = shown ? shown.bus_id.indexOf(bus) : -1;
     if (place < 0) return null;
-    const truth = await unpack((await load(shown.truth)).target);
-    const [error, weight] = await Promise.all([unpack(shown.error), unpack(shown.weight)]);
-    const [, buses, kinds, members, steps] = shown.error.shape;
+    const truth = await parts(await load(shown.truth)),
+      [low, high, levelSteps] = await parts(shown),
+      weight = await unpack(shown.weight);
+    const [, buses, kinds, members, steps] = shown.steps.shape;
     return shown.window.map((window, w) => {
       const series = (w * buses + place) * kinds + kind;
-      const target = truth.subarray(series * steps, (series + 1) * steps);
+      const target = decode(truth[0][series], truth[1][series], truth[2], series * steps);
       const weights = weight.subarray(series * members, (series + 1) * members);
-      const scenarios = Array.from({ length: members }, (_, m) => {
-        const first = (series * members + m) * steps;
-        return Float32Array.from(target, (value, k) => value + error[first + k]);
-      });
+      const scenarios = Array.from({ length: members }, (_, m) =>
+        decode(low[series], high[series], levelSteps, (series * members + m) * steps),
+      );
       const levels = LEVELS.map(() => new Float32Array(steps));
       for (let k = 0; k < steps; k++) {
         powerphase.charts
@@ -56,29 +69,18 @@ powerphase.scenarios = (() => {
     });
   };
 
-  // Series on 256 levels, as running sums.
+  // Series of a bus, from the file that has them.
   const series = async (file, place, perFile, kind) => {
     const part = await load(`${file}-${Math.floor(place / perFile)}`);
-    const [low, high, steps] = await Promise.all([
-      unpack(part.low),
-      unpack(part.high),
-      unpack(part.steps),
-    ]);
+    const [low, high, steps] = await parts(part);
     const [, kinds, windows] = part.low.shape,
       lines = part.steps.shape.length > 4 ? part.steps.shape[3] : 1;
     const bus = place % perFile;
     return Array.from({ length: windows }, (_, w) => {
       const one = (bus * kinds + kind) * windows + w;
-      return Array.from({ length: lines }, (_, l) => {
-        const first = (one * lines + l) * STEPS,
-          values = new Float32Array(STEPS);
-        let level = 0;
-        for (let k = 0; k < STEPS; k++) {
-          level = (level + steps[first + k]) & 255;
-          values[k] = low[one] + (level / 255) * (high[one] - low[one]);
-        }
-        return values;
-      });
+      return Array.from({ length: lines }, (_, l) =>
+        decode(low[one], high[one], steps, (one * lines + l) * STEPS),
+      );
     });
   };
 

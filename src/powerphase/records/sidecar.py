@@ -1,0 +1,229 @@
+"""The sidecar of a row: arrays for pages and figures in an `.npz` next to the row's JSON file.
+
+A sidecar holds scores by bus and by step, reliability, and, for the forecasts that are drawn, the
+risk at every bus and step and the scenarios of a few buses. It stays below `LIMIT_BYTES` because
+numbers are rounded: scores to a relative precision, scenarios and risks to levels. `compact` takes
+the finest of `ROUNDINGS` that fits and notes it in the sidecar, so that a row that is scored again
+can be compared with what was stored. `by_bus/safety_mbrier` is never rounded.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from io import BytesIO
+from lzma import LZMAError
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float32, Int, Shaped, UInt8
+
+from powerphase.errors import ResultError
+
+Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
+
+LIMIT_BYTES = 150_000
+SHOWN_WINDOWS = 3
+
+RISK, HAPPENED = "risk/by_bus_step", "risk/happened"
+"""Violation probabilities, and whether a voltage left the band, by shown window, bus and step."""
+
+RISK_LEVELS = 240
+"""Probabilities are stored in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
+
+LEVELS = 252
+"""A series is stored on 253 levels between its extremes: an error below half a pixel."""
+
+NOT_IN_OLDER = (RISK, HAPPENED)
+"""Arrays that the first sidecars lacked; all others are in every sidecar with forecasts."""
+
+FORECASTS = ("risk/", "shown/")
+"""The arrays of forecasts that are drawn; a sidecar without forecasts lacks them."""
+
+NOT_DRAWN_SEEDS = (22, 3142)
+"""Of the paper's three seeds, 22, 42 and 3142, only 42 keeps forecasts to draw."""
+
+SERIES = ("low", "high", "steps")
+"""The parts of a coded series: its extremes, and its differences from level to level."""
+
+ROUNDING_NAME = "rounding"
+"""The array that holds the rounding of a sidecar."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How coarsely a sidecar stores its numbers."""
+
+    buses: int
+    """The first so many of the buses to show are stored."""
+    level_step: int
+    """Scenarios lie on every such level of `LEVELS`."""
+    bits: int
+    """Of the mantissa of scores, whose relative error is at most 2^-(bits + 1)."""
+    risk_step: int
+    """Risks lie on every such level of `RISK_LEVELS`."""
+    risk_hold: int
+    """Of so many steps, the risk of the first is stored for all."""
+
+
+ROUNDINGS = (
+    Rounding(buses=12, level_step=2, bits=8, risk_step=1, risk_hold=1),
+    Rounding(buses=12, level_step=2, bits=8, risk_step=10, risk_hold=1),
+    Rounding(buses=12, level_step=4, bits=8, risk_step=10, risk_hold=1),
+    Rounding(buses=8, level_step=4, bits=8, risk_step=20, risk_hold=1),
+    Rounding(buses=8, level_step=4, bits=7, risk_step=20, risk_hold=4),
+    Rounding(buses=6, level_step=4, bits=7, risk_step=30, risk_hold=4),
+    Rounding(buses=6, level_step=6, bits=6, risk_step=30, risk_hold=4),
+    Rounding(buses=4, level_step=6, bits=5, risk_step=60, risk_hold=12),
+)
+"""From fine to coarse. Most sidecars take the first; a large grid with a forecaster that sees risk
+everywhere takes the last."""
+
+
+def shown_windows(n_windows: int) -> Int[np.ndarray, " shown"]:
+    """The windows whose forecasts are kept for pages and figures: evenly spread."""
+    spread = np.linspace(0, n_windows - 1, min(SHOWN_WINDOWS, n_windows))
+    return np.unique(spread.round().astype(np.int64))
+
+
+def compact(arrays: Arrays) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays with the finest rounding that keeps the file below the limit."""
+    for rounding in ROUNDINGS[:-1]:
+        rounded = round_arrays(arrays, rounding)
+        if len(to_npz(rounded)) <= LIMIT_BYTES:
+            return rounded
+    return round_arrays(arrays, ROUNDINGS[-1])
+
+
+def round_arrays(arrays: Arrays, rounding: Rounding) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays as a sidecar with this rounding stores them.
+
+    `shown/target` [W H B 4] and `shown/scenario` [W M H B 4] are replaced by their levels;
+    `expanded` brings them back.
+    """
+    rounded = {ROUNDING_NAME: np.array(astuple(rounding), dtype=np.int64)}
+    for name, array in arrays.items():
+        if name != ROUNDING_NAME:
+            rounded |= _rounded(name, array, rounding)
+    return rounded
+
+
+def expanded(arrays: Arrays) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays with `shown/target` [W H B 4] and `shown/scenario` [W M H B 4] as numbers."""
+    numbers = {name: array for name, array in arrays.items() if not _is_coded(name)}
+    for name in ("shown/target", "shown/scenario"):
+        parts = [arrays[f"{name}_{part}"] for part in SERIES if f"{name}_{part}" in arrays]
+        if len(parts) == len(SERIES):
+            numbers[name] = _steps_first(series_of(*parts))
+    return numbers
+
+
+def rounding_of(arrays: Arrays) -> Rounding | None:
+    """The rounding that a sidecar notes; None where it notes none that exists."""
+    noted = arrays.get(ROUNDING_NAME, np.empty(0)).tolist()
+    return next((one for one in ROUNDINGS if list(astuple(one)) == noted), None)
+
+
+def levels_of(
+    series: Float[np.ndarray, "R S"], step: int = 1
+) -> tuple[Float32[np.ndarray, " R"], Float32[np.ndarray, " R"], UInt8[np.ndarray, "R S"]]:
+    """Minimum and maximum of each row, and its values on the levels between them."""
+    low, high = series.min(axis=1), series.max(axis=1)
+    span = np.where(high > low, high - low, 1.0)
+    levels = np.rint((series - low[:, None]) / span[:, None] * (LEVELS // step)) * step
+    return low.astype(np.float32), high.astype(np.float32), levels.astype(np.uint8)
+
+
+def series_of(
+    low: Float32[np.ndarray, "W B K"],
+    high: Float32[np.ndarray, "W B K"],
+    steps: UInt8[np.ndarray, "W B K *rest"],
+) -> Float32[np.ndarray, "W B K *rest"]:
+    """The series whose differences from level to level, modulo 256, are `steps`."""
+    level = np.cumsum(steps, axis=-1, dtype=np.uint8).astype(np.float32) / LEVELS
+    shape = low.shape + (1,) * (steps.ndim - low.ndim)
+    return low.reshape(shape) + level * (high - low).reshape(shape)
+
+
+def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays next to the row whose JSON file is at `path`."""
+    file = Path(path).with_suffix(".npz")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return {name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist()}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, LZMAError) as error:
+        raise ResultError(
+            f"{file}: cannot be read ({error}); restore it or score the forecast again"
+        ) from error
+
+
+def to_npz(arrays: Arrays, where: str = "sidecar") -> bytes:
+    """The arrays as an `.npz` file: equal arrays give equal bytes."""
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        for name in sorted(arrays):
+            if arrays[name].dtype.hasobject:
+                raise ResultError(f"{where}: array {name!r} holds Python objects, not numbers")
+            # Opened by name, a member is dated 1980; of two equal arrays one may lie transposed.
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(arrays[name], order="C"))
+    return buffer.getvalue()
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
+    with archive.open(name) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _rounded(
+    name: str, array: Shaped[np.ndarray, "..."], rounding: Rounding
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """An array as the sidecar stores it; more than one where it is coded."""
+    n = rounding.buses
+    if name == "shown/bus_id":
+        return {name: array[:n]}
+    if name == "shown/weight":
+        return {name: array[..., :n, :]}
+    if name == "shown/target":
+        return _coded(name, array[..., :n, :].transpose(0, 2, 3, 1), 1)
+    if name == "shown/scenario":
+        return _coded(name, array[..., :n, :].transpose(0, 3, 4, 1, 2), rounding.level_step)
+    if name == RISK:
+        held = array[..., :: rounding.risk_hold].repeat(rounding.risk_hold, axis=-1)
+        step = rounding.risk_step
+        return {name: (np.rint(held[..., : array.shape[-1]] / step) * step).astype(np.uint8)}
+    if name.startswith(("by_bus/", "by_step/")) and not name.endswith("/safety_mbrier"):
+        return {name: _round_mantissa(array, rounding.bits)}
+    return {name: array}
+
+
+def _round_mantissa(array: Float[np.ndarray, "..."], bits: int) -> Float32[np.ndarray, "..."]:
+    """The numbers with so many bits after the leading one; NaN stays NaN."""
+    mantissa, exponent = np.frexp(array.astype(np.float32))
+    scale = np.float32(2 ** (bits + 1))
+    return np.ldexp(np.rint(mantissa * scale) / scale, exponent)
+
+
+def _coded(
+    name: str, series: Float[np.ndarray, "W B K *rest"], level_step: int
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Levels between the extremes of each bus and variable, as differences in time.
+
+    Smooth series become small numbers, which compress to less.
+    """
+    each = series.shape[:3]
+    low, high, levels = levels_of(series.reshape(int(np.prod(each)), -1), level_step)
+    steps = np.diff(levels.reshape(series.shape), axis=-1, prepend=np.uint8(0))
+    return {
+        f"{name}_low": low.reshape(each),
+        f"{name}_high": high.reshape(each),
+        f"{name}_steps": steps,
+    }
+
+
+def _is_coded(name: str) -> bool:
+    return name.startswith("shown/") and name.endswith(tuple(f"_{part}" for part in SERIES))
+
+
+def _steps_first(series: Shaped[np.ndarray, "W B K *rest"]) -> Shaped[np.ndarray, "W *rest B K"]:
+    return np.moveaxis(series, (1, 2), (-2, -1))
