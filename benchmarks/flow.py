@@ -27,16 +27,16 @@ from powerphase.cost import commit, hardware
 from powerphase.metrics import Fan, crps
 from powerphase.models.flows import EVEN, ODD, TempFlowConfig, TempFlowNetwork
 from powerphase.models.framework.checkpoint import load_into
+from powerphase.models.framework.configuration import apply_variants
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.saved import InMemoryCheckpoints
 from powerphase.models.framework.training import Trainer, seed_torch
-from powerphase.models.framework.variants import with_variants
 from powerphase.scenarios import Batches, Training
 from powerphase.task.windows import Task
 
 CPU, SEED = torch.device("cpu"), 42
 NOISY = TempFlowConfig()
-NOISELESS = with_variants(NOISY, ["reference-flow"], NOISY.VARIANTS)
+NOISELESS = apply_variants(NOISY, ["reference-flow"], NOISY.VARIANTS)
 SETTLING_BATCHES = 200
 """Batches after which running averages have forgotten their past: 0.9²⁰⁰ is below 10⁻⁹."""
 CONSTANT = 1e-6

@@ -26,10 +26,10 @@ from typing import Any
 import torch
 
 from powerphase.cost import commit, hardware, peak_memory_gib, reset_peak_memory
+from powerphase.models.framework.configuration import apply_variants
 from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.training import Progress
-from powerphase.models.framework.variants import with_variants
 from powerphase.registry import model_class
 from powerphase.task.windows import Task
 
@@ -70,12 +70,12 @@ def measured(given: str, data: str, steps: int, batch_size: int | None) -> dict[
     name, *words = given.split("+")
     kind: Any = model_class(name)
     clock = Clock(device)
-    config = with_variants(kind.config_type(), words, kind.config_type.VARIANTS)
+    config = apply_variants(kind.config_type(), words, kind.config_type.VARIANTS)
     config = with_training(
         config, {"epochs": 1, "batches_per_epoch": WARM_UP + steps, "batch_size": batch_size}
     )
     model = kind(config, seed=42, device="auto", on_progress=clock)
-    model.settle(task.training)
+    model.configure(task.training)
     estimate = model.memory_gib(task.training)
     model.fit(task.training)
     contexts = [context for context, _ in task.training.validation.load(1, device)[:2]]

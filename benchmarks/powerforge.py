@@ -50,8 +50,8 @@ from benchmarks.powerforge_tables import (
 from powerphase.axes import KINDS, STEPS_PER_DAY
 from powerphase.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import PowerphaseError
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.device import choose_device
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import BATCH_SIZES, DEFAULT_BATCH_SIZE, PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.scenarios import Batches, Windows

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from benchmarks.powerforge_floor import Size, mark, milliseconds
 from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY
 from powerphase.cost import peak_memory_gib, reset_peak_memory
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.stepping import Stepper, make_optimiser
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.scenarios import READ_STEPS, Batches, Context, Layout, Record

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from powerphase.models.framework.configuration import configured
+from powerphase.models.framework.configuration import make_config
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.powerforge.config import ABLATIONS, PowerForgeConfig
 from powerphase.records.result import read_results
@@ -75,7 +75,7 @@ def test_a_network_of_one_s_own_is_trained_and_scored_as_shown(
 
 def test_the_configuration_of_the_page_is_one() -> None:
     (text,) = blocks(PAGE, "toml")
-    config = configured(PowerForgeConfig, tomllib.loads(text))
+    config = make_config(PowerForgeConfig, tomllib.loads(text))
     assert not config.physics
     assert config.training.epochs == 50
 
@@ -85,7 +85,7 @@ def test_every_ablation_is_named_as_the_page_says() -> None:
     rows = re.findall(r"\| `(\w+) = (.+?)` \| `powerforge\+([\w-]+)` \|", page)
     assert {field for field, _, _ in rows} == set(ABLATIONS)
     for field, value, variant in rows:
-        config = configured(PowerForgeConfig, tomllib.loads(f"{field} = {value}"))
+        config = make_config(PowerForgeConfig, tomllib.loads(f"{field} = {value}"))
         assert config.variant("activsg500") == variant
 
 
@@ -93,4 +93,4 @@ def test_every_field_of_the_examples_is_one() -> None:
     examples = sorted((DOCS.parent / "examples").glob("*.toml"))
     assert examples
     for file in examples:
-        configured(PowerForgeConfig, tomllib.loads(file.read_text()))
+        make_config(PowerForgeConfig, tomllib.loads(file.read_text()))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.stepping import Stepper, is_captured, make_optimiser
 from powerphase.models.framework.training import Progress, seed_torch
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.registry import model_class
 from powerphase.scenarios import Scenarios, Training
 from tests.models.recurrent.toys import SMALL, budget, training_of
@@ -103,8 +103,8 @@ def test_recorded_steps_have_the_losses_of_others(case: str) -> None:
     TACTiS-2 draws its bags before a step, and so draws them alike in both.
     """
     train, model = training(), model_of(case)
-    model.settle(train)
-    network = model._fresh_network()
+    model.configure(train)
+    network = model._initial_network()
     assert is_captured(network, GPU, 1)
 
     config = TrainingConfig(batch_size=4, precision="float32")

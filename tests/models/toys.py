@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.network import Losses, Network
 from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.run import Domain, RunFolder
 from powerphase.models.framework.saved import InMemoryCheckpoints
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
 
@@ -161,7 +161,7 @@ class Shelf(InMemoryCheckpoints):
         self.lines: list[dict[str, Any]] = []
         self.saved: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
-    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def save_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.saved = {name: tensor.clone() for name, tensor in tensors.items()}, dict(facts)
 
     def log(self, line: Mapping[str, Any]) -> None:

@@ -162,19 +162,19 @@ def _model(model: str, variant: str | None, seed: int) -> str:
 
 def show_run(run: "RunFolder") -> None:
     """Show a training: its state, parameters by part, configuration and validation curve."""
-    from powerphase.models.framework.configuration import configured
+    from powerphase.models.framework.configuration import make_config
     from powerphase.registry import model_class
 
     h, curve = run.header, run.curve()
     table = _facts(f"training {run.path}")
     kind = model_class(h.model)
-    variant = configured(kind.config_type, h.config).variant(h.domain.grid)
+    variant = make_config(kind.config_type, h.config).variant(h.domain.grid)
     table.add_row("model", _model(h.model, variant, h.seed))
     data = [f"{name} {str(value)[:12]}" for name, value in h.data.items() if name != "grid"]
     table.add_row("data", f"{h.domain.grid}, {h.domain.n_buses:,} buses; {', '.join(data)}")
     table.add_row("state", _state(h, curve))
     if run.weights_file.exists():
-        table.add_row("parameters", _parameters(kind.learned_in(run)))
+        table.add_row("parameters", _parameters(kind.fitted_tensors(run)))
     table.add_row("configuration", ", ".join(_flat(h.config)))
     if curve:
         name = next(name for name in curve[0] if name.startswith("validation_"))

@@ -18,11 +18,10 @@ from jaxtyping import Float
 from powerphase.errors import ForecastError, TrainingError, UnknownName
 from powerphase.evaluation.forecasting import Forecast, forecast, load_forecast
 from powerphase.models.framework.base import Description, Forecaster, describe, plain_config
-from powerphase.models.framework.configuration import read_config
+from powerphase.models.framework.configuration import apply_variants, read_config
 from powerphase.models.framework.neural import NeuralForecaster, with_training
 from powerphase.models.framework.run import RunFolder, is_run
 from powerphase.models.framework.saved import SavedForecaster
-from powerphase.models.framework.variants import with_variants
 from powerphase.records.forecast_file import is_forecast
 from powerphase.registry import MODELS, model_class
 from powerphase.synthesis.signals import SIGNALS
@@ -224,7 +223,7 @@ class TrainingRequest:
 
     def memory_note(self, network: NeuralForecaster, task: Task) -> str:
         """The memory that the network's training needs, once its batch size is chosen."""
-        network.settle(task.training)
+        network.configure(task.training)
         needed_gib = network.memory_gib(task.training, network.channel_block)
         return (
             f"on {task.layout.n_channels:,} channels in batches of "
@@ -304,7 +303,7 @@ def _make_config(
 ) -> Any:
     config_type = model_type.config_type
     config = config_type() if file is None else read_config(config_type, file)
-    config = with_variants(config, variants, getattr(config_type, "VARIANTS", {}))
+    config = apply_variants(config, variants, getattr(config_type, "VARIANTS", {}))
     if issubclass(model_type, NeuralForecaster):
         config = with_training(config, training)
     return config

@@ -10,7 +10,7 @@ from torch.distributions import LowRankMultivariateNormal
 
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.deepar import DeepAR, DeepARConfig, DeepARNetwork
-from powerphase.models.framework.variants import with_variants
+from powerphase.models.framework.configuration import apply_variants
 from powerphase.models.recurrent.inputs import Window
 from powerphase.scenarios import Context
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, training_of, windows_of
@@ -53,7 +53,7 @@ def test_the_reference_loss_uses_only_the_first_window() -> None:
 def test_samples_have_the_mean_and_covariance_of_the_head() -> None:
     network, (context, _) = network_of(rank=2, paths=20_000), windows_of(1)
     with torch.no_grad():
-        seen = network.see(context)
+        seen = network.encode(context)
         hidden = network.encoder.run(seen.ahead[:, :1], seen.state)[0][:, 0]
         gaussian = network.head(hidden)
         drawn = network.scenarios(context, seed=3).values[0, :, 0] / seen.scale
@@ -93,19 +93,19 @@ def test_diverging_paths_raise_and_are_not_clamped() -> None:
 
 def test_the_reference_variant_has_all_quirks_and_first_window_one() -> None:
     variants = DeepARConfig.VARIANTS
-    reference = with_variants(DeepARConfig(), ["reference"], variants)
+    reference = apply_variants(DeepARConfig(), ["reference"], variants)
     assert (reference.reduction, reference.zero_scale, reference.least_scale) == (
         "first",
         "batch",
         1e-10,
     )
-    assert with_variants(DeepARConfig(), ["first-window"], variants).zero_scale == "floor"
+    assert apply_variants(DeepARConfig(), ["first-window"], variants).zero_scale == "floor"
 
 
 def test_parameter_count_equals_the_reference() -> None:
     model, train = DeepAR(DeepARConfig(lags=(1, 2, 3, 4, 5))), training_of(np.ones((60, 8)))
-    model.settle(train)
-    model.network = model._fresh_network()
+    model.configure(train)
+    model.network = model._initial_network()
     lstm = torch.nn.LSTM(5 * 8 + 6, 40, 2)
     assert model.n_parameters == sum(p.numel() for p in lstm.parameters()) + 3 * 41 * 8
 

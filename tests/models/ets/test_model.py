@@ -17,8 +17,7 @@ from powerphase.evaluation.models import load_training, make_forecaster
 from powerphase.models.ets import ETS, ETSConfig, Smoothing, expected_path, fit, gains_of
 from powerphase.models.ets import model as ets
 from powerphase.models.framework.base import Forecaster, describe
-from powerphase.models.framework.configuration import configured
-from powerphase.models.framework.variants import with_variants
+from powerphase.models.framework.configuration import apply_variants, make_config
 from powerphase.scenarios import Context
 from tests.models.ets import process, random, waves
 from tests.models.factorforge import layout, moments, training_of
@@ -267,10 +266,10 @@ def test_the_variant_names_options_that_are_not_the_default(
 ) -> None:
     assert ETSConfig(**changes).variant("any") == word
     if word is not None and word in ETSConfig.VARIANTS:
-        assert with_variants(ETSConfig(), [word], ETSConfig.VARIANTS) == ETSConfig(**changes)
+        assert apply_variants(ETSConfig(), [word], ETSConfig.VARIANTS) == ETSConfig(**changes)
 
 
 @pytest.mark.parametrize("wrong", [{"season": 1}, {"samples": 0}, {"origin": "yesterday"}])
 def test_invalid_options_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        configured(ETSConfig, wrong)
+        make_config(ETSConfig, wrong)

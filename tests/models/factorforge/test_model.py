@@ -18,7 +18,7 @@ from powerphase.evaluation.models import driving_signals, load_training, make_fo
 from powerphase.models import Climatology, FactorForge, FactorForgeConfig, PowerForge
 from powerphase.models.framework.base import Forecaster, describe
 from powerphase.models.framework.checkpoint import read_tensors
-from powerphase.models.framework.configuration import configured
+from powerphase.models.framework.configuration import make_config
 from powerphase.models.framework.run import WEIGHTS, RunFolder
 from powerphase.scenarios import Context, Training
 from tests.models.toys import files_in
@@ -114,7 +114,7 @@ def test_the_config_sets_the_number_of_scenarios_and_factors(
 def drawing_model(task: Task, fitted: FactorForge, seed: int) -> FactorForge:
     """The fitted model with random scenarios."""
     model = FactorForge(replace(fitted.config, coupling="draws"), seed=seed)
-    model.settle(task.training)
+    model.configure(task.training)
     model.fitted = fitted.fitted
     return model
 
@@ -237,7 +237,7 @@ def test_a_damaged_folder_raises(fitted: FactorForge, tmp_path: Path) -> None:
 def test_the_description_matches_the_saved_model(task: Task, fitted: FactorForge) -> None:
     description = describe(fitted)
     assert (description.model, description.variant, description.seed) == ("factorforge", None, 42)
-    assert configured(FactorForgeConfig, description.config) == fitted.config
+    assert make_config(FactorForgeConfig, description.config) == fitted.config
     tensors, _ = read_tensors(run_of(fitted) / WEIGHTS)
     n_parameters = sum(tensor.numel() for tensor in tensors.values())
     assert description.parameters == fitted.n_parameters == n_parameters
@@ -259,7 +259,7 @@ def test_the_variant_names_options_that_are_not_the_default(
 ) -> None:
     model = FactorForge(FactorForgeConfig(**changes))
     assert model.variant is None  # the grid is not known yet
-    model.settle(task.training)
+    model.configure(task.training)
     assert model.variant == variant
 
 
@@ -274,8 +274,8 @@ def test_invalid_options_raise(options: dict[str, Any]) -> None:
     (name,) = options
     assert name in asdict(FactorForgeConfig())
     with pytest.raises(ConfigError, match=name):
-        configured(FactorForgeConfig, options)
-    assert configured(FactorForgeConfig, asdict(FactorForgeConfig())) == FactorForgeConfig()
+        make_config(FactorForgeConfig, options)
+    assert make_config(FactorForgeConfig, asdict(FactorForgeConfig())) == FactorForgeConfig()
 
 
 def test_a_record_that_is_too_short_raises_and_leaves_no_folder(

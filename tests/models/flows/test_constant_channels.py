@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from powerphase.models.flows import Moments, TempFlow, TransformerTempFlow, flow_numbers
-from powerphase.models.framework.variants import with_variants
+from powerphase.models.framework.configuration import apply_variants
 from powerphase.models.recurrent.inputs import Window
 from tests.models.recurrent.toys import tiny, training_of, waves, windows_of
 from tests.models.toys import curve_of
@@ -30,7 +30,7 @@ def train(kind: Any, variants: list[str], run: Path) -> Any:
     sizes = {"condition": 16, "hidden": 24, "dropout": 0.0}
     budget = {"batches_per_epoch": 10, "batch_size": 8, "learning_rate": 1e-2}
     config = tiny(kind.config_type, 5, budget, **sizes)
-    model = kind(with_variants(config, variants, kind.config_type.VARIANTS), device="cpu", run=run)
+    model = kind(apply_variants(config, variants, kind.config_type.VARIANTS), device="cpu", run=run)
     model.fit(training_of(constant_grid()))
     return model
 
@@ -66,7 +66,7 @@ def test_channels_are_standardised_by_the_values_of_the_loss(kind: Any, block: i
         values = []
         for number in range(10):
             past, target, _, scale = network.inputs(*batches[number])
-            values.append(network.loss_values(Window(past, target, scale)).made())
+            values.append(network.loss_values(Window(past, target, scale)).compute())
         mean, variance = Moments.of(torch.cat(values))
         centre, width = (mean, (variance + noise**2).sqrt()) if noise else (0 * mean, mean**0)
         torch.testing.assert_close(network.flow.centre, centre)

@@ -18,7 +18,7 @@ from powerphase.models.flows import (
     flow_numbers,
 )
 from powerphase.models.flows.kernels import coupling, projection, tiles
-from powerphase.models.recurrent.inputs import Given
+from powerphase.models.recurrent.inputs import ScaledValues
 from tests.models.flows.test_realnvp import CONDITION, all_gradients_are_finite, flow_of
 from tests.models.recurrent.toys import CONTEXT, HORIZON, tiny, training_of, waves, windows_of
 
@@ -51,7 +51,7 @@ SIZES = {
 each_size = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 
 
-def inputs_of(size: Size, dtype: torch.dtype) -> Given:
+def inputs_of(size: Size, dtype: torch.dtype) -> ScaledValues:
     """Windows cut out of longer ones, with channels of different level and size."""
     generator = torch.Generator().manual_seed(3)
 
@@ -62,7 +62,7 @@ def inputs_of(size: Size, dtype: torch.dtype) -> Given:
     target = random(size.windows, size.target, size.channels) - 0.5
     scale = random(size.windows, size.channels).abs() + 0.3
     past, target, scale = (part.to(DEVICE, dtype) for part in (past, target, scale))
-    return Given((past[:, 4:], target) if size.target else (past[:, 4:],), scale)
+    return ScaledValues((past[:, 4:], target) if size.target else (past[:, 4:],), scale)
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
@@ -85,7 +85,7 @@ def gradients_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def train_step(
-    flow: RealNVP, inputs: Given, condition: Tensor, block_size: int, fast: bool
+    flow: RealNVP, inputs: ScaledValues, condition: Tensor, block_size: int, fast: bool
 ) -> dict[str, Tensor]:
     """Loss, gradients and running statistics after a step."""
     condition = condition.detach().requires_grad_()
@@ -138,7 +138,7 @@ def test_moments_are_accurate_for_channels_that_hardly_move(
         part[..., 2] = 1000 + 1e-2 * part[..., 2]
     assert inputs.scale is not None
     inputs = inputs._replace(scale=torch.ones_like(inputs.scale))
-    actual, expected = channel_moments(inputs), Moments.of(inputs.made().double())
+    actual, expected = channel_moments(inputs), Moments.of(inputs.compute().double())
     double = Moments(actual.mean.double(), actual.variance.double())
     torch.testing.assert_close(double, expected, rtol=2e-5, atol=1e-6)
 
@@ -148,7 +148,7 @@ def test_constant_channels_stay_finite_with_kernels() -> None:
     flow = RealNVP(CONDITION, 6, 3, 6).to(DEVICE).train()
     condition, values = torch.randn(3, 4, CONDITION).to(DEVICE), torch.randn(3, 4, 6).to(DEVICE)
     values[..., 0], values[..., 1], values[..., 2] = 0.0, 1.0, 3e9
-    loss = flow.negative_log_likelihood(condition, Given((values,)), 2, fast=True)
+    loss = flow.negative_log_likelihood(condition, ScaledValues((values,)), 2, fast=True)
     loss.backward()
     assert loss.isfinite()
     assert all_gradients_are_finite(flow)

@@ -15,8 +15,8 @@ from powerphase.models.flows import (
     TransformerTempFlow,
     TransformerTempFlowConfig,
 )
-from powerphase.models.framework.sampling import PathNoise, window_generators
-from powerphase.models.framework.variants import with_variants
+from powerphase.models.framework.configuration import apply_variants
+from powerphase.models.framework.ops import PathNoise, window_generators
 from powerphase.models.recurrent.inputs import Window
 from powerphase.scenarios import Context
 from tests.models.flows.plain import MaskedFlow
@@ -70,7 +70,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_masked_flow(
 def test_paths_are_the_inverse_flow_of_noise_given_the_earlier_steps(kind: Any) -> None:
     """With a path as the target, the encoder's outputs are those that the path was drawn from."""
     network, (context, _) = network_of(kind), windows_of()
-    paths, scale = network.scenarios(context, 1).values, network.see(context).scale
+    paths, scale = network.scenarios(context, 1).values, network.encode(context).scale
     path_noise = PathNoise(window_generators(1, context.time, paths.device), 5)
     noise = torch.stack([path_noise.normal(8, paths) for _ in range(HORIZON)], dim=2)
     for number, target in enumerate(paths.unbind(1)):
@@ -107,7 +107,7 @@ def test_an_untrained_network_forecasts_finite_values() -> None:
 
 
 def test_the_reference_variant_of_tempflow_has_the_quirks_of_its_inputs() -> None:
-    reference = with_variants(TempFlowConfig(), ["reference"], TempFlowConfig.VARIANTS)
+    reference = apply_variants(TempFlowConfig(), ["reference"], TempFlowConfig.VARIANTS)
     scale = (reference.zero_scale, reference.least_scale, reference.minute_period)
     assert scale == ("batch", 1e-10, 46)
     assert reference.noise == 0.0 < TempFlowConfig().noise
@@ -117,11 +117,11 @@ def test_the_reference_variant_of_tempflow_has_the_quirks_of_its_inputs() -> Non
 
 def test_the_reference_variant_of_transformer_tempflow_has_all_quirks() -> None:
     config = TransformerTempFlowConfig()
-    reference = with_variants(config, ["reference"], config.VARIANTS)
+    reference = apply_variants(config, ["reference"], config.VARIANTS)
     quirks = (reference.decoding, reference.zero_scale, reference.minute_period)
     assert quirks == ("length-one", "batch", 46)
     assert reference.noise == 0.0 < config.noise
-    single = with_variants(config, ["length-one"], config.VARIANTS)
+    single = apply_variants(config, ["length-one"], config.VARIANTS)
     assert (single.decoding, single.zero_scale) == ("length-one", "floor")
     assert single.variant("ieee14") == "length-one"
 
@@ -134,8 +134,8 @@ def count_parameters(module: torch.nn.Module) -> int:
 def test_parameter_count_equals_the_used_parameters_of_the_reference(kind: Any) -> None:
     """Masks make half of the reference's weights to and from channels ineffective."""
     model = kind(kind.config_type(lags=(1, 2, 3, 4, 5)))
-    model.settle(training_of(np.ones((60, 8))))
-    model.network = model._fresh_network()
+    model.configure(training_of(np.ones((60, 8))))
+    model.network = model._initial_network()
     if kind is TempFlow:
         encoder = count_parameters(torch.nn.LSTM(5 * 8 + 6, 40, 2)) + 41 * 100
     else:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from powerphase.models.flows import Affine, FlowNorm, Moments, RealNVP, transform_block
-from powerphase.models.recurrent.inputs import Given
+from powerphase.models.recurrent.inputs import ScaledValues
 from tests.models.flows.plain import MaskedFlow
 
 CONDITION, HIDDEN = 5, 6
@@ -38,7 +38,7 @@ def all_gradients_are_finite(flow: RealNVP) -> bool:
 
 
 def loss_of(flow: RealNVP, condition: Tensor, values: Tensor, block_size: int = 99) -> Tensor:
-    return flow.negative_log_likelihood(condition, Given((values,)), block_size)
+    return flow.negative_log_likelihood(condition, ScaledValues((values,)), block_size)
 
 
 @each_size
@@ -186,7 +186,7 @@ def test_standardised_channels_with_noise_have_unit_spread() -> None:
     values = 1 + torch.tensor([0.0, 1e-3, 3.0]) * torch.randn(200, 50, 3)
     flow = RealNVP(CONDITION, 3, 1, HIDDEN)
     flow.standardise(Moments.of(values), noise=1e-3)
-    standardised = (Given((values,)).blurred(1e-3).made() - flow.centre) / flow.width
+    standardised = (ScaledValues((values,)).add_noise(1e-3).compute() - flow.centre) / flow.width
     torch.testing.assert_close(standardised.std(dim=(0, 1)), torch.ones(3), rtol=0.02, atol=0)
     assert standardised.mean(dim=(0, 1)).abs().max() < 0.05
     assert float(flow.width[0]) == pytest.approx(1e-3)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from powerphase.errors import ConfigError
 from powerphase.models.flows import Attention, Transformer, TransformerTempFlowConfig
-from powerphase.models.recurrent.inputs import Window, clock, scales
-from powerphase.models.recurrent.rollout import roll_out
+from powerphase.models.recurrent.encoder import roll_out
+from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, windows_of
 
 ENCODED = CONTEXT - max(LAGS)
@@ -30,8 +30,8 @@ def transformer_of(block: int | None = None, **changes: Any) -> Any:
 def window_and_clock() -> tuple[Window, Tensor]:
     context, target = windows_of()
     config = tiny(TransformerTempFlowConfig)
-    features = clock(context.time[:, max(LAGS) :], config.minute_period)
-    return Window(context.past, target, scales(context.past, config, in_batch=True)), features
+    features = clock_features(context.time[:, max(LAGS) :], config.minute_period)
+    return Window(context.past, target, window_scale(context.past, config, in_batch=True)), features
 
 
 def lagged(window: Window, features: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def roll_out_random_paths(ours: Any, n_paths: int) -> tuple[Tensor, Tensor]:
         return values[:, :, len(conditions) - 1]
 
     out = torch.empty_like(values)
-    roll_out(ours, ours.see(Window(window.past, None, scale), features), draw, out)
+    roll_out(ours, ours.encode(Window(window.past, None, scale), features), draw, out)
     torch.testing.assert_close(out, values * scale[:, None, None])
     return torch.stack(conditions, dim=2), out
 

@@ -30,8 +30,8 @@ def train_toy(kind: Any, horizon: int = HORIZON, **changes: Any) -> tuple[Any, A
     train = training_of(correlated(), context=24, horizon=horizon, n_validation=3)
     model, untrained = kind(config, device="cpu"), kind(config, device="cpu")
     model.fit(train)
-    untrained.settle(train)
-    untrained.network = untrained._fresh_network()
+    untrained.configure(train)
+    untrained.network = untrained._initial_network()
     return model, untrained, train
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from powerphase.models.framework import attention
-from powerphase.models.framework.attention import attended
+from powerphase.models.framework import ops
+from powerphase.models.framework.configuration import TrainingConfig
+from powerphase.models.framework.ops import attend
 from powerphase.models.framework.training import Trainer
-from powerphase.models.framework.training_config import TrainingConfig
 from tests.models.toys import CPU, Shelf, Toy, wavy_training
 
 DEFAULT, ERROR = 0, 2
@@ -31,7 +31,7 @@ def inputs(n: int = 40) -> list[Tensor]:
 @pytest.mark.parametrize("causal", [False, True])
 def test_values_and_gradients_are_those_of_pytorch(causal: bool) -> None:
     given = inputs()
-    found = attended(*given, causal=causal)
+    found = attend(*given, causal=causal)
     wanted = F.scaled_dot_product_attention(*given, is_causal=causal)
     torch.testing.assert_close(found, wanted)
     slopes, expected = (torch.autograd.grad(one.sin().sum(), given) for one in (found, wanted))
@@ -41,9 +41,9 @@ def test_values_and_gradients_are_those_of_pytorch(causal: bool) -> None:
 
 def test_a_mask_and_dropout_are_handed_on() -> None:
     given, mask = inputs(), torch.ones(40, 40, dtype=torch.bool).tril()
-    torch.testing.assert_close(attended(*given, mask), attended(*given, causal=True))
+    torch.testing.assert_close(attend(*given, mask), attend(*given, causal=True))
     torch.manual_seed(1)
-    found = attended(*given, dropout=0.5)
+    found = attend(*given, dropout=0.5)
     torch.manual_seed(1)
     torch.testing.assert_close(found, F.scaled_dot_product_attention(*given, dropout_p=0.5))
 
@@ -54,7 +54,7 @@ def test_its_step_of_the_backward_pass_alone_is_in_the_deterministic_mode(
 ) -> None:
     query, key, value = inputs()
     first = query * 2
-    found = attended(first, key, value)
+    found = attend(first, key, value)
     assert found.grad_fn is not None
     seen: dict[str, int] = {}
 
@@ -73,10 +73,10 @@ def test_its_step_of_the_backward_pass_alone_is_in_the_deterministic_mode(
 
 def test_plain_products_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """In that mode a GPU asks of them for a setting of the environment."""
-    monkeypatch.setattr(attention, "REPEATABLE", [torch.nn.attention.SDPBackend.MATH])
+    monkeypatch.setattr(ops, "DETERMINISTIC_BACKENDS", [torch.nn.attention.SDPBackend.MATH])
     seen = []
     query, key, value = inputs()
-    found = attended(query, key, value)
+    found = attend(query, key, value)
     nodes, names = [found.grad_fn], set()
     while nodes:
         node = nodes.pop()
@@ -91,7 +91,7 @@ def test_plain_products_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_gradients_nothing_is_switched() -> None:
     with torch.no_grad():
-        assert not attended(*inputs()).requires_grad
+        assert not attend(*inputs()).requires_grad
 
 
 class Broken(Toy):

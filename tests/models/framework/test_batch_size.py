@@ -36,7 +36,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_it_is_the_largest_that_leaves_some_memory(size: int, free: Any) -> None:
     free["gib"] = needed(size) / SAFE_SHARE * 1.0001
     model = open_model()
-    model.settle(TRAIN)
+    model.configure(TRAIN)
     assert model.config.training.batch_size == size
 
 
@@ -62,18 +62,18 @@ def test_a_training_that_never_took_a_step_chooses_anew(tmp_path: Path, free: An
     (tmp_path / WEIGHTS).unlink()
     free["gib"] = needed(8) / SAFE_SHARE * 1.0001
     again = open_model(run=tmp_path)
-    again.settle(TRAIN)
+    again.configure(TRAIN)
     assert again.config.training.batch_size == 8
 
 
 def test_the_folder_of_another_model_decides_nothing(tmp_path: Path, free: Any) -> None:
     TimeMCL(tiny(TimeMCL.config_type), device="cpu", run=tmp_path).fit(TRAIN)
     model = open_model(run=tmp_path)
-    model.settle(TRAIN)
+    model.configure(TRAIN)
     assert model.config.training.batch_size == 200
 
 
 def test_several_processes_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neural_module, "world_size", lambda: 2)
-    with pytest.raises(TrainingError, match="give all of them one with --batch-size"):
-        open_model().settle(TRAIN)
+    with pytest.raises(TrainingError, match="--batch-size"):
+        open_model().configure(TRAIN)

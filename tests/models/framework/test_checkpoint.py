@@ -278,7 +278,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, zipped: bool) -> N
             return os.mkdir, (str(mark),)
 
     torch.save({"w": Trap()}, file, _use_new_zipfile_serialization=zipped)
-    assert "only whole safetensors files that powerphase wrote are read" in refusal(file)
+    assert "can be read, so restore it" in refusal(file)
     assert not mark.exists()
     torch.load(file, weights_only=False)
     assert mark.exists()  # the trap works
@@ -307,19 +307,19 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, zipped: bool) -> N
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "weights.safetensors"
     file.write_bytes(content)
-    assert "only whole safetensors files that powerphase wrote are read" in refusal(file)
+    assert "can be read, so restore it" in refusal(file)
 
 
 def test_every_truncation_is_refused(sound: bytes, place: Path) -> None:
     for length in range(len(sound)):
         place.write_bytes(sound[:length])
-        with pytest.raises(CheckpointError, match="only whole safetensors files"):
+        with pytest.raises(CheckpointError, match="safetensors"):
             read_tensors(place)
 
 
 def test_a_file_that_ends_within_its_header_says_so(sound: bytes, place: Path) -> None:
     place.write_bytes(sound[:100])
-    assert "cut, it ends within its header after 100 bytes" in refusal(place)
+    assert "within its header, after 100 bytes" in refusal(place)
 
 
 def test_a_lack_of_memory_is_not_blamed_on_the_file(
@@ -344,7 +344,7 @@ def test_every_flipped_bit_of_the_numbers_is_found(sound: bytes, place: Path) ->
         content = bytearray(sound)
         content[at] ^= 1 << at % 8
         place.write_bytes(content)
-        assert "differs from its own checksum" in refusal(place)
+        assert "differs from its checksum" in refusal(place)
 
 
 @given(st.data())
@@ -387,7 +387,7 @@ def test_a_change_that_safetensors_accepts_is_found(
     header = sound[8 : 8 + n].replace(old, new)
     place.write_bytes(len(header).to_bytes(8, "little") + header + sound[8 + n :])
     load_file(place)
-    assert "differs from its own checksum" in refusal(place)
+    assert "differs from its checksum" in refusal(place)
 
 
 @pytest.mark.parametrize(
@@ -416,12 +416,12 @@ def test_safetensors_of_others_are_refused_as_foreign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "changes", "problem"),
     [
-        ("{}", {"facts": None}, "lacks its facts or its checksum"),
-        ("{}", {"digest": None}, "lacks its facts or its checksum"),
-        ("{}", {"digest": ""}, "differs from its own checksum"),
+        ("{}", {"facts": None}, "its facts or its checksum are missing"),
+        ("{}", {"digest": None}, "its facts or its checksum are missing"),
+        ("{}", {"digest": ""}, "differs from its checksum"),
         ('{"a": 1', {}, "its facts are not JSON"),
         ('{"a": 1, "a": 2}', {}, "its facts are not JSON (the key 'a' twice)"),
-        ("[1]", {}, "its facts are no JSON object"),
+        ("[1]", {}, "its facts are not a JSON object"),
     ],
 )
 def test_metadata_without_sound_facts_and_checksum_are_refused(

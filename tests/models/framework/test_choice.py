@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from powerphase.models.framework.choice import shares, temperature
+from powerphase.models.framework.ops import annealing_temperature, choice_weights
 from powerphase.models.timemcl import TimeMCLConfig, cross_entropy
 from tests.models.recurrent.toys import budget
 
@@ -17,7 +17,7 @@ def steps(number: int) -> torch.Tensor:
 
 def shared(errors: torch.Tensor, after: int, config: TimeMCLConfig) -> torch.Tensor:
     winner = errors.argmin(1, keepdim=True)
-    return shares(errors, winner, temperature(steps(after), config), config)
+    return choice_weights(errors, winner, annealing_temperature(steps(after), config), config)
 
 
 def test_the_winner_takes_all_but_the_slack() -> None:
@@ -45,7 +45,9 @@ def test_annealing_ends_with_a_winner_that_takes_all() -> None:
 
 
 def test_the_temperature_needs_no_number_from_the_device() -> None:
-    found = temperature(steps(7), TimeMCLConfig(cooling=0.5, training=budget(batches_per_epoch=3)))
+    found = annealing_temperature(
+        steps(7), TimeMCLConfig(cooling=0.5, training=budget(batches_per_epoch=3))
+    )
     assert float(found) == pytest.approx(2.5)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from powerphase.errors import ConfigError
 from powerphase.files import parse_json
-from powerphase.models.framework.configuration import changed, configured, read_config
+from powerphase.models.framework.configuration import changed_fields, make_config, read_config
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ def written(config: Any) -> dict[str, Any]:
 
 def problem(values: dict[str, Any], kind: type = Config) -> str:
     with pytest.raises(ConfigError) as caught:
-        configured(kind, values)
+        make_config(kind, values)
     return str(caught.value)
 
 
 @given(configs)
 def test_a_config_comes_back_from_its_plain_data(config: Config) -> None:
-    assert configured(Config, written(config)) == config
+    assert make_config(Config, written(config)) == config
 
 
 @given(plain.filter(lambda values: isinstance(values, dict)))
@@ -123,7 +123,7 @@ def test_whatever_is_given_becomes_a_config_of_the_right_types_or_a_config_error
     values: dict[str, Any],
 ) -> None:
     try:
-        config = configured(Config, values)
+        config = make_config(Config, values)
     except ConfigError:
         return
     assert type(config.hidden) is int
@@ -133,41 +133,41 @@ def test_whatever_is_given_becomes_a_config_of_the_right_types_or_a_config_error
     assert type(config.training) is Training
     assert {type(one) for one in config.kernels} <= {int}
     assert {type(one) for one in config.levels} <= {float}
-    assert configured(Config, written(config)) == config
+    assert make_config(Config, written(config)) == config
 
 
 @given(configs)
 def test_the_changed_fields_alone_make_the_config(config: Config) -> None:
     default, only = Config(), {}
-    for name in changed(config, default):
+    for name in changed_fields(config, default):
         table, source, *path = only, written(config), *name.split(".")
         for part in path[:-1]:
             table, source = table.setdefault(part, {}), source[part]
         if name != "double":
             table[path[-1]] = source[path[-1]]
-    assert configured(Config, only) == config
+    assert make_config(Config, only) == config
 
 
 def test_what_is_not_given_keeps_its_default() -> None:
-    assert configured(Config, {}) == Config()
-    assert configured(Config, {"hidden": 8}) == replace(Config(), hidden=8)
+    assert make_config(Config, {}) == Config()
+    assert make_config(Config, {"hidden": 8}) == replace(Config(), hidden=8)
 
 
 def test_a_nested_table_leaves_the_rest_as_the_outer_config_has_it() -> None:
-    config = configured(Config, {"training": {"schedule": {"kind": "linear"}}})
+    config = make_config(Config, {"training": {"schedule": {"kind": "linear"}}})
     assert config.training == Training(epochs=50, schedule=Schedule("linear", warmup=0.1))
-    assert configured(Config, {"head": {"heads": 4}}).head == Head(4)
+    assert make_config(Config, {"head": {"heads": 4}}).head == Head(4)
 
 
 def test_whole_numbers_become_floats_where_floats_are_asked() -> None:
-    config = configured(Config, {"rate": 1, "levels": [0, 1], "training": {"clip": 2}})
+    config = make_config(Config, {"rate": 1, "levels": [0, 1], "training": {"clip": 2}})
     found = [config.rate, *config.levels, config.training.clip]
     assert found == [1.0, 0.0, 1.0, 2.0]
     assert {type(one) for one in found} == {float}
 
 
 def test_null_is_taken_where_none_is_meant_and_only_there() -> None:
-    assert configured(Config, {"training": {"clip": None}}).training.clip is None
+    assert make_config(Config, {"training": {"clip": None}}).training.clip is None
     assert problem({"hidden": None}) == "hidden: found None, needed a whole number"
 
 
@@ -254,7 +254,7 @@ def test_an_unknown_field_is_refused_with_what_was_meant(
 
 
 def test_a_config_without_fields_says_so() -> None:
-    assert configured(Nothing, {}) == Nothing()
+    assert make_config(Nothing, {}) == Nothing()
     assert problem({"a": 1}, Nothing) == "a: no such field, the fields here are none"
 
 
@@ -264,7 +264,7 @@ def test_fields_without_a_default_must_be_given() -> None:
         "width: missing, needed a whole number, or null"
     )
     values = {"depth": 1, "width": None, "training": {}}
-    assert configured(Required, values) == Required(Training(), 1, None)
+    assert make_config(Required, values) == Required(Training(), 1, None)
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -299,7 +299,7 @@ def test_a_config_does_not_complain_of_defaults_in_place_of_wrong_values() -> No
 def test_a_config_with_a_field_of_another_type_is_a_mistake_of_the_program(kind: Any) -> None:
     odd = dataclass(frozen=True)(type("Odd", (), {"__annotations__": {"part": kind}}))
     with pytest.raises(TypeError, match=r"Odd\.part: a config has no fields of type"):
-        configured(odd, {"part": {}})
+        make_config(odd, {"part": {}})
 
 
 def test_toml_and_json_of_the_same_config_are_read_alike(tmp_path: Path) -> None:
@@ -374,19 +374,19 @@ def test_changed_fields_are_named_in_field_order() -> None:
         head=Head(4),
     )
     names = ["rate", "levels", "training.clip", "training.schedule.kind", "head"]
-    assert changed(config, Config()) == names
-    assert changed(Config(), config) == names
-    assert changed(config, config) == []
-    assert changed(Config(head=Head(3)), Config(head=Head(4))) == ["head.heads"]
+    assert changed_fields(config, Config()) == names
+    assert changed_fields(Config(), config) == names
+    assert changed_fields(config, config) == []
+    assert changed_fields(Config(head=Head(3)), Config(head=Head(4))) == ["head.heads"]
 
 
 def test_a_nested_config_of_another_type_is_changed_as_a_whole() -> None:
     class Longer(Training):
         pass
 
-    assert changed(Config(training=Longer()), Config(training=Training())) == ["training"]
+    assert changed_fields(Config(training=Longer()), Config(training=Training())) == ["training"]
 
 
 def test_configs_of_two_types_are_not_compared() -> None:
     with pytest.raises(TypeError, match="Training is no Schedule"):
-        changed(Training(), Schedule())
+        changed_fields(Training(), Schedule())

@@ -55,7 +55,7 @@ def test_a_device_that_nobody_knows_is_refused() -> None:
 def test_without_a_gpu_there_is_the_processor(gpus: Callable[[int], None]) -> None:
     gpus(0)
     assert choose_device("auto") == choose_device("cpu") == CPU
-    with pytest.raises(TaskError, match="torch finds no GPU here; choose the device cpu"):
+    with pytest.raises(TaskError, match="no GPU"):
         choose_device("cuda")
 
 
@@ -84,7 +84,7 @@ def test_more_processes_than_gpus_are_refused(
 ) -> None:
     gpus(1)
     started(rank=1)
-    with pytest.raises(TaskError, match="process 1 of this machine has no GPU of its own among 1;"):
+    with pytest.raises(TaskError, match="local rank 1"):
         choose_device("auto")
 
 
@@ -102,7 +102,7 @@ def test_one_process_leads(started: Started, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_team_divides_work_without_rest_and_has_one_leader(size: int) -> None:
     members = [ProcessGroup(rank, size) for rank in range(size)]
     work = list(range(10))
-    done = [piece for member in members for piece in work[member.share]]
+    done = [piece for member in members for piece in work[member.shard]]
     assert sorted(done) == work
     assert [member.is_rank_zero for member in members] == [True] + [False] * (size - 1)
 
@@ -132,6 +132,6 @@ def test_trainings_of_one_script_share_a_team_whatever_became_of_the_first(
         with process_group(torch.device("cpu")) as members:
             assert members.size == 1
     finally:
-        device._leave()
+        device._destroy_group()
     assert not distributed.is_initialized()
-    device._leave()
+    device._destroy_group()

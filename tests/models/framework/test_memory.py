@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from powerphase.models.framework import neural as neural_module
-from powerphase.models.framework.memory import gib, peak_numbers
+from powerphase.models.framework.neural import gib, peak_numbers
 from powerphase.models.tactis.model import TACTiS
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.model import ROWS_TENSORS
@@ -59,7 +59,7 @@ def test_every_network_counts_the_copies_of_a_rehearsal(
     for captured in (False, True):
         monkeypatch.setattr(neural_module, "is_captured", lambda *_, to=captured: to)
         found.append(model.memory_gib(train))
-    parameters = sum(one.numel() for one in model.outline(train).parameters())
+    parameters = sum(one.numel() for one in model.meta_network(train).parameters())
     assert found[1] - found[0] >= gib(3.0 * parameters) * (1 - 1e-9)
 
 

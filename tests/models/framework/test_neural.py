@@ -15,10 +15,10 @@ from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.scoring import score
 from powerphase.models.framework import neural as neural_module
 from powerphase.models.framework.base import Forecaster, describe
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.model import PowerForge
 from powerphase.scenarios import Context
@@ -92,10 +92,10 @@ def test_a_forecast_does_not_depend_on_what_was_asked_before(
 def test_noise_at_prediction_is_that_of_the_window(task: Task) -> None:
     noisy, other = (PowerForge(tiny(noise_at_prediction=True), seed=seed) for seed in (42, 1))
     plain = PowerForge(tiny())
-    plain.settle(task.training)
-    network = plain._fresh_network()
+    plain.configure(task.training)
+    network = plain._initial_network()
     for model in (noisy, other, plain):
-        model.settle(task.training)
+        model.configure(task.training)
         model.network = network
     context, next_context = (task.test.context(window) for window in (0, 1))
     first, second = (noisy.predict(one).values for one in (context, next_context))
@@ -124,10 +124,12 @@ def test_another_grid_or_scale_is_refused_by_name(task: Task, fitted: PowerForge
     context, run = task.test.context(0), re.escape(str(fitted.run))
     own = task.layout
     cases = {
-        "grid ieee14 and is asked for grid ieee15": {"grid": "ieee15"},
-        f"p_scale_mw {own.p_scale_mw} and is asked for p_scale_mw 7.0": {"p_scale_mw": 7.0},
-        f"q_scale_mvar {own.q_scale_mvar} and is asked for q_scale_mvar 7.0": {"q_scale_mvar": 7.0},
-        "buses [0-9a-f]{16} and is asked for buses": {"bus_id": own.bus_id[::-1].copy()},
+        "grid ieee14 and cannot forecast grid ieee15": {"grid": "ieee15"},
+        f"p_scale_mw {own.p_scale_mw} and cannot forecast p_scale_mw 7.0": {"p_scale_mw": 7.0},
+        f"q_scale_mvar {own.q_scale_mvar} and cannot forecast q_scale_mvar 7.0": {
+            "q_scale_mvar": 7.0
+        },
+        "buses [0-9a-f]{16} and cannot forecast buses": {"bus_id": own.bus_id[::-1].copy()},
     }
     for words, changes in cases.items():
         with pytest.raises(CheckpointError, match=f"{run} was trained for {words}.*; a model"):
@@ -139,16 +141,18 @@ def test_fewer_buses_are_refused(task: Task, fitted: PowerForge) -> None:
     layout = replace(
         own, bus_id=own.bus_id[:13], bus_type=own.bus_type[:13], nominal_kv=own.nominal_kv[:13]
     )
-    with pytest.raises(CheckpointError, match=r"trained for n_buses 14.* asked for n_buses 13"):
+    with pytest.raises(
+        CheckpointError, match=r"trained for n_buses 14.* cannot forecast n_buses 13"
+    ):
         fitted.predict(Context(context.past[..., :52], context.time, layout))
 
 
 def test_other_windows_are_refused(sixty_days: Store, fitted: PowerForge) -> None:
     longer = Task(sixty_days, context=288, horizon=24).test.context(0)
-    with pytest.raises(CheckpointError, match="context 192 and is asked for context 288"):
+    with pytest.raises(CheckpointError, match="context 192 and cannot forecast context 288"):
         fitted.predict(longer)
     shorter = Task(sixty_days, context=192, horizon=12).test.context(0)
-    with pytest.raises(CheckpointError, match="horizon 24 and is asked for horizon 12"):
+    with pytest.raises(CheckpointError, match="horizon 24 and cannot forecast horizon 12"):
         fitted.predict(shorter)
 
 
@@ -156,7 +160,7 @@ def test_a_model_without_a_folder_is_called_by_its_name_when_it_refuses() -> Non
     model = ToyModel()
     model.fit(wavy_training())
     other = changed_layout(wavy_training().validation.context(0), grid="three")
-    with pytest.raises(CheckpointError, match="toy was trained for grid two and is asked for"):
+    with pytest.raises(CheckpointError, match="toy was trained for grid two and cannot forecast"):
         model.predict(other)
 
 
@@ -174,7 +178,7 @@ def test_a_model_describes_itself(fitted: PowerForge, loaded: PowerForge) -> Non
 def test_the_paper_s_own_model_has_no_variant_and_the_grid_s_batch(task: Task) -> None:
     model = PowerForge()
     assert describe(model).parameters is None
-    model.settle(task.training)
+    model.configure(task.training)
     assert model.variant is None
     assert describe(model).variant is None
     assert describe(model).config["training"]["batch_size"] == 32

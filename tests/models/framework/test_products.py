@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from powerphase.models.framework.products import exact_products
+from powerphase.models.framework.ops import exact_matmul
 
 
 def test_products_are_exact_only_where_they_have_to_be() -> None:
@@ -12,11 +12,11 @@ def test_products_are_exact_only_where_they_have_to_be() -> None:
     try:
         with torch.autocast("cpu", torch.bfloat16):
             one = torch.ones(2, 2)
-            with exact_products():
+            with exact_matmul():
                 assert torch.get_float32_matmul_precision() == "highest"
                 assert (one @ one).dtype == torch.float32
             assert (one @ one).dtype == torch.bfloat16
-        with pytest.raises(ZeroDivisionError), exact_products():
+        with pytest.raises(ZeroDivisionError), exact_matmul():
             raise ZeroDivisionError
         assert torch.get_float32_matmul_precision() == "high"
     finally:

@@ -152,9 +152,9 @@ def stopping(method: str, call: int, after: bool) -> Any:
 @pytest.mark.parametrize(
     ("method", "call"),
     [
-        *((method, call) for method in ("log", "save") for call in (1, 4, 6)),
-        ("keep_best", 1),
-        ("keep_best", 2),
+        *((method, call) for method in ("log", "save_state") for call in (1, 4, 6)),
+        ("save_best", 1),
+        ("save_best", 2),
         ("finish", 1),
     ],
 )
@@ -312,7 +312,7 @@ def test_an_unfinished_training_may_be_given_another_number_of_epochs(
 def test_no_training_is_given_fewer_epochs_than_it_has_had(half: Path) -> None:
     """Its weights may be those of a later epoch, and its steps were more."""
     before = (half / HEADER).read_bytes()
-    with pytest.raises(TrainingError, match="is at epoch 2 already; give it that many or more"):
+    with pytest.raises(TrainingError, match="has 2 epochs already"):
         train(half, config=with_epochs(1))
     assert (half / HEADER).read_bytes() == before
 
@@ -331,7 +331,7 @@ def test_nor_fewer_than_its_best_weights_have_had(
 
 def test_a_finished_training_gets_no_more_epochs(smooth: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(smooth, tmp_path / "run"))
-    with pytest.raises(CheckpointError, match="is finished"):
+    with pytest.raises(CheckpointError, match="finished"):
         train(run, config=with_epochs(8))
     assert_same_training(run, smooth)
 
@@ -360,20 +360,20 @@ def header(**changes: Any) -> Header:
 def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
     one, other = (RunFolder(tmp_path / "run", header()) for _ in range(2))
     with (
-        one.begun(),
+        one.start(),
         pytest.raises(CheckpointError, match=r"run: another process is training here"),
-        other.begun(),
+        other.start(),
     ):
         pass
-    with other.begun():
+    with other.start():
         pass
 
 
 def test_who_does_not_write_needs_no_lock(tmp_path: Path) -> None:
     one, other = (RunFolder(tmp_path / "run", header()) for _ in range(2))
-    with one.begun(), other.begun(writes=False):
+    with one.start(), other.start(writes=False):
         pass
-    with RunFolder(tmp_path / "nowhere", header()).begun(writes=False):
+    with RunFolder(tmp_path / "nowhere", header()).start(writes=False):
         pass
     assert not (tmp_path / "nowhere").exists()
 
@@ -396,11 +396,11 @@ def test_another_training_in_the_same_folder_is_refused(
     tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     run, folder = tmp_path / "run", RunFolder(tmp_path / "run", header())
-    with folder.begun():
-        folder.keep_best({"weight": torch.ones(2)}, {"epoch": 1})
+    with folder.start():
+        folder.save_best({"weight": torch.ones(2)}, {"epoch": 1})
     before = (run / HEADER).read_bytes()
     refusal = f"holds a training of toy, seed 42, that differs in {named}; remove it or choose"
-    with pytest.raises(CheckpointError, match=refusal), RunFolder(run, header(**changes)).begun():
+    with pytest.raises(CheckpointError, match=refusal), RunFolder(run, header(**changes)).start():
         pass
     assert (run / HEADER).read_bytes() == before
 
@@ -419,15 +419,15 @@ def test_a_finished_training_is_not_overwritten_by_another(
 
 def test_the_version_that_began_a_training_does_not_matter_to_going_on(tmp_path: Path) -> None:
     old, folder = RunFolder(tmp_path, header(version="0.0.1")), RunFolder(tmp_path, header())
-    with old.begun():
-        old.keep_best({"weight": torch.ones(2)}, {"epoch": 1})
-    with folder.begun():
+    with old.start():
+        old.save_best({"weight": torch.ones(2)}, {"epoch": 1})
+    with folder.start():
         assert folder.header.version == "0.0.1"
 
 
 def test_a_folder_with_other_things_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all my work")
-    with pytest.raises(CheckpointError, match="holds something else; choose another place"):
+    with pytest.raises(CheckpointError, match="holds files of something else"):
         train(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -503,10 +503,10 @@ def test_a_cut_last_line_of_the_log_is_dropped(half: Path) -> None:
 def test_a_damaged_log_is_refused_by_name(half: Path, bad: bytes) -> None:
     content = (half / LOG).read_bytes()
     (half / LOG).write_bytes(bad + content)
-    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove the log"):
+    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove it"):
         RunFolder.open(half).curve()
     seen: list[Progress] = []
-    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove the log"):
+    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove it"):
         train(half, on_progress=seen.append)
     assert seen == [], "a damaged log is found before hours are spent"
 
@@ -530,19 +530,19 @@ def edited(run: Path, **changes: Any) -> None:
 def test_a_damaged_description_is_refused(half: Path, content: bytes) -> None:
     (half / HEADER).write_bytes(content)
     for use in (ToyModel.load, train, RunFolder.open):
-        with pytest.raises(CheckpointError, match=f"{HEADER}: is no description of a training"):
+        with pytest.raises(CheckpointError, match=HEADER):
             use(half)
 
 
 def test_a_description_with_unknown_words_is_refused(half: Path) -> None:
     edited(half, mood="sunny")
-    with pytest.raises(CheckpointError, match=r"is no description of a training .*mood"):
+    with pytest.raises(CheckpointError, match=r"mood"):
         RunFolder.open(half)
 
 
 def test_a_newer_format_is_refused_with_the_version_that_reads_it(half: Path) -> None:
     edited(half, format=2, version="9.8.7")
-    with pytest.raises(CheckpointError, match=r"format 2 and .* reads 1; use powerphase 9\.8\.7"):
+    with pytest.raises(CheckpointError, match=r"format 2.* reads 1; use powerphase 9\.8\.7"):
         RunFolder.open(half)
 
 
@@ -556,14 +556,14 @@ def test_a_run_is_told_by_its_description(half: Path, tmp_path: Path) -> None:
     assert is_run(str(half))
     assert not is_run(tmp_path)
     assert not is_run(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match=r"is no training; it has no model\.json"):
+    with pytest.raises(CheckpointError, match=r"no model.json"):
         RunFolder.open(tmp_path)
 
 
 def test_before_the_first_epoch_there_are_no_weights(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         train(tmp_path / "run", on_progress=stop_at(2))
-    with pytest.raises(CheckpointError, match="no epoch is finished yet; train on"):
+    with pytest.raises(CheckpointError, match="no epoch is finished"):
         ToyModel.load(tmp_path / "run")
 
 

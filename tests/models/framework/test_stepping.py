@@ -13,11 +13,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from powerphase.errors import TrainingError
 from powerphase.metrics import Fan, crps
 from powerphase.models.framework import training as training_module
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.device import ProcessGroup
 from powerphase.models.framework.network import CapturableNetwork, Losses, Network
 from powerphase.models.framework.stepping import Stepper, make_optimiser, set_rate
 from powerphase.models.framework.training import Trainer, seed_torch
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.scenarios import Context, Scenarios
 from tests.models.powerforge import TINY, windows
@@ -167,7 +167,7 @@ def test_others_are_asked_for_scenarios() -> None:
     trainer = Trainer(net, train, CONFIG, 42, CPU, Shelf())
     context, target = train.validation.context(0), train.validation.target(0)
     wanted = crps(Fan.of(net.scenarios(context)), target).mean()
-    torch.testing.assert_close(trainer._judged(context, target), wanted.double())
+    torch.testing.assert_close(trainer._criterion(context, target), wanted.double())
 
 
 GPU = torch.device("cuda")
@@ -274,7 +274,7 @@ def test_one_that_says_so_is_judged_by_its_loss() -> None:
     trainer = Trainer(net, train, replace(CONFIG, epochs=5, batches_per_epoch=5), 42, CPU, shelf)
     net.eval()
     context, target = train.validation.context(0), train.validation.target(0)
-    assert torch.equal(trainer._judged(context, target), net(context, target).loss)
+    assert torch.equal(trainer._criterion(context, target), net(context, target).loss)
     trainer.run()
     assert "validation_crps" not in shelf.lines[0]
     assert trainer.best == min(line["validation_loss"] for line in shelf.lines)

@@ -16,11 +16,11 @@ from powerphase.errors import ConfigError, ForecastError, TaskError, TrainingErr
 from powerphase.metrics import Scorer
 from powerphase.models.framework import training as training_module
 from powerphase.models.framework.checkpoint import read_tensors
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.device import ProcessGroup
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import Progress, Trainer
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.model import PowerForge
 from powerphase.scenarios import Training
 from powerphase.task.windows import Task
@@ -166,8 +166,8 @@ def test_cudnn_stays_switched_on_while_a_network_is_trained() -> None:
 
 def test_validation_is_the_benchmark_s_crps_of_the_validation_windows(task: Task) -> None:
     model, shelf, windows = PowerForge(tiny()), Shelf(), task.training.validation
-    model.settle(task.training)
-    network = model._fresh_network()
+    model.configure(task.training)
+    network = model._initial_network()
     trainer = Trainer(network, task.training, model.config.training, 42, CPU, shelf)
     trainer.run()
     network.eval()
@@ -250,8 +250,8 @@ def test_half_precision_trains_and_stays_finite(task: Task) -> None:
     curves = []
     for precision in ("bfloat16", "float32"):
         model, shelf = PowerForge(tiny(training={"precision": precision})), Shelf()
-        model.settle(task.training)
-        network = model._fresh_network()
+        model.configure(task.training)
+        network = model._initial_network()
         Trainer(network, task.training, model.config.training, 42, CPU, shelf).run()
         assert all(np.isfinite(list(line.values())).all() for line in shelf.lines)
         assert {tensor.dtype for tensor in network.state_dict().values()} == {torch.float32}
@@ -269,9 +269,9 @@ def folder(path: Path) -> RunFolder:
 def test_a_lost_number_is_named_with_its_step_and_what_is_kept(lost: float, tmp_path: Path) -> None:
     keeper = folder(tmp_path / "run")
     network = Scripted([2.0, 3.0, 1.0], width=lambda step: lost if step == 7 else 0.0)
-    kept = "the best weights of 2 epochs and what was last saved are kept"
+    kept = "the best weights of 2 epochs and the last saved state are kept"
     with (
-        keeper.begun(),
+        keeper.start(),
         pytest.raises(TrainingError, match=rf"step 7: width became {lost}, .*; {kept}; lower"),
     ):
         run(network, keeper=keeper)
@@ -293,10 +293,10 @@ def test_what_is_lost_in_the_first_epoch_leaves_nothing() -> None:
 
 def test_a_training_that_goes_on_after_a_lost_number_ends_as_if_nothing_was(tmp_path: Path) -> None:
     keeper = folder(tmp_path / "run")
-    with keeper.begun(), pytest.raises(TrainingError):
+    with keeper.start(), pytest.raises(TrainingError):
         run(Scripted([1.0] * 3, width=lambda step: nan if step == 7 else 0.0), keeper=keeper)
     network = Scripted([1.0] * 3)
-    with keeper.begun():
+    with keeper.start():
         run(network, keeper=keeper)
     smooth = Scripted([1.0] * 3)
     run(smooth)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.dataset import Store
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.stepping import Stepper, make_optimiser
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from powerphase.scenarios import Context, Record, Training, Windows

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.powerforge.config import ABLATIONS, BATCH_SIZES, PowerForgeConfig
 
 CONFIG = PowerForgeConfig()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import THETA
-from powerphase.models.framework.kernels import toolkit
+from powerphase.models.framework import kernels as toolkit
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.kernels.anchor import anchored
 from powerphase.models.powerforge.kernels.bridge_inputs import Views, hear, power_slopes
@@ -304,10 +304,10 @@ def _sort_kernel(given, ordered, back, M: tl.constexpr, LANES: tl.constexpr):
     values = ()
     for m in tl.static_range(M):
         values += (tl.load(given + m * LANES + lane),)
-    values, words = toolkit.ascending(values, M)
+    values, words = toolkit.sort_values(values, M)
     for m in tl.static_range(M):
         tl.store(ordered + m * LANES + lane, values[m])
-    values = toolkit.put_back(values, words, M)
+    values = toolkit.restore_order(values, words, M)
     for m in tl.static_range(M):
         tl.store(back + m * LANES + lane, values[m])
 
@@ -333,7 +333,7 @@ def _curves_kernel(given, found, LANES: tl.constexpr):
     tl.store(found + 2 * LANES + lane, slope)
     tl.store(found + 3 * LANES + lane, curve)
     tl.store(found + 4 * LANES + lane, toolkit.wrap(x))
-    tl.store(found + 5 * LANES + lane, toolkit.signed(x, 3.0))
+    tl.store(found + 5 * LANES + lane, toolkit.with_sign_of(x, 3.0))
 
 
 def test_curves_are_pytorch_s_near_and_far(dtype: torch.dtype) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from powerphase.errors import TaskError, UnknownName
-from powerphase.models.framework.kernels import backend as backend_module
+from powerphase.models.framework import kernels as backend_module
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
 from tests.models.powerforge import ABLATED, TINY, network, windows

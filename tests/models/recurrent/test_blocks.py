@@ -8,10 +8,10 @@ from torch import Tensor
 
 from powerphase.models.recurrent.blocks import (
     BLOCK_NUMBERS,
-    blocks,
+    channel_slices,
     channels_at_once,
-    remade,
-    summed,
+    map_checkpointed,
+    sum_blocks,
 )
 
 VALUES = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -36,7 +36,7 @@ def test_sums_and_slopes_are_those_of_all_channels(at_once: int, is_shared: bool
     shared, *weights = given()
     known = shared if is_shared else None
     inputs = [shared, *weights] if is_shared else weights
-    found, expected = summed(of_block, at_once, known, *weights), of_block(
+    found, expected = sum_blocks(of_block, at_once, known, *weights), of_block(
         slice(12), known, *weights
     )  # fmt: skip
     torch.testing.assert_close(found, expected)
@@ -56,7 +56,7 @@ def kept(at_once: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        summed(of_block, at_once, *given())
+        sum_blocks(of_block, at_once, *given())
     return count
 
 
@@ -73,7 +73,7 @@ def several(weight: Tensor, pieces: list[slice], calls: list[slice]) -> Tensor:
         made = torch.tanh(weight[here])
         return made.exp(), made.square().sum()
 
-    found = list(remade(of_piece, [(here,) for here in pieces]))
+    found = list(map_checkpointed(of_piece, [(here,) for here in pieces]))
     return torch.cat([first for first, _ in found]).prod() + sum(second for _, second in found)
 
 
@@ -82,7 +82,7 @@ def test_several_results_of_pieces_have_the_slopes_of_one_and_are_made_again() -
     whole = several(weight, [slice(12)], calls)
     (expected,) = torch.autograd.grad(whole, weight)
     assert len(calls) == 1
-    found = several(weight, blocks(12, 5), calls)
+    found = several(weight, channel_slices(12, 5), calls)
     torch.testing.assert_close(found, whole)
     torch.testing.assert_close(torch.autograd.grad(found, weight)[0], expected)
     assert len(calls) == 1 + 2 * 3
@@ -90,7 +90,7 @@ def test_several_results_of_pieces_have_the_slopes_of_one_and_are_made_again() -
 
 def test_nothing_is_made_again_where_no_slope_is_asked_for() -> None:
     with torch.no_grad():
-        assert not summed(of_block, 4, *given()).requires_grad
+        assert not sum_blocks(of_block, 4, *given()).requires_grad
 
 
 def test_a_block_has_as_many_channels_as_asked_for_or_as_keep_it_small() -> None:
@@ -98,4 +98,4 @@ def test_a_block_has_as_many_channels_as_asked_for_or_as_keep_it_small() -> None
     assert channels_at_once(700, 100, 1) == 100
     assert channels_at_once(None, 100, BLOCK_NUMBERS // 9) == 9
     assert channels_at_once(None, 100, 10**9) == 1
-    assert blocks(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert channel_slices(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]

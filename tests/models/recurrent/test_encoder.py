@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from powerphase.errors import ConfigError
 from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.encoder import RecurrentEncoder
-from powerphase.models.recurrent.inputs import Window, clock, scales
+from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, windows_of
 
 CONFIG = RecurrentConfig(lags=LAGS, cells=6)
@@ -22,8 +22,8 @@ def encoder_of(n_channels: int = 8, **options: Any) -> RecurrentEncoder:
 
 def given_windows() -> tuple[Window, Tensor]:
     context, target = windows_of()
-    told = clock(context.time[:, max(LAGS) :], CONFIG.minute_period)
-    return Window(context.past, target, scales(context.past, CONFIG, in_batch=True)), told
+    told = clock_features(context.time[:, max(LAGS) :], CONFIG.minute_period)
+    return Window(context.past, target, window_scale(context.past, CONFIG, in_batch=True)), told
 
 
 def lagged(window: Window, told: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def test_nothing_is_known_of_a_step_or_a_later_one_before_it() -> None:
 
 def test_dropout_is_between_the_layers_and_of_the_training_alone() -> None:
     encoder, (window, told) = encoder_of(), given_windows()
-    gates = encoder.shifted(window, told)
+    gates = encoder.project_window(window, told)
     low = encoder.first(gates)[0]
     encoder.train()
     torch.manual_seed(5)
@@ -122,9 +122,9 @@ def test_lags_that_leave_nothing_to_encode_are_refused() -> None:
 def test_blocks_made_in_half_precision_are_added_up_in_full() -> None:
     encoder, (window, told) = encoder_of().float(), given_windows()
     window = Window(window.past.float(), window.target.float(), window.scale.float())
-    exact = encoder.shifted(window, told.float())
+    exact = encoder.project_window(window, told.float())
     encoder.channel_block = 1
     with torch.autocast("cpu", torch.bfloat16):
-        found = encoder.shifted(window, told.float())
+        found = encoder.project_window(window, told.float())
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, exact, rtol=0, atol=0.05)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from powerphase.models.recurrent.config import RecurrentConfig
-from powerphase.models.recurrent.inputs import Window, clock, scales
+from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
 from tests.models.recurrent.toys import windows_of
 
 PLAIN = RecurrentConfig(lags=(1, 4))
@@ -14,20 +14,20 @@ REFERENCE = RecurrentConfig(lags=(1, 4), least_scale=1e-10, zero_scale="batch")
 
 def test_a_scale_is_the_mean_size_of_the_steps_that_are_encoded() -> None:
     past = torch.tensor([[100.0, -100, 100, 100, -3, 1]])[..., None]
-    assert scales(past, PLAIN, in_batch=True).tolist() == [[2.0]]
+    assert window_scale(past, PLAIN, in_batch=True).tolist() == [[2.0]]
 
 
 def test_small_and_zero_channels_are_divided_by_the_floor() -> None:
     past = torch.tensor([0.0, 1e-9, -1e-3])[None, None].expand(2, 6, 3)
     torch.testing.assert_close(
-        scales(past, PLAIN, in_batch=True)[0], torch.tensor([1e-4, 1e-4, 1e-3])
+        window_scale(past, PLAIN, in_batch=True)[0], torch.tensor([1e-4, 1e-4, 1e-3])
     )
 
 
 def test_the_reference_divides_a_zero_channel_by_its_average_in_the_batch() -> None:
     past = torch.zeros(4, 6, 2)
     past[0, :, 0] = 2.0
-    found = scales(past, REFERENCE, in_batch=True)
+    found = window_scale(past, REFERENCE, in_batch=True)
     torch.testing.assert_close(found[:, 0], torch.tensor([2.0, 0.5, 0.5, 0.5]))
     torch.testing.assert_close(found[:, 1], torch.full((4,), 1e-10))
 
@@ -35,24 +35,24 @@ def test_the_reference_divides_a_zero_channel_by_its_average_in_the_batch() -> N
 def test_windows_of_a_forecast_know_nothing_of_each_other() -> None:
     past = torch.zeros(4, 6, 2)
     past[0] = 2.0
-    alone = scales(past[1:2], REFERENCE, in_batch=True)
-    assert torch.equal(scales(past, REFERENCE, in_batch=False)[1:2], alone)
+    alone = window_scale(past[1:2], REFERENCE, in_batch=True)
+    assert torch.equal(window_scale(past, REFERENCE, in_batch=False)[1:2], alone)
 
 
 def test_the_largest_input_is_that_of_all_scaled_values() -> None:
     context, target = windows_of()
     target[1, 2, 3] = -77.0
-    given = Window(context.past, target, scales(context.past, PLAIN, in_batch=True))
-    found = given.sizes() / given.scale
+    given = Window(context.past, target, window_scale(context.past, PLAIN, in_batch=True))
+    found = given.max_abs() / given.scale
     torch.testing.assert_close(found.amax(), given.scaled(slice(None)).abs().max())
-    assert torch.equal(given.sizes()[0], context.past.abs().amax(1))
+    assert torch.equal(given.max_abs()[0], context.past.abs().amax(1))
 
 
 @pytest.mark.parametrize("channels", [slice(None), slice(1, 7, 2), slice(3, 4)])
 @pytest.mark.parametrize("since", [0, 5])
 def test_scaled_values_are_context_and_target_divided(channels: slice, since: int) -> None:
     context, target = windows_of()
-    scale = scales(context.past, PLAIN, in_batch=True)
+    scale = window_scale(context.past, PLAIN, in_batch=True)
     whole = torch.cat([context.past, target], dim=1) / scale[:, None]
     found = Window(context.past, target, scale).scaled(channels, since)
     assert torch.equal(found, whole[:, since:, channels])
@@ -63,19 +63,21 @@ def test_scaled_values_are_context_and_target_divided(channels: slice, since: in
 @pytest.mark.parametrize("since", [0, 5])
 def test_blurred_values_are_the_scaled_ones_and_noise_of_the_spread(since: int) -> None:
     context, target = windows_of(200)
-    given = Window(context.past, target, scales(context.past, PLAIN, in_batch=True)).given(since)
-    found = given.blurred(0.2)
-    added = found.made() - given.made()
+    given = Window(context.past, target, window_scale(context.past, PLAIN, in_batch=True)).values(
+        since
+    )
+    found = given.add_noise(0.2)
+    added = found.compute() - given.compute()
     assert found.size == given.size
     assert added.std(dim=(0, 1)).tolist() == pytest.approx([0.2] * 8, rel=0.06)
     assert added.mean(dim=(0, 1)).abs().max() < 0.02
-    again = given._replace(scale=None).blurred(1e-9)
-    torch.testing.assert_close(again.made(), given._replace(scale=None).made())
+    again = given._replace(scale=None).add_noise(1e-9)
+    torch.testing.assert_close(again.compute(), given._replace(scale=None).compute())
 
 
 def test_the_clock_is_that_of_utc() -> None:
     monday_six = np.array([["2015-06-01T06:00", "2015-06-07T12:15"]], dtype="datetime64[s]")
-    found = clock(monday_six, 60)[0].numpy()
+    found = clock_features(monday_six, 60)[0].numpy()
     last_day = 2 * np.pi * 6 / 7
     expected = [[1, 0, 0, 1, 1, 0], [0, 1, -1, 0, np.cos(last_day), np.sin(last_day)]]
     np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -86,5 +88,5 @@ def test_a_quarter_to_is_a_quarter_from_the_full_hour_but_not_in_the_reference(
     period: int, distance: float
 ) -> None:
     time = np.array([["2015-06-01T06:00", "2015-06-01T06:45"]], dtype="datetime64[s]")
-    full, quarter_to = clock(time, period)[0, :, :2]
+    full, quarter_to = clock_features(time, period)[0, :, :2]
     assert float((full - quarter_to).norm()) == pytest.approx(distance)

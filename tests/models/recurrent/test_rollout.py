@@ -5,11 +5,10 @@ import torch
 from torch import Tensor
 
 from powerphase.errors import ForecastError
-from powerphase.models.framework.sampling import PathNoise, window_generators
+from powerphase.models.framework.ops import PathNoise, window_generators
 from powerphase.models.recurrent.config import RecurrentConfig
-from powerphase.models.recurrent.encoder import RecurrentEncoder
-from powerphase.models.recurrent.inputs import Window, clock, scales
-from powerphase.models.recurrent.rollout import check_paths, roll_out, shares
+from powerphase.models.recurrent.encoder import RecurrentEncoder, check_paths, path_slices, roll_out
+from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, windows_of
 
 CONFIG = RecurrentConfig(lags=LAGS, cells=6)
@@ -19,8 +18,8 @@ def test_a_path_that_draws_what_happened_is_what_teacher_forcing_encodes() -> No
     torch.manual_seed(3)
     encoder = RecurrentEncoder(CONFIG, 8, CONTEXT, condition=7).double().eval()
     context, target = windows_of()
-    told = clock(context.time[:, max(LAGS) :], 60)
-    scale = scales(context.past, CONFIG, in_batch=False)
+    told = clock_features(context.time[:, max(LAGS) :], 60)
+    scale = window_scale(context.past, CONFIG, in_batch=False)
     outputs: list[Tensor] = []
 
     def draw(known: Tensor) -> Tensor:
@@ -30,12 +29,12 @@ def test_a_path_that_draws_what_happened_is_what_teacher_forcing_encodes() -> No
 
     out = torch.empty(3, 2, HORIZON, 8, dtype=torch.float64)
     with torch.no_grad():
-        seen = encoder.see(Window(context.past, None, scale), told)
+        seen = encoder.encode(Window(context.past, None, scale), told)
         state = roll_out(encoder, seen, draw, out)
         known = encoder(Window(context.past, target, scale), told)[:, -HORIZON:]
     torch.testing.assert_close(out, target[:, None].expand_as(out))
     torch.testing.assert_close(torch.stack(outputs, 2), known[:, None].expand(-1, 2, -1, -1))
-    gates = encoder.shifted(Window(context.past, target, scale), told)
+    gates = encoder.project_window(Window(context.past, target, scale), told)
     expected = encoder.run(gates)[1]
     torch.testing.assert_close(state[1][0][:, ::2], expected[1][0])
 
@@ -43,20 +42,20 @@ def test_a_path_that_draws_what_happened_is_what_teacher_forcing_encodes() -> No
 def test_what_was_seen_of_a_context_serves_for_many_rollouts() -> None:
     encoder = RecurrentEncoder(CONFIG, 8, CONTEXT).double().eval()
     context, _ = windows_of()
-    told = clock(context.time[:, max(LAGS) :], 60)
+    told = clock_features(context.time[:, max(LAGS) :], 60)
     out = torch.empty(2, 3, 2, HORIZON, 8, dtype=torch.float64)
     with torch.no_grad():
-        scale = scales(context.past, CONFIG, in_batch=False)
-        seen = encoder.see(Window(context.past, None, scale), told)
+        scale = window_scale(context.past, CONFIG, in_batch=False)
+        seen = encoder.encode(Window(context.past, None, scale), told)
         for one in out:
             roll_out(encoder, seen, lambda known: known.sum(2, keepdim=True).expand(-1, -1, 8), one)
     assert torch.equal(out[0], out[1])
 
 
 def test_paths_are_divided_without_gaps() -> None:
-    assert shares(7, 3, 1, 8) == [slice(0, 3), slice(3, 6), slice(6, 7)]
-    assert shares(100, None, 1, 8) == [slice(0, 100)]
-    assert shares(100, None, 10, 2**21) == [slice(k, k + 3) for k in range(0, 99, 3)] + [
+    assert path_slices(7, 3, 1, 8) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert path_slices(100, None, 1, 8) == [slice(0, 100)]
+    assert path_slices(100, None, 10, 2**21) == [slice(k, k + 3) for k in range(0, 99, 3)] + [
         slice(99, 100)
     ]
 
@@ -80,5 +79,5 @@ def test_paths_that_blow_up_are_refused_with_window_and_step() -> None:
     check_paths(values, "toy")
     values[1, 2, 3:, 5] = torch.inf
     values[2, 0, 1, 0] = torch.nan
-    with pytest.raises(ForecastError, match="window 1, step 3: paths of toy grew beyond all"):
+    with pytest.raises(ForecastError, match="window 1, step 3: paths of toy"):
         check_paths(values, "toy")

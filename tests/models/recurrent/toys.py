@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase.models.framework.training_config import TrainingConfig
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
 CONTEXT, HORIZON, LAGS = 16, 6, (1, 2, 5)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from powerphase.errors import TrainingError
 from powerphase.models.framework import training
-from powerphase.models.framework.sampling import window_generators
+from powerphase.models.framework.ops import window_generators
 from powerphase.models.framework.training import Progress
 from powerphase.models.tactis import Copula, TACTiS, TactisNetwork, context_scale
 from powerphase.models.tactis import copula as copula_module

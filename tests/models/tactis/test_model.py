@@ -10,10 +10,9 @@ import torch
 from powerphase.errors import ConfigError, TrainingError
 from powerphase.models.framework import neural as neural_module
 from powerphase.models.framework.base import Forecaster
+from powerphase.models.framework.configuration import TrainingConfig, apply_variants
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.training import Progress
-from powerphase.models.framework.training_config import TrainingConfig
-from powerphase.models.framework.variants import with_variants
 from powerphase.models.tactis import TACTiS, TactisConfig
 from powerphase.registry import model_class
 from tests.models.recurrent.test_models import odd_waves
@@ -79,7 +78,7 @@ def test_a_loaded_model_forecasts_the_same_in_any_order(trained: tuple[Any, Path
 def test_weights_of_all_stages_are_counted_and_saved(trained: tuple[Any, Path]) -> None:
     model, run = trained
     count = sum(value.numel() for value in model.network.parameters())
-    saved = TACTiS.learned_in(RunFolder.open(run))
+    saved = TACTiS.fitted_tensors(RunFolder.open(run))
     assert model.n_parameters == sum(value.numel() for value in saved.values()) == count
 
 
@@ -142,14 +141,14 @@ def test_a_missing_batch_size_becomes_the_largest_that_fits_without_a_variant(
     required = TACTiS(TactisConfig(training=TrainingConfig(batch_size=64))).memory_gib(train)
     monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: 1.2 * required)
     model = TACTiS()
-    model.settle(train)
+    model.configure(train)
     assert model.config.training.batch_size == 64
     assert model.variant is None
 
 
 @pytest.mark.parametrize("word", TactisConfig.VARIANTS)
 def test_every_variant_reports_its_name(word: str) -> None:
-    config = with_variants(TactisConfig(), [word], TactisConfig.VARIANTS)
+    config = apply_variants(TactisConfig(), [word], TactisConfig.VARIANTS)
     assert config.variant("ieee14") == word
 
 

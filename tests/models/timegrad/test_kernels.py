@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from powerphase.models.framework.kernels import toolkit
+from powerphase.models.framework import kernels as toolkit
 from powerphase.models.framework.stepping import CapturedFunction
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser

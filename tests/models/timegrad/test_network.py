@@ -9,10 +9,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from powerphase.errors import ConfigError, ForecastError
-from powerphase.models.framework.sampling import PathNoise, window_generators
+from powerphase.models.framework.configuration import TrainingConfig, apply_variants
+from powerphase.models.framework.ops import PathNoise, window_generators
 from powerphase.models.framework.stepping import is_captured
-from powerphase.models.framework.training_config import TrainingConfig
-from powerphase.models.framework.variants import with_variants
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.recurrent.memory import Size
 from powerphase.models.timegrad.config import TimeGradConfig
@@ -65,7 +64,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_plain_form(block: int | Non
 @torch.no_grad()
 def test_a_path_is_drawn_by_a_whole_chain_for_every_step() -> None:
     network, (context, _) = network_of(paths=3), windows_of(2)
-    found, seen = network.scenarios(context, 5).values, network.see(context)
+    found, seen = network.scenarios(context, 5).values, network.encode(context)
     noise = PathNoise(window_generators(5, context.time, torch.device("cpu")), 3)
     forced = found.transpose(0, 1).flatten(0, 1) / seen.scale.repeat(3, 1)[:, None]
     past = context.past.repeat(3, 1, 1) / seen.scale.repeat(3, 1)[:, None]
@@ -123,8 +122,8 @@ def test_a_planted_correlation_is_learned() -> None:
     budget = {"batches_per_epoch": 30, "batch_size": 8, "learning_rate": 0.01, "patience": 1}
     sizes = {"diffusion_steps": 16, "most_noise": 0.5, "paths": 60, "rows": 100}
     model = TimeGrad(tiny(TimeGradConfig, 3, budget, dropout=0.0, **sizes), device="cpu")
-    model.settle(train)
-    model.network = model._fresh_network()
+    model.configure(train)
+    model.network = model._initial_network()
     correlation, spread, _ = drawn_by(model, train)
     assert abs(correlation) < 0.1
     assert spread > 2
@@ -170,13 +169,13 @@ def test_half_precision_is_that_of_the_front_end_and_the_conditioner() -> None:
 
 def test_any_number_of_rows_has_one_word() -> None:
     variants = TimeGradConfig.VARIANTS
-    assert with_variants(TimeGradConfig(), ["subsampled"], variants).rows == 4096
-    given = with_variants(TimeGradConfig(rows=77), ["subsampled"], variants)
+    assert apply_variants(TimeGradConfig(), ["subsampled"], variants).rows == 4096
+    given = apply_variants(TimeGradConfig(rows=77), ["subsampled"], variants)
     assert given.rows == 77  # what was chosen stays
     assert TimeGradConfig(rows=77).variant("ieee14") == "subsampled"
     assert TimeGradConfig(rows=77, cells=9).variant("ieee14") == "subsampled-custom"
     assert TimeGradConfig(cells=9).variant("ieee14") == "custom"
-    both = with_variants(TimeGradConfig(), ["reference", "subsampled"], variants)
+    both = apply_variants(TimeGradConfig(), ["reference", "subsampled"], variants)
     assert (both.least_scale, both.minute_period) == (1e-10, 46)
     assert both.variant("ieee14") == "reference-subsampled"
 
@@ -188,7 +187,7 @@ def test_fewer_rows_take_less_memory() -> None:
 
 
 def test_validation_takes_the_memory_of_all_rows() -> None:
-    size = Size(80, 200, 5, CONTEXT, HORIZON, batch=4, counted=4, parameters=0)
+    size = Size(80, 200, 5, CONTEXT, HORIZON, batch=4, loss_windows=4, parameters=0)
     whole, some = (TimeGrad(tiny(TimeGradConfig, rows=rows), device="cpu") for rows in (None, 8))
     taken = whole.step_numbers(size, None)
     assert some.step_numbers(size, None) < taken

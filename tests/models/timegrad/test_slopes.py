@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from powerphase.errors import TaskError
-from powerphase.models.framework.kernels import toolkit
+from powerphase.models.framework import kernels as toolkit
 from powerphase.models.timegrad import slopes as slopes_module
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser

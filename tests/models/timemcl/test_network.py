@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.variants import with_variants
+from powerphase.models.framework.configuration import apply_variants
 from powerphase.models.recurrent.inputs import Window
 from powerphase.models.timemcl import TimeMCL, TimeMCLConfig, TimeMCLNetwork
 from powerphase.scenarios import Context, Scenarios
@@ -81,10 +81,12 @@ def teacher_forced(
     network: TimeMCLNetwork, context: Context, path: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The encoder's outputs over the horizon if this path were the truth, and its input gates."""
-    scale = network.see(context).scale
+    scale = network.encode(context).scale
     forced = Window(context.past, path, scale)
     clock = network._clock(context)
-    return network.encoder(forced, clock)[:, -HORIZON:], network.encoder.shifted(forced, clock)
+    return network.encoder(forced, clock)[:, -HORIZON:], network.encoder.project_window(
+        forced, clock
+    )
 
 
 @pytest.mark.parametrize("at_once", [None, 3])
@@ -92,7 +94,11 @@ def teacher_forced(
 def test_each_hypothesis_is_fed_its_own_values(at_once: int | None) -> None:
     network, (context, _) = network_of(), windows_of()
     network.paths_at_once = at_once
-    scenarios, scale, head = network.scenarios(context, 1), network.see(context).scale, network.head
+    scenarios, scale, head = (
+        network.scenarios(context, 1),
+        network.encode(context).scale,
+        network.head,
+    )
     scores = []
     for k in range(4):
         hidden, _ = teacher_forced(network, context, scenarios.values[:, k])
@@ -107,7 +113,7 @@ def test_each_hypothesis_is_fed_its_own_values(at_once: int | None) -> None:
 @torch.no_grad()
 def test_a_leaking_state_comes_from_the_previous_hypothesis() -> None:
     network, (context, _) = network_of(leak=True), windows_of()
-    scenarios, seen, head = network.scenarios(context, 1), network.see(context), network.head
+    scenarios, seen, head = network.scenarios(context, 1), network.encode(context), network.head
     state = seen.state
     for k in range(4):
         _, gates = teacher_forced(network, context, scenarios.values[:, k])
@@ -182,16 +188,16 @@ def test_training_finds_both_modes_and_their_frequencies() -> None:
 
 
 def test_the_reference_variant_has_all_quirks() -> None:
-    reference = with_variants(TimeMCLConfig(), ["reference"], TimeMCLConfig.VARIANTS)
+    reference = apply_variants(TimeMCLConfig(), ["reference"], TimeMCLConfig.VARIANTS)
     assert (reference.resamples, reference.leak, reference.zero_scale) == (100, True, "batch")
-    both = with_variants(TimeMCLConfig(), ["resampled", "leak"], TimeMCLConfig.VARIANTS)
+    both = apply_variants(TimeMCLConfig(), ["resampled", "leak"], TimeMCLConfig.VARIANTS)
     assert both.variant("ieee14") == "resampled-leak"
 
 
 def test_parameter_count_equals_the_used_parameters_of_the_reference() -> None:
     model, train = TimeMCL(TimeMCLConfig(lags=(1, 2, 3, 4, 5))), training_of(np.ones((60, 8)))
-    model.settle(train)
-    model.network = model._fresh_network()
+    model.configure(train)
+    model.network = model._initial_network()
     lstm = torch.nn.LSTM(5 * 8 + 6, 40, 2)
     heads = 41 * 100 + 16 * 101 * 8 + 16 * 101
     assert model.n_parameters == sum(p.numel() for p in lstm.parameters()) + heads

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.configuration import replaced
-from powerphase.models.framework.variants import with_variants
+from powerphase.models.framework.configuration import apply_variants, replace_fields
 from powerphase.models.timeprism import TimePrismConfig
 
 
@@ -26,16 +25,16 @@ def test_trends_are_the_largest_divisor_up_to_the_square_root(
 
 @pytest.mark.parametrize("word", TimePrismConfig.VARIANTS)
 def test_every_variant_reports_its_name(word: str) -> None:
-    config = with_variants(TimePrismConfig(), [word], TimePrismConfig.VARIANTS)
+    config = apply_variants(TimePrismConfig(), [word], TimePrismConfig.VARIANTS)
     assert config.variant("activsg500") == word
 
 
 def test_the_batch_size_makes_no_variant_and_other_changes_do() -> None:
     config = TimePrismConfig()
     assert config.variant("activsg500") is None
-    assert replaced(config, {"training.batch_size": 8}).variant("activsg500") is None
+    assert replace_fields(config, {"training.batch_size": 8}).variant("activsg500") is None
     assert replace(config, average_steps=25).variant("activsg500") == "custom"
-    both = with_variants(config, ["reference", "sixteen"], config.VARIANTS)
+    both = apply_variants(config, ["reference", "sixteen"], config.VARIANTS)
     assert both.variant("activsg500") == "reference-sixteen"
 
 

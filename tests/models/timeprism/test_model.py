@@ -189,7 +189,7 @@ def test_the_batch_is_the_largest_that_fits(task: Task, monkeypatch: pytest.Monk
     def batch_size(free_gib: float | None) -> int:
         monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: free_gib)
         model: Any = TimePrism(TimePrismConfig(hypotheses=16), device="cpu")
-        model.settle(task.training)
+        model.configure(task.training)
         return model.config.training.batch_size
 
     assert batch_size(None) == batch_size(100.0) == 100

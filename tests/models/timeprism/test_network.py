@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.models.framework.choice import temperature
+from powerphase.models.framework.ops import annealing_temperature
 from powerphase.models.timeprism import TimePrismNetwork, average_weights, split_outputs
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments
@@ -147,7 +147,7 @@ def test_the_temperature_falls_with_training_epochs_down_to_winner_takes_all() -
     for _ in range(7):
         network.eval()
         network(context, target)
-        temperatures.append(float(temperature(network.steps, config)))
+        temperatures.append(float(annealing_temperature(network.steps, config)))
         network.train()
         network(context, target)
     assert temperatures == pytest.approx([4.0] * 3 + [0.4] * 3 + [0.04])

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.framework.kernels.toolkit import constexpr, jit, softplus, tl, triton
+from powerphase.models.framework.kernels import constexpr, jit, softplus, tl, triton
 from powerphase.models.recurrent.inputs import Window
 
 SOFTPLUS_OFFSET = log(e - 1)

@@ -3,7 +3,7 @@
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.network import DeepARNetwork, has_kernels
 from powerphase.models.framework.device import choose_device
-from powerphase.models.framework.kernels.backend import uses_triton
+from powerphase.models.framework.kernels import uses_triton
 from powerphase.models.recurrent.memory import Size, block_numbers, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
 

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 from powerphase.errors import TaskError
 from powerphase.models.deepar.config import DeepARConfig
 from powerphase.models.deepar.kernels import MAX_WIDTH, SOFTPLUS_OFFSET, fused_channel_sums
-from powerphase.models.framework.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.kernels import check_backend, uses_triton
 from powerphase.models.framework.network import Losses
-from powerphase.models.framework.sampling import PathNoise
-from powerphase.models.recurrent.blocks import summed
+from powerphase.models.framework.ops import PathNoise
+from powerphase.models.recurrent.blocks import sum_blocks
 from powerphase.models.recurrent.inputs import Window
-from powerphase.models.recurrent.network import RecurrentNetwork
+from powerphase.models.recurrent.model import RecurrentNetwork
 from powerphase.scenarios import Context, Scenarios
 
 
@@ -141,16 +141,16 @@ class DeepARNetwork(RecurrentNetwork):
                 f"the Triton kernels of DeepAR support rank 1 and up to {MAX_WIDTH} cells, not "
                 f"rank {config.rank} and {config.cells} cells; use the backend torch or auto"
             )
-        self.backend = known_backend(backend)
+        self.backend = check_backend(backend)
         size = (self.encoder.width, n_channels, config.rank)
         self.head = LowRankGaussian(*size, config.least_variance)
 
     @property
-    def counted(self) -> slice:
+    def loss_windows(self) -> slice:
         """All windows of a batch, or only the first."""
         return slice(1 if self.config.reduction == "first" else None)
 
-    def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+    def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Minus the joint log-likelihood of z, summed over channels, mean over steps and windows.
 
         The likelihood of the values differs from it by a constant: the logarithms of their scales.
@@ -175,15 +175,17 @@ class DeepARNetwork(RecurrentNetwork):
         def block_sums(
             channels: slice, hidden: Tensor, weight: Tensor, bias: Tensor
         ) -> Float[Tensor, "B steps sums"]:
-            values = self.judged_steps(window, channels)
+            values = self.scaled_steps(window, channels)
             return channel_sums(self.head.gaussian(hidden, weight, bias), values)
 
-        return summed(block_sums, self.at_once(output), output, self.head.weight, self.head.bias)
+        return sum_blocks(
+            block_sums, self.at_once(output), output, self.head.weight, self.head.bias
+        )
 
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """Sample paths of equal weight."""
-        return self.sampled(context, seed, self.config.paths, self._draw)
+        return self.sample_paths(context, seed, self.config.paths, self._draw)
 
     def _draw(self, noise: PathNoise, hidden: Float[Tensor, "B P K"]) -> Float[Tensor, "B P C"]:
         """One draw of z for each path."""

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import ConfigError
-from powerphase.models.framework.variants import Variants, variant_of
+from powerphase.models.framework.configuration import Variants, variant_of
 
 ORIGINS = ("context", "training-end")
 

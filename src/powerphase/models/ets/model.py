@@ -28,8 +28,8 @@ from powerphase.models.ets.states import (
     path_deviations,
 )
 from powerphase.models.framework.device import choose_device, world_size
+from powerphase.models.framework.ops import window_generators
 from powerphase.models.framework.run import RunFolder
-from powerphase.models.framework.sampling import window_generators
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Layout, Scenarios, Training
@@ -124,7 +124,7 @@ class ETS(SavedForecaster):
         block = min(self._block(n_steps), n_channels)
         return (PER_VALUE * n_steps * block + 8 * (self.config.season + 8) * n_channels) / 2**30
 
-    def answer(self, context: Context) -> Scenarios:
+    def _predict(self, context: Context) -> Scenarios:
         """The scenarios of these windows."""
         assert self.fitted is not None, "`predict` checks that the model is fitted"
         past = context.past
@@ -174,7 +174,7 @@ class ETS(SavedForecaster):
         free = free_memory_gib(device) or 0.0
         return max(32, min(BLOCK["cuda"], int(0.8 * free * 2**30) // (PER_VALUE * n_steps)))
 
-    def _prepare(self, train: Training) -> None:
+    def _check(self, train: Training) -> None:
         """Raise if the fit cannot work, before the record is read; discard earlier fits."""
         self.fitted = self.outcome = None
         season, context = self.config.season, train.validation.context_steps
@@ -194,7 +194,7 @@ class ETS(SavedForecaster):
                 "free; use another machine"
             )
 
-    def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:
+    def _fit(self, train: Training, checkpoints: CheckpointStore) -> dict[str, Any]:
         watch, device = Stopwatch(), choose_device(self.device)
         reset_peak_memory()
         n_channels, block = train.layout.n_channels, self._block(len(train.time))
@@ -210,7 +210,7 @@ class ETS(SavedForecaster):
                     self.on_block(channels.stop, n_channels)
             columns = zip(*(vars(part).values() for part in parts), strict=True)
             self.fitted = Smoothing(*(torch.cat(column, dim=-1) for column in columns))
-            keeper.keep_best(vars(self.fitted), {})
+            checkpoints.save_best(vars(self.fitted), {})
         return {
             "steps": None,
             "train_s": watch.seconds,
@@ -238,7 +238,7 @@ class ETS(SavedForecaster):
         fitted.states[:, moves] = forward(moving, best.gains, best.states).states
         return fitted
 
-    def _take(self, folder: RunFolder) -> None:
+    def _load_state(self, folder: RunFolder) -> None:
         if folder.header.outcome is None:
             raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
         self.fitted = Smoothing(**folder.best()[0])

@@ -23,7 +23,7 @@ from jaxtyping import Float, Float64
 from numba import njit
 from torch import Tensor
 
-from powerphase.models.framework.kernels.toolkit import constexpr, jit, tl, triton
+from powerphase.models.framework.kernels import constexpr, jit, tl, triton
 
 SEASON = 2
 """The first row of the season in `states`."""

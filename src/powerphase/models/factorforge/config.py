@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.variants import Variants, variant_of
+from powerphase.models.framework.configuration import Variants, variant_of
 
 COUPLINGS = ("fan", "draws")
 

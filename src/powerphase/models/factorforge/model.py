@@ -66,7 +66,7 @@ class FactorForge(SavedForecaster):
             return None
         return sum(tensor.numel() for tensor in self.fitted.to_tensors()[0].values())
 
-    def answer(self, context: Context) -> Scenarios:
+    def _predict(self, context: Context) -> Scenarios:
         """The scenarios of these windows."""
         assert self.fitted is not None, "`predict` checks that the model is fitted"
         future, count = self.fitted.forecast_factors(context), self.config.scenarios
@@ -85,7 +85,7 @@ class FactorForge(SavedForecaster):
         if self.run is not None:
             RunFolder.open(self.run).finish(self.outcome)
 
-    def _prepare(self, train: Training) -> None:
+    def _check(self, train: Training) -> None:
         """Raise if the record is too short, before it is read; discard earlier fits."""
         self.fitted = self.series = self.outcome = None
         windows = train.validation
@@ -94,7 +94,7 @@ class FactorForge(SavedForecaster):
         if world_size() > 1:
             raise TrainingError("factorforge is fitted by one process; start it without torchrun")
 
-    def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:
+    def _fit(self, train: Training, checkpoints: CheckpointStore) -> dict[str, Any]:
         watch, windows = Stopwatch(), train.validation
         reset_peak_memory()
         with watch.running():
@@ -103,7 +103,7 @@ class FactorForge(SavedForecaster):
             forecaster = fit_factor_forecaster(series, train.time, *size, self.config)
             start_s = time_of_day(train.time[0])  # as in `fit_factor_forecaster`
             saved = FittedFactorForge(factors, forecaster, start_s).to_tensors()
-            keeper.keep_best(*saved)
+            checkpoints.save_best(*saved)
             # As a loaded model: another memory layout changes the order, and rounding, of sums.
             self.fitted = FittedFactorForge.from_tensors(self.config, *saved)
             self.series = series
@@ -117,7 +117,7 @@ class FactorForge(SavedForecaster):
             "factors": self.fitted.facts(),
         }
 
-    def _take(self, folder: RunFolder) -> None:
+    def _load_state(self, folder: RunFolder) -> None:
         if folder.header.outcome is None:
             raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
         self.fitted = FittedFactorForge.from_tensors(self.config, *folder.best())

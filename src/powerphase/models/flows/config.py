@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from powerphase.models.framework.scaling import REFERENCE_SCALE
-from powerphase.models.framework.variants import SHORT, Variants
+from powerphase.models.framework.configuration import SHORT, Variants
+from powerphase.models.framework.ops import REFERENCE_SCALE
 from powerphase.models.recurrent.config import REFERENCE_INPUTS, LaggedConfig, RecurrentConfig
 
 REFERENCE_FLOW = MappingProxyType({"noise": 0.0})

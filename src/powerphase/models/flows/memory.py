@@ -85,15 +85,15 @@ def transformer_step_numbers(
         on_gpu: whether the device is a GPU.
         fast: whether Triton kernels run.
     """
-    encoded, rows = size.context - max(config.lags), size.counted * size.horizon
+    encoded, rows = size.context - max(config.lags), size.loss_windows * size.horizon
     steps = encoded + 2 * size.horizon  # a decoder layer attends twice
     products = (size.context + max(config.lags) + size.horizon) * len(config.lags) * config.width
     units = STEP_TENSORS * config.width + FEED_FORWARD_TENSORS * config.feed_forward
     layers = config.layers * steps * units
     pairs = encoded**2 + size.horizon * (encoded + size.horizon)
     attention = 0.0 if on_gpu else ATTENTION_TENSORS * config.layers * config.heads * pairs
-    encoder = size.counted * (PRODUCTS * products + layers + attention)
-    past = size.counted * size.context
+    encoder = size.loss_windows * (PRODUCTS * products + layers + attention)
+    past = size.loss_windows * size.context
     projected = past * channels_at_once(channel_block, size.n_channels, past)
     blocks, full = flow_numbers(config, rows, size.n_channels, channel_block, fast)
     return encoder + max(blocks, 2 * projected) + full

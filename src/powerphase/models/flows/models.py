@@ -10,7 +10,7 @@ from powerphase.models.flows.networks import (
     TransformerTempFlowNetwork,
 )
 from powerphase.models.framework.device import choose_device
-from powerphase.models.framework.kernels.backend import uses_triton
+from powerphase.models.framework.kernels import uses_triton
 from powerphase.models.recurrent.memory import Size, step_numbers
 from powerphase.models.recurrent.model import RecurrentModel
 

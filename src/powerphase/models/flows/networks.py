@@ -11,12 +11,12 @@ from powerphase.models.flows.memory import flow_block_size
 from powerphase.models.flows.normalisation import Moments
 from powerphase.models.flows.realnvp import RealNVP
 from powerphase.models.flows.transformer import Transformer
-from powerphase.models.framework.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.kernels import check_backend, uses_triton
 from powerphase.models.framework.network import Losses
-from powerphase.models.framework.sampling import PathNoise
-from powerphase.models.recurrent.blocks import blocks
-from powerphase.models.recurrent.inputs import Given, Window
-from powerphase.models.recurrent.network import RecurrentNetwork
+from powerphase.models.framework.ops import PathNoise
+from powerphase.models.recurrent.blocks import channel_slices
+from powerphase.models.recurrent.inputs import ScaledValues, Window
+from powerphase.models.recurrent.model import RecurrentNetwork
 from powerphase.scenarios import Batches, Context, Scenarios
 
 STANDARDISATION_BATCHES = 10
@@ -44,26 +44,26 @@ class FlowNetwork(RecurrentNetwork):
         channel_block: int | None = None,
         backend: str = "auto",
     ) -> None:
-        self.backend = known_backend(backend)
+        self.backend = check_backend(backend)
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
         self.flow = RealNVP(config.condition, n_channels, config.couplings, config.hidden)
 
-    def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+    def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Minus the joint log-likelihood of z, summed over channels, mean over steps and windows.
 
         The likelihood of the values differs from it by a constant: the logarithms of their scales.
         """
         values, noise = self.loss_values(window), self.config.noise
         if self.training and noise:
-            values = values.blurred(noise)
+            values = values.add_noise(noise)
         block_size = self._block_size(values)
         loss = self.flow.negative_log_likelihood(output, values, block_size, self.is_fast)
         return Losses(loss, {"per channel": loss.detach() / self.n_channels})
 
-    def loss_values(self, window: Window) -> Given:
+    def loss_values(self, window: Window) -> ScaledValues:
         """The z of the steps that the loss is computed over."""
-        return window.given(self.encoder.reach)
+        return window.values(self.encoder.reach)
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
@@ -80,10 +80,10 @@ class FlowNetwork(RecurrentNetwork):
     def _batch_moments(self, context: Context, target: Float[Tensor, "B H C"]) -> Moments:
         past, target, _, scale = self.inputs(context, target)
         values = self.loss_values(Window(past, target, scale))
-        parts = blocks(self.n_channels, self._block_size(values))
-        return Moments.concatenate([Moments.of(values.of(block).made()) for block in parts])
+        parts = channel_slices(self.n_channels, self._block_size(values))
+        return Moments.concatenate([Moments.of(values.select(block).compute()) for block in parts])
 
-    def _block_size(self, values: Given) -> int:
+    def _block_size(self, values: ScaledValues) -> int:
         """Channels to process at a time."""
         n_windows, n_steps, n_channels = values.size
         return flow_block_size(self.channel_block, n_channels, n_windows * n_steps, self.is_fast)
@@ -96,7 +96,7 @@ class FlowNetwork(RecurrentNetwork):
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """Sample paths of equal weight."""
-        return self.sampled(context, seed, self.config.paths, self._draw)
+        return self.sample_paths(context, seed, self.config.paths, self._draw)
 
     def _draw(self, noise: PathNoise, condition: Float[Tensor, "B P K"]) -> Float[Tensor, "B P C"]:
         """One draw of z for each path."""
@@ -117,7 +117,7 @@ class TransformerTempFlowNetwork(FlowNetwork):
     encoder_type = Transformer
     config: TransformerTempFlowConfig
 
-    def loss_values(self, window: Window) -> Given:
+    def loss_values(self, window: Window) -> ScaledValues:
         """The z of the target."""
         assert window.target is not None
-        return Given((window.target,), window.scale)
+        return ScaledValues((window.target,), window.scale)

@@ -29,8 +29,8 @@ from powerphase.models.flows.kernels.coupling import fused_transform
 from powerphase.models.flows.kernels.projection import fused_projection
 from powerphase.models.flows.kernels.tiles import channel_moments
 from powerphase.models.flows.normalisation import Affine, FlowNorm, Moments
-from powerphase.models.recurrent.blocks import blocks, remade
-from powerphase.models.recurrent.inputs import Given
+from powerphase.models.recurrent.blocks import channel_slices, map_checkpointed
+from powerphase.models.recurrent.inputs import ScaledValues
 
 NETWORKS = 2
 """Networks of a coupling: one for the log-scale, one for the translation."""
@@ -41,7 +41,7 @@ HALVES = slice(EVEN, None, 2), slice(ODD, None, 2)
 class ChannelHalf(NamedTuple):
     """Every second channel, with a pending affine map."""
 
-    values: list[Given]
+    values: list[ScaledValues]
     """One entry per block; for kernels, a single entry with all channels."""
     affine: Affine
     """Map that is still to be applied to the values."""
@@ -122,7 +122,9 @@ class Coupling(nn.Module):
         rows = condition.shape[0] * condition.shape[1]
         moving_norm, moving_determinant = self.norm_moving(moments, rows)
         still_norm, still_determinant = self.norm_still(still.affine.moments(still.moments), rows)
-        values = [Given((block.values,)) for block in transformed if block.values is not None]
+        values = [
+            ScaledValues((block.values,)) for block in transformed if block.values is not None
+        ]
         determinant = torch.stack([block.log_determinant for block in transformed]).sum()
         return (
             ChannelHalf(values, moving_norm, moments),
@@ -150,12 +152,14 @@ class Coupling(nn.Module):
         if fast:
             return fused_projection(still.values[0], still.affine, self.still, block_size)
 
-        def project(values: Given, affine: Affine, weight: Tensor) -> Tensor:
+        def project(values: ScaledValues, affine: Affine, weight: Tensor) -> Tensor:
             # Products may be computed in half precision, but not accumulated in it.
-            return (affine(values.made()) @ weight).to(weight.dtype)
+            return (affine(values.compute()) @ weight).to(weight.dtype)
 
         weights = still.affine.split(block_size), self.still.split(block_size)
-        return reduce(torch.add, remade(project, list(zip(still.values, *weights, strict=True))))
+        return reduce(
+            torch.add, map_checkpointed(project, list(zip(still.values, *weights, strict=True)))
+        )
 
     def _transform(
         self,
@@ -172,12 +176,14 @@ class Coupling(nn.Module):
             block = fused_transform(values, affine, hidden, *layers, block_size, keep)
             return [TransformedBlock(*block)]
 
-        def transform(values: Given, affine: Affine, layers: OutputLayers) -> TransformedBlock:
+        def transform(
+            values: ScaledValues, affine: Affine, layers: OutputLayers
+        ) -> TransformedBlock:
             predicted = _scale_and_translation(hidden, layers)
-            return transform_block(affine(values.made()), *predicted, keep)
+            return transform_block(affine(values.compute()), *predicted, keep)
 
         weights = moving.affine.split(block_size), self._output_layers(block_size)
-        return list(remade(transform, list(zip(moving.values, *weights, strict=True))))
+        return list(map_checkpointed(transform, list(zip(moving.values, *weights, strict=True))))
 
     def _hidden(
         self, condition: Float[Tensor, "B rows K"], still: Float[Tensor, "B rows inner"]
@@ -227,7 +233,7 @@ class RealNVP(nn.Module):
     def negative_log_likelihood(
         self,
         condition: Float[Tensor, "B steps K"],
-        values: Given,
+        values: ScaledValues,
         block_size: int,
         fast: bool = False,
     ) -> Float[Tensor, ""]:
@@ -296,23 +302,23 @@ def _scale_and_translation(
     return torch.tanh(log_scale), translation
 
 
-def _split(values: Given, affine: Affine, block_size: int) -> list[ChannelHalf]:
+def _split(values: ScaledValues, affine: Affine, block_size: int) -> list[ChannelHalf]:
     """Even and odd channels in blocks, with the standardisation as their pending map."""
     halves = []
     for channels in HALVES:
-        half = values.of(channels)
-        parts = [half.of(block) for block in blocks(half.size[2], block_size)]
-        moments = Moments.concatenate([Moments.of(part.made()) for part in parts])
+        half = values.select(channels)
+        parts = [half.select(block) for block in channel_slices(half.size[2], block_size)]
+        moments = Moments.concatenate([Moments.of(part.compute()) for part in parts])
         halves.append(ChannelHalf(parts, affine.select(channels), moments))
     return halves
 
 
-def _split_for_kernels(values: Given, affine: Affine) -> list[ChannelHalf]:
+def _split_for_kernels(values: ScaledValues, affine: Affine) -> list[ChannelHalf]:
     """The same without blocks; one pass over all channels computes the moments."""
     moments = channel_moments(values)
     return [
         ChannelHalf(
-            [values.of(channels)],
+            [values.select(channels)],
             affine.select(channels),
             Moments(*(moment[channels] for moment in moments)),
         )

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.models.flows.config import TransformerTempFlowConfig
-from powerphase.models.framework.attention import attended
-from powerphase.models.recurrent.inputs import CLOCK_FEATURES, Window
-from powerphase.models.recurrent.lags import LagProjection
-from powerphase.models.recurrent.rollout import Seen
+from powerphase.models.framework.ops import attend
+from powerphase.models.recurrent.encoder import EncodedContext
+from powerphase.models.recurrent.inputs import CLOCK_FEATURES, LagProjection, Window
 
 
 class KeyValues(NamedTuple):
@@ -51,7 +50,7 @@ class Attention(nn.Module):
         width = steps.shape[2]
         queries = self._by_head(F.linear(steps, self.into[:width], self.into_bias[:width]))
         dropout = self.dropout if self.training else 0.0
-        values = attended(queries, *cache, dropout=dropout, causal=causal)
+        values = attend(queries, *cache, dropout=dropout, causal=causal)
         return self.out(values.movedim(1, 2).flatten(2))
 
     def keys_and_values(self, steps: Float[Tensor, "N steps width"]) -> KeyValues:
@@ -185,12 +184,12 @@ class Transformer(nn.Module):
             steps = layer(steps, layer.own.keys_and_values(steps), context, causal=True)
         return self.condition(self.decoded_norm(steps))
 
-    def see(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> Seen:
+    def encode(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> EncodedContext:
         """Encode contexts once, for all paths."""
         state = DecoderState(self._contexts(window, clock), (None,) * len(self.decoder))
-        return Seen(state, self._decoder_inputs(window, clock), window.scale)
+        return EncodedContext(state, self._decoder_inputs(window, clock), window.scale)
 
-    def spread(self, state: DecoderState, n_paths: int) -> DecoderState:
+    def repeat_state(self, state: DecoderState, n_paths: int) -> DecoderState:
         """The same state: paths have no steps yet, and share their context."""
         return state
 
@@ -218,13 +217,13 @@ class Transformer(nn.Module):
         """Inputs of the decoder, which reach back no further than the lags."""
         encoded = window.past.shape[1] - self.reach
         recent = window._replace(past=window.past[:, encoded:])
-        return self.ahead.shifted(recent, clock[:, encoded:]) + self.ahead_bias
+        return self.ahead.project_window(recent, clock[:, encoded:]) + self.ahead_bias
 
     def _contexts(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> tuple[KeyValues, ...]:
         """Keys and values of the encoded contexts, for each layer of the decoder."""
         encoded = window.past.shape[1] - self.reach
         context = window._replace(target=None)
-        steps = self.past.shifted(context, clock[:, :encoded]) + self.past_bias
+        steps = self.past.project_window(context, clock[:, :encoded]) + self.past_bias
         for layer in self.encoder:
             steps = layer(steps)
         steps = self.encoded_norm(steps)

@@ -1,9 +1,9 @@
-"""Weights on disk: tensors and the facts about them in one safetensors file.
+"""Weights on disk: tensors and facts about them in one safetensors file.
 
-Any safetensors library can open such a file, and to load it executes nothing. Its header carries a
-checksum over all that counts, so that what is read is what was written or an error. The format is
-taken apart here, from bytes that are read once: the library alone would open the file anew for its
-metadata, and by then it may have been replaced.
+Any safetensors library can open such a file, and loading it executes nothing. Its header has a
+checksum of the whole content, so that reading returns what was written or raises. The format is
+parsed here from bytes that are read once: the library would open the file again for its metadata,
+and by then it may have been replaced.
 """
 
 import hashlib
@@ -22,30 +22,30 @@ from powerphase.files import disk_errors, parse_json, replace_file
 
 FORMAT = "powerphase"
 METADATA = "__metadata__"
-"""The key of a safetensors header that is no tensor."""
+"""The one key of a safetensors header that is not a tensor."""
 PREFIX_BYTES = 8
-"""A safetensors file begins with the length of its header, little-endian."""
+"""A safetensors file starts with the length of its header, little-endian."""
 SHOWN = 3
-"""Tensors of a kind that a message names."""
+"""How many tensors of a kind a message names."""
 
 
 def write_tensors(
     file: Path, tensors: Mapping[str, Shaped[Tensor, "..."]], facts: Mapping[str, Any]
 ) -> None:
-    """Write the tensors and the facts, whole or not at all; equal ones give equal bytes.
+    """Write the tensors and the facts, whole or not at all; equal content gives equal bytes.
 
-    Facts are what JSON can hold: tuples come back as lists. Nothing is written that `read_tensors`
-    would refuse.
+    Facts are what JSON can hold: tuples come back as lists. What `read_tensors` would reject is not
+    written.
     """
     text = _as_json(facts, file)
-    # Always copied: tied weights share memory, and safetensors refuses tensors that do.
+    # Always copied: tied weights share memory, which safetensors rejects.
     copies = {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
     if METADATA in copies:
         raise CheckpointError(f"{file}: no tensor can be named {METADATA!r}; rename it")
-    _check_finite(copies, f"{file}: not written", "write the weights of a training that went well")
+    _check_finite(copies, f"{file}: not written", "write finite weights")
     metadata = {"format": FORMAT, "facts": text, "digest": _digest(copies, text)}
     with disk_errors(file, CheckpointError):
         replace_file(file, _packed(copies, metadata))
@@ -57,13 +57,13 @@ def read_tensors(file: Path) -> tuple[dict[str, Shaped[Tensor, "..."]], dict[str
     metadata = _metadata(content, file)
     tensors = _tensors(content, file)
     if _digest(tensors, metadata["facts"]) != metadata["digest"]:
-        raise _refused(file, "damaged, it differs from its own checksum")
+        raise _unreadable(file, "damaged: its content differs from its checksum")
     try:
         facts = parse_json(metadata["facts"])
     except ValueError as error:
-        raise _refused(file, f"its facts are not JSON ({error})") from error
+        raise _unreadable(file, f"its facts are not JSON ({error})") from error
     if not isinstance(facts, dict):
-        raise _refused(file, "its facts are no JSON object")
+        raise _unreadable(file, "its facts are not a JSON object")
     _check_finite(tensors, str(file), "restore it or train again")
     return tensors, facts
 
@@ -72,17 +72,19 @@ def load_into(module: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], s
     """Copy the tensors into the module's parameters and buffers, all of them or none.
 
     Args:
-        module: takes the values; its devices stay as they are.
+        module: its tensors are overwritten, and stay on their devices.
         tensors: one for each name in the module's state, of the same shape and type.
-        source: where the tensors are from, for the message.
+        source: where the tensors are from, for messages.
     """
-    own = module.state_dict()
-    other = [name for name in own if name in tensors and _form(own[name]) != _form(tensors[name])]
+    state = module.state_dict()
+    known = [name for name in state if name in tensors]
     kinds = {
-        "missing": [name for name in own if name not in tensors],
-        "superfluous": [name for name in tensors if name not in own],
+        "missing": [name for name in state if name not in tensors],
+        "superfluous": [name for name in tensors if name not in state],
         "of another shape or type": [
-            f"{name}: {_form(tensors[name])}, needed {_form(own[name])}" for name in other
+            f"{name}: {_form(tensors[name])}, needed {_form(state[name])}"
+            for name in known
+            if _form(state[name]) != _form(tensors[name])
         ],
     }
     problems = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
@@ -91,7 +93,7 @@ def load_into(module: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], s
             f"{source}: its tensors do not fit the model, {', '.join(problems)}; "
             "load it with the config and the grid that it was trained with"
         )
-    for name, tensor in own.items():
+    for name, tensor in state.items():
         tensor.copy_(tensors[name])
 
 
@@ -108,7 +110,7 @@ def _as_json(facts: Mapping[str, Any], file: Path) -> str:
     try:
         plain = _plain(facts)
         text = json.dumps(plain, allow_nan=False, sort_keys=True)
-        same = parse_json(text) == plain  # JSON makes text of keys that are none
+        same = parse_json(text) == plain  # JSON turns other keys into text
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file}: its facts must be what JSON can hold ({error}); give plain data"
@@ -119,10 +121,10 @@ def _as_json(facts: Mapping[str, Any], file: Path) -> str:
 
 
 def _plain(facts: Any) -> Any:
-    """The facts with dictionaries and lists for all kinds of mappings and tuples."""
+    """The facts with dictionaries and lists in place of other mappings and tuples."""
     if isinstance(facts, Mapping):
         return {key: _plain(value) for key, value in facts.items()}
-    return [_plain(one) for one in facts] if isinstance(facts, list | tuple) else facts
+    return [_plain(item) for item in facts] if isinstance(facts, list | tuple) else facts
 
 
 def _digest(tensors: Mapping[str, Shaped[Tensor, "..."]], facts: str) -> str:
@@ -140,7 +142,7 @@ def _packed(tensors: dict[str, Shaped[Tensor, "..."]], metadata: dict[str, str])
     content = save(tensors)
     data = PREFIX_BYTES + _header_bytes(content)
     header = json.loads(content[PREFIX_BYTES:data])
-    # Added here, since the library would write the metadata in another order each time.
+    # Added here: the library would write the metadata in another order each time.
     text = json.dumps({METADATA: metadata, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % PREFIX_BYTES)
     return len(text).to_bytes(PREFIX_BYTES, "little") + text + content[data:]
@@ -162,21 +164,21 @@ def _read(file: Path) -> bytes:
 
 
 def _metadata(content: bytes, file: Path) -> dict[str, str]:
-    """What the header says beside the tensors."""
+    """The metadata in the header."""
     n = _header_bytes(content)
     header = content[PREFIX_BYTES : PREFIX_BYTES + n]
     if not header.startswith(b"{"):
-        raise _refused(file, f"no safetensors file, in {len(content)} bytes it has no header")
+        raise _unreadable(file, f"not a safetensors file: its {len(content)} bytes have no header")
     if len(header) < n:
-        raise _refused(file, f"cut, it ends within its header after {len(content)} bytes")
+        raise _unreadable(file, f"cut: it ends within its header, after {len(content)} bytes")
     try:
         metadata = parse_json(header.decode()).get(METADATA, {})
     except ValueError as error:
-        raise _refused(file, f"damaged, its header is not JSON ({error})") from error
+        raise _unreadable(file, f"damaged: its header is not JSON ({error})") from error
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise _refused(file, "foreign, its metadata do not say that powerphase wrote it")
+        raise _unreadable(file, "foreign: its metadata do not say that powerphase wrote it")
     if not all(isinstance(metadata.get(name), str) for name in ("facts", "digest")):
-        raise _refused(file, "damaged, it lacks its facts or its checksum")
+        raise _unreadable(file, "damaged: its facts or its checksum are missing")
     return metadata
 
 
@@ -185,14 +187,14 @@ def _tensors(content: bytes, file: Path) -> dict[str, Shaped[Tensor, "..."]]:
         return load(content)
     except MemoryError:
         raise
-    except Exception as error:  # safetensors, or torch where a header asks for the impossible
-        reason = str(error).partition("\n")[0]  # torch adds its call stack
-        raise _refused(file, f"damaged or cut, it holds no tensors ({reason})") from error
+    except Exception as error:  # from safetensors, or from torch if the header is nonsense
+        reason = str(error).partition("\n")[0]  # torch appends its call stack
+        raise _unreadable(file, f"damaged or cut: its tensors cannot be read ({reason})") from error
 
 
 def _check_finite(tensors: Mapping[str, Shaped[Tensor, "..."]], where: str, advice: str) -> None:
     for name, tensor in tensors.items():
-        # Widened, which is exact: `isfinite` does not know every type of one byte.
+        # Widened, which is exact: `isfinite` does not support every one-byte type.
         wide = tensor.float() if tensor.itemsize == 1 else tensor
         bad = int((~wide.isfinite()).sum())
         if bad:
@@ -202,8 +204,8 @@ def _check_finite(tensors: Mapping[str, Shaped[Tensor, "..."]], where: str, advi
             )
 
 
-def _refused(file: Path, problem: str) -> CheckpointError:
+def _unreadable(file: Path, problem: str) -> CheckpointError:
     return CheckpointError(
-        f"{file}: {problem}; only whole safetensors files that powerphase wrote are read, so "
+        f"{file}: {problem}; only complete safetensors files written by powerphase can be read, so "
         "restore it or train again"
     )

@@ -1,22 +1,26 @@
-"""Configs of models: frozen dataclasses that are made from plain data, or refused in full.
+"""Configs of models: frozen dataclasses made from plain data, their variants, and the budget.
 
-A config sits beside the model that it configures. Here it is only filled in, from what TOML or JSON
-gives, and everything that is wrong with the data is said at once: unknown fields with the names
-that were meant, values of the wrong type, and what a config's own `__post_init__` refuses. A field
-is an int, float, bool, str, a tuple of such, a Literal, a config in turn, or one of these or None.
+A config sits next to the model that it configures. `make_config` fills it from what TOML or JSON
+gives and reports everything that is wrong with the data at once: unknown fields with near misses,
+values of the wrong type, and what the config's `__post_init__` rejects. A field is an int, float,
+bool, str, a tuple of these, a Literal, a nested config, or one of these or None.
+
+A config lists its variants as words with the fields that each word sets. The table works both ways:
+`powerphase train deepar+reference` sets the fields, and the result row of a config that has them is
+called `deepar+reference`.
 """
 
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import repr as short
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from powerphase.errors import ConfigError
+from powerphase.errors import ConfigError, UnknownName
 from powerphase.files import parse_json
 
 C = TypeVar("C")
@@ -24,99 +28,212 @@ C = TypeVar("C")
 SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 )
-"""What a message calls the types of single values."""
+"""How messages name the types of single values."""
+
+Variants = Mapping[str, Mapping[str, Any]]
+"""Words, each with the values of the fields (by dotted name) that it sets; longer lists first."""
+
+SHORT: Variants = MappingProxyType({"short": {"training.epochs": 20}})
+"""A tenth of the reference's budget. Any training shorter than the model's default is called so."""
+
+BUDGET = ("training.epochs", "training.batches_per_epoch")
 
 
-def configured(kind: type[C], given: Mapping[str, Any]) -> C:
-    """The config of the given type whose fields are as given, and at their defaults otherwise.
+class AnyValue(NamedTuple):
+    """In a variant: the field may have any value but the default."""
 
-    A table for a nested config changes what it names and leaves the rest as the outer config has it
-    by default. A config with a wrong field is not asked what its `__post_init__` thinks of the
-    others: defaults in place of the wrong ones could make it complain of what nobody wrote.
+    usual: Any
+    """The value that the word sets."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The budget of a training, and how its steps are taken."""
+
+    epochs: int = 200
+    batches_per_epoch: int = 30
+    batch_size: int | None = None
+    """None: the model chooses it for the grid."""
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-6
+    clip_norm: float = 10.0
+    patience: int = 10
+    """Epochs without a better validation before the learning rate is lowered."""
+    factor: float = 0.5
+    precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
+    """Of matrix products and their inputs; all else is float32. tf32 is for GPUs, and means float32
+    on a CPU."""
+
+    def __post_init__(self) -> None:
+        rules = (
+            (min(self.epochs, self.batches_per_epoch) < 1, "epochs and batches_per_epoch must be 1 "
+             "or more"),
+            (self.batch_size is not None and self.batch_size < 1, "batch_size must be 1 or more"),
+            (self.learning_rate <= 0 or self.clip_norm <= 0, "learning_rate and clip_norm must be "
+             "above 0"),
+            (self.weight_decay < 0 or self.patience < 0, "weight_decay and patience must be 0 or "
+             "more"),
+            (not 0 < self.factor < 1, "factor must be between 0 and 1"),
+        )  # fmt: skip
+        problems = [text for fails, text in rules if fails]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @property
+    def steps(self) -> int:
+        """Number of steps in all."""
+        return self.epochs * self.batches_per_epoch
+
+
+def make_config(kind: type[C], data: Mapping[str, Any]) -> C:
+    """The config of that type with the fields of `data`, and defaults for the rest.
+
+    A table for a nested config changes the fields that it names and keeps the rest as the outer
+    config has it by default. If a field is wrong, the `__post_init__` of its config is not run:
+    with a default in place of the wrong value, it could report what nobody wrote.
     """
-    reading = _Reading(kind)
-    config = reading.table(kind, given, "", None)
-    if reading.problems:
-        raise ConfigError("; ".join(reading.problems))
+    reader = _Reader(kind)
+    config = reader.table(kind, data, "", None)
+    if reader.problems:
+        raise ConfigError("; ".join(reader.problems))
     return config
 
 
 def read_config(kind: type[C], file: str | Path) -> C:
-    """The config of the given type in a `.toml` or `.json` file."""
-    given = _read_table(Path(file))
+    """The config of that type in a `.toml` or `.json` file."""
+    data = _read_table(Path(file))
     try:
-        return configured(kind, given)
+        return make_config(kind, data)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def changed(config: Any, default: Any) -> list[str]:
+def changed_fields(config: Any, default: Any) -> list[str]:
     """The dotted names of the fields in which two configs of one type differ, in field order."""
     if type(config) is not type(default):
         raise TypeError(f"{type(config).__name__} is no {type(default).__name__} to compare with")
     names = []
-    for one in fields(config):
-        mine, other = getattr(config, one.name), getattr(default, one.name)
-        if is_dataclass(mine) and type(mine) is type(other):
-            names += [f"{one.name}.{name}" for name in changed(mine, other)]
-        elif mine != other:
-            names.append(one.name)
+    for field in fields(config):
+        value, usual = getattr(config, field.name), getattr(default, field.name)
+        if is_dataclass(value) and type(value) is type(usual):
+            names += [f"{field.name}.{name}" for name in changed_fields(value, usual)]
+        elif value != usual:
+            names.append(field.name)
     return names
 
 
-def replaced(config: C, values: Mapping[str, Any]) -> C:
+def replace_fields(config: C, values: Mapping[str, Any]) -> C:
     """The config with other values in the fields of these dotted names."""
     for name, value in values.items():
         first, _, rest = name.partition(".")
-        inner = replaced(getattr(config, first), {rest: value}) if rest else value
+        inner = replace_fields(getattr(config, first), {rest: value}) if rest else value
         config = replace(config, **{first: inner})  # type: ignore[type-var]
     return config
 
 
-class _Reading:
-    """A config on its way from plain data, and what was found wrong so far."""
+def apply_variants(config: C, words: list[str], variants: Variants) -> C:
+    """The config with the fields of these words set; words may also be joined by hyphens."""
+    values: dict[str, Any] = {}
+    for word in (single for joined in words for single in _split_words(joined, variants)):
+        changes = {
+            name: _any_value(config, name, value) if isinstance(value, AnyValue) else value
+            for name, value in variants[word].items()
+        }
+        clash = [name for name, value in changes.items() if values.get(name, value) != value]
+        if clash:
+            raise ConfigError(f"variants {' and '.join(words)} set {clash[0]} differently")
+        values |= changes
+    return replace_fields(config, values)
+
+
+def _any_value(config: Any, name: str, value: AnyValue) -> Any:
+    """The config's value if it is not the default, else the usual one."""
+    current, default = _value(config, name), _value(type(config)(), name)
+    return value.usual if current == default else current
+
+
+def _split_words(joined: str, variants: Variants) -> list[str]:
+    """The words of a variant such as season-24-stale, as rows have it."""
+    for word in sorted(variants, key=len, reverse=True):
+        if joined == word:
+            return [word]
+        if joined.startswith(f"{word}-"):
+            return [word, *_split_words(joined.removeprefix(f"{word}-"), variants)]
+    raise UnknownName.among("variant", joined, variants)
+
+
+def variant_of(config: Any, default: Any, variants: Variants) -> str | None:
+    """The words for what differs from the default; None if nothing does.
+
+    `custom` stands for whatever no word covers, `short` for any budget smaller than the default's.
+    """
+    left = {name: _value(config, name) for name in changed_fields(config, default)}
+    words = []
+    for word, values in variants.items():
+        if word != "short" and all(_matches(left, *item) for item in values.items()):
+            words.append(word)
+            left = {name: value for name, value in left.items() if name not in values}
+    if set(BUDGET) & set(left) and config.training.steps < default.training.steps:
+        words.append("short")
+        left = {name: value for name, value in left.items() if name not in BUDGET}
+    return "-".join([*words, *["custom"] * bool(left)]) or None
+
+
+def _matches(left: Mapping[str, Any], name: str, value: Any) -> bool:
+    return name in left if isinstance(value, AnyValue) else left.get(name) == value
+
+
+def _value(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+class _Reader:
+    """Reads a config from plain data, and collects what is wrong with it."""
 
     def __init__(self, root: type) -> None:
         self.known = list(_paths(root))
         self.problems: list[str] = []
 
-    def table(self, kind: Any, given: Mapping[str, Any], path: str, base: Any) -> Any:
-        """A config of the given type: `base`, or else the defaults, changed as given."""
+    def table(self, kind: Any, data: Mapping[str, Any], path: str, base: Any) -> Any:
+        """A config of the type: `base`, or else the defaults, with the fields of `data`."""
         before = len(self.problems)
         kinds, options = get_type_hints(kind), _options(kind)
         values = {}
-        for name, found in given.items():
-            place = _joined(path, name)
+        for name, value in data.items():
+            full_name = _joined(path, name)
             if name in options:
                 default = _default(options[name], base)
-                values[name] = self.value(kinds[name], found, place, default)
+                values[name] = self.value(kinds[name], value, full_name, default)
             else:
-                self.problems.append(f"{place}: no such field, {self._advice(kind, path, name)}")
+                advice = self._advice(kind, path, name)
+                self.problems.append(f"{full_name}: no such field, {advice}")
         for name, option in options.items():
-            if name not in given and _default(option, base) is MISSING:
+            if name not in data and _default(option, base) is MISSING:
                 needed = _needed(kinds[name])
                 self.problems.append(f"{_joined(path, name)}: missing, needed {needed}")
-        return self._made(kind, values, path, base) if len(self.problems) == before else None
+        return self._make(kind, values, path, base) if len(self.problems) == before else None
 
-    def value(self, kind: Any, found: Any, path: str, default: Any) -> Any:
-        """What a field of the given type holds for what was found."""
-        if found is None and NoneType in get_args(kind):
+    def value(self, kind: Any, value: Any, path: str, default: Any) -> Any:
+        """The value of a field of that type, from the value in the data."""
+        if value is None and NoneType in get_args(kind):
             return None
         inner = _without_none(kind)
-        if is_dataclass(inner) and isinstance(found, Mapping):
+        if is_dataclass(inner) and isinstance(value, Mapping):
             base = default if isinstance(default, inner) else None  # type: ignore[arg-type]
-            return self.table(inner, found, path, base)
-        if get_origin(inner) is tuple and isinstance(found, list | tuple):
+            return self.table(inner, value, path, base)
+        if get_origin(inner) is tuple and isinstance(value, list | tuple):
             item = get_args(inner)[0]
             return tuple(
-                self.value(item, one, f"{path}[{i}]", MISSING) for i, one in enumerate(found)
+                self.value(item, part, f"{path}[{i}]", MISSING) for i, part in enumerate(value)
             )
-        if not _fits(inner, found):
-            self.problems.append(f"{path}: found {short(found)}, needed {_needed(kind, found)}")
+        if not _fits(inner, value):
+            self.problems.append(f"{path}: found {short(value)}, needed {_needed(kind, value)}")
             return None
-        return float(found) if inner is float else found
+        return float(value) if inner is float else value
 
-    def _made(self, kind: Any, values: dict[str, Any], path: str, base: Any) -> Any:
+    def _make(self, kind: Any, values: dict[str, Any], path: str, base: Any) -> Any:
         try:
             return kind(**values) if base is None else replace(base, **values)
         except ConfigError as error:
@@ -124,22 +241,22 @@ class _Reading:
             return None
 
     def _advice(self, kind: Any, path: str, name: str) -> str:
-        """The fields, here or elsewhere in the config, that may have been meant."""
+        """The fields, in this table or another, that may have been meant."""
         table, _, last = _joined(path, name).rpartition(".")
         if _joined(path, name) in self.known:  # "a.b" as one key, which TOML alone takes apart
             return f"write {last} in a table {table}"
-        here = [_joined(path, one) for one in _options(kind)]
-        elsewhere = [one for one in self.known if one not in here]
-        near = _near(name, here, _last) + _near(name, elsewhere, _last)
-        # A name that is exactly right elsewhere stands in the wrong table, and is no slip.
-        near = [one for one in near if _last(one) == name] or near
+        siblings = [_joined(path, option) for option in _options(kind)]
+        others = [field for field in self.known if field not in siblings]
+        near = _near(name, siblings, _last) + _near(name, others, _last)
+        # A name that is exactly right in another table is in the wrong table, not misspelt.
+        near = [field for field in near if _last(field) == name] or near
         if near:
             return f"did you mean {' or '.join(near)}?"
         return f"the fields here are {', '.join(_options(kind)) or 'none'}"
 
 
 def _read_table(file: Path) -> dict[str, Any]:
-    """What stands in a `.toml` or `.json` file."""
+    """The content of a `.toml` or `.json` file."""
     parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parse_json}
     if file.is_dir():
         raise ConfigError(f"{file}: is a folder; name a .toml or .json file in it")
@@ -147,7 +264,7 @@ def _read_table(file: Path) -> dict[str, Any]:
     if suffix not in parsers:
         raise ConfigError(f"{file}: found the suffix {file.suffix!r}; name a .toml or .json file")
     try:
-        given = parsers[suffix](file.read_text(encoding="utf-8"))
+        data = parsers[suffix](file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"{file}: cannot be read ({error.strerror}); name an existing .toml or .json file"
@@ -156,18 +273,18 @@ def _read_table(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{file}: not {suffix[1:].upper()} in UTF-8 ({error}); correct it there"
         ) from error
-    if not isinstance(given, dict):
-        raise ConfigError(f"{file}: holds {short(given)}; write an object with the config's fields")
-    return given
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: holds {short(data)}; write an object with the config's fields")
+    return data
 
 
 def _options(kind: Any) -> dict[str, "Field[Any]"]:
-    """The fields that can be given, by name."""
-    return {one.name: one for one in fields(kind) if one.init}
+    """The fields that can be set, by name."""
+    return {field.name: field for field in fields(kind) if field.init}
 
 
 def _default(option: "Field[Any]", base: Any) -> Any:
-    """What the field holds if it is not given; MISSING if it must be."""
+    """The value of a field that the data leave out; MISSING if they must not."""
     if base is not None:
         return getattr(base, option.name)
     return option.default if option.default_factory is MISSING else option.default_factory()
@@ -177,13 +294,13 @@ def _paths(kind: Any, path: str = "") -> Iterator[str]:
     """The dotted names of all fields, the nested ones after their table."""
     kinds = get_type_hints(kind)
     for name in _options(kind):
-        place = _joined(path, name)
+        full_name = _joined(path, name)
         inner = _without_none(kinds[name])
         if not _is_supported(inner):
             raise TypeError(f"{kind.__name__}.{name}: a config has no fields of type {inner}")
-        yield place
+        yield full_name
         if is_dataclass(inner):
-            yield from _paths(inner, place)
+            yield from _paths(inner, full_name)
 
 
 def _joined(path: str, name: object) -> str:
@@ -195,19 +312,19 @@ def _last(path: str) -> str:
 
 
 def _near(name: object, known: Iterable[str], key: Callable[[str], str]) -> list[str]:
-    """Up to three of the known whose key resembles the name, the nearest first."""
+    """Up to three known names whose key resembles the name, the nearest first."""
     groups: dict[str, list[str]] = {}
-    for one in known:
-        groups.setdefault(key(one).lower(), []).append(one)
+    for candidate in known:
+        groups.setdefault(key(candidate).lower(), []).append(candidate)
     matches = get_close_matches(str(name).lower(), groups)
-    return [one for match in matches for one in groups[match]][:3]
+    return [candidate for match in matches for candidate in groups[match]][:3]
 
 
 def _without_none(kind: Any) -> Any:
     """X for `X | None`, and any other type as it is."""
     if get_origin(kind) not in (Union, UnionType):
         return kind
-    inner = [one for one in get_args(kind) if one is not NoneType]
+    inner = [part for part in get_args(kind) if part is not NoneType]
     return inner[0] if len(inner) == 1 else kind
 
 
@@ -219,13 +336,13 @@ def _is_supported(kind: Any) -> bool:
     return get_origin(kind) is Literal or kind in SCALARS or is_dataclass(kind)
 
 
-def _fits(kind: Any, found: Any) -> bool:
-    """Whether a single value is of the type, taken strictly: True is not 1, but 1 may be 1.0."""
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a single value has the type, strictly: True is not 1, but 1 may be 1.0."""
     if get_origin(kind) is Literal:
-        return any(type(found) is type(one) and found == one for one in get_args(kind))
+        return any(type(value) is type(choice) and value == choice for choice in get_args(kind))
     if kind is float:
-        return type(found) in (int, float) and _is_finite(found)
-    return type(found) is kind
+        return type(value) in (int, float) and _is_finite(value)
+    return type(value) is kind
 
 
 def _is_finite(number: int | float) -> bool:
@@ -235,15 +352,15 @@ def _is_finite(number: int | float) -> bool:
         return False
 
 
-def _needed(kind: Any, found: Any = None) -> str:
-    """What a message says that a field of the type takes."""
+def _needed(kind: Any, value: Any = None) -> str:
+    """What a field of the type takes, as messages say it."""
     inner = _without_none(kind)
     if inner is not kind:
-        return f"{_needed(inner, found)}, or null"
+        return f"{_needed(inner, value)}, or null"
     if get_origin(kind) is Literal:
-        choices = {str(one): repr(one) for one in get_args(kind)}
-        near = _near(found, choices, str)
-        return f"one of {', '.join(choices[one] for one in dict.fromkeys([*near, *choices]))}"
+        choices = {str(choice): repr(choice) for choice in get_args(kind)}
+        near = _near(value, choices, str)
+        return f"one of {', '.join(choices[text] for text in dict.fromkeys([*near, *choices]))}"
     if get_origin(kind) is tuple:
         return f"a list, each item {_needed(get_args(kind)[0])}"
     if is_dataclass(kind):

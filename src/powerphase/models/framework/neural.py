@@ -1,4 +1,4 @@
-"""Forecasters that are networks: `fit` trains one, `predict` asks it, a folder keeps it."""
+"""Forecasters that are networks, and how much memory a training takes."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from powerphase.cost import (
 from powerphase.errors import ForecastError, TrainingError
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import load_into
-from powerphase.models.framework.configuration import configured
+from powerphase.models.framework.configuration import make_config
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.run import Domain, RunFolder, is_run
@@ -34,27 +34,38 @@ from powerphase.models.framework.training import (
 from powerphase.scenarios import Context, Training
 
 SAFE_SHARE = 0.9
-"""Of the memory that is free, what the estimate for a batch size may take."""
+"""Of the free memory, what the estimate for a batch size may take."""
+
+NUMBER_BYTES, GIB = 4, 2**30
+
+PER_PARAMETER = 4.0
+"""A weight, its gradient, and Adam's two numbers."""
+WARM_UP_COPIES = 3.0
+"""Copies during the warm-up steps: of a weight and, if a training continues, of Adam's two."""
+VALIDATION = 3.0
+"""Copies of the validation windows while they are read."""
+ALWAYS_GIB = 0.45
+"""Whatever the size."""
 
 
 class NeuralForecaster(SavedForecaster):
-    """What all trained forecasters share; a model adds its configuration and its network.
+    """A forecaster that trains a network; a subclass adds the config and the network.
 
     Args:
-        config: all constants; the model's own defaults without one.
-        seed: fixes first weights, batches, dropout and noise.
-        device: cpu, cuda, or auto for a GPU where there is one.
-        channel_block: how many channels to work on at a time where memory is short.
-        backend: triton, torch, or auto for Triton's kernels on a GPU; of models that have both.
-        run: a folder for the training; one that was interrupted there is continued.
+        config: all constants; None for the model's defaults.
+        seed: fixes the initial weights, batches, dropout and noise.
+        device: cpu, cuda, or auto for a GPU if there is one.
+        channel_block: how many channels to process at a time, to save memory.
+        backend: triton, torch, or auto for Triton's kernels on a GPU; for models that have both.
+        run: a folder for the training; an interrupted training in it is continued.
         on_progress: called after each step.
     """
 
     takes_device: ClassVar[bool] = True
     takes_backend: ClassVar[bool] = False
-    """Whether it has kernels and a form without them to choose between."""
+    """Whether it has Triton kernels, and the same in PyTorch."""
     batch_sizes: ClassVar[tuple[int, ...]] = (200, 64, 32, 16, 8)
-    """Of which a model takes the first that fits, if its configuration leaves it open."""
+    """If the config leaves the batch size open, the model takes the first of these that fits."""
 
     def __init__(
         self,
@@ -74,47 +85,47 @@ class NeuralForecaster(SavedForecaster):
 
     @abstractmethod
     def make_network(self, domain: Domain) -> Network:
-        """The network for this grid and these windows, with random weights."""
+        """The network for this grid and these windows, with initial weights."""
 
     @abstractmethod
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
-        """About how much memory the training takes on its device, in such blocks of channels."""
+        """An estimate of the memory that a training in such channel blocks takes on its device."""
 
-    def outline(self, train: Training) -> Network:
-        """The network for this training without its numbers, to count them."""
+    def meta_network(self, train: Training) -> Network:
+        """The network for this training on the meta device: shapes without memory."""
         windows = train.validation
         domain = Domain.of(train.layout, windows.context_steps, windows.horizon)
         with torch.device("meta"):
             return self.make_network(domain)
 
     def is_captured(self, network: nn.Module) -> bool:
-        """Whether its steps are recorded where the training will run."""
+        """Whether the training will capture its steps as a CUDA graph."""
         return is_captured(network, choose_device(self.device), world_size())
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there is a trained network."""
+        """Whether the network is trained."""
         return self.network is not None
 
     @classmethod
-    def learned(cls, network: nn.Module) -> dict[str, nn.Parameter]:
-        """What is trained of a network."""
-        return {name: one for name, one in network.named_parameters() if one.requires_grad}
+    def trained_parameters(cls, network: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters that are trained."""
+        return {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
 
     @classmethod
-    def learned_in(cls, folder: RunFolder) -> dict[str, Tensor]:
-        """The trained weights alone, without running averages and what is frozen."""
-        model = cls(configured(cls.config_type, folder.header.config))
+    def fitted_tensors(cls, folder: RunFolder) -> dict[str, Tensor]:
+        """The trained weights in the folder, without running averages and frozen weights."""
+        model = cls(make_config(cls.config_type, folder.header.config))
         with torch.device("meta"):
-            names = cls.learned(model.make_network(folder.header.domain))
-        return {name: one for name, one in folder.best()[0].items() if name in names}
+            names = cls.trained_parameters(model.make_network(folder.header.domain))
+        return {name: tensor for name, tensor in folder.best()[0].items() if name in names}
 
     @property
     def n_parameters(self) -> int | None:
-        """Number of trained numbers."""
+        """Number of trained parameters."""
         if self.network is None:
             return None
-        return sum(one.numel() for one in self.learned(self.network).values())
+        return sum(weight.numel() for weight in self.trained_parameters(self.network).values())
 
     @property
     def n_steps(self) -> int | None:
@@ -129,30 +140,30 @@ class NeuralForecaster(SavedForecaster):
         with torch.cuda.device_of(context.past):  # kernels run on the current device
             return super().predict(context)
 
-    def answer(self, context: Context) -> Prediction:
-        """What the network says."""
+    def _predict(self, context: Context) -> Prediction:
+        """The network's scenarios."""
         assert self.network is not None
         return self.network.scenarios(context, self.seed)
 
-    def settle(self, train: Training) -> None:
-        """Also choose a batch size, where neither the user nor the model's grid has one."""
-        super().settle(train)
+    def configure(self, train: Training) -> None:
+        """Also choose a batch size if the config has none for the grid."""
+        super().configure(train)
         if self.config.training.batch_size is not None:
             return
         if world_size() > 1:
             raise TrainingError(
-                f"{self.name} would choose its batch size by the memory of each process; give all "
-                "of them one with --batch-size"
+                f"{self.name} would choose its batch size by the memory of each process; set one "
+                "for all of them with --batch-size"
             )
-        begun = self._begun_size()
-        there, asked = free_memory_gib(choose_device(self.device)), self.config
-        for size in self.batch_sizes if begun is None else (begun,):
-            self.config = with_training(asked, {"batch_size": size})
-            if there is None or self.memory_gib(train, self.channel_block) <= SAFE_SHARE * there:
+        stored, config = self._stored_batch_size(), self.config
+        free = free_memory_gib(choose_device(self.device))
+        for size in self.batch_sizes if stored is None else (stored,):
+            self.config = with_training(config, {"batch_size": size})
+            if free is None or self.memory_gib(train, self.channel_block) <= SAFE_SHARE * free:
                 break
 
-    def _begun_size(self) -> int | None:
-        """Of the training that is in the folder: there may have been more memory, or less."""
+    def _stored_batch_size(self) -> int | None:
+        """The batch size of the training in the folder, whatever memory is free today."""
         if self.run is None or not is_run(self.run):
             return None
         folder = RunFolder.open(self.run)
@@ -161,26 +172,26 @@ class NeuralForecaster(SavedForecaster):
         size: int | None = folder.header.config["training"]["batch_size"]
         return size
 
-    def _prepare(self, train: Training) -> None:
-        """Refuse to begin what cannot fit; on a CPU, the system would kill it without a word."""
+    def _check(self, train: Training) -> None:
+        """Raise if the training does not fit; on a CPU, the system would kill it silently."""
         device = choose_device(self.device)
-        needed, there = self.memory_gib(train, self.channel_block), free_memory_gib(device)
-        if there is None or needed <= there:
+        needed, free = self.memory_gib(train, self.channel_block), free_memory_gib(device)
+        if free is None or needed <= free:
             return
         n_channels, batch = train.layout.n_channels, self.config.training.batch_size
         blocks = [n_channels >> halvings for halvings in range(1, n_channels.bit_length() - 2)]
-        fitting = [block for block in blocks if self.memory_gib(train, block) <= there]
+        fitting = [block for block in blocks if self.memory_gib(train, block) <= free]
         advice = "give a smaller --batch-size, or use another machine"
         if fitting:
             advice = f"give --channel-block {fitting[0]}, which takes longer and computes the same"
         raise TrainingError(
             f"training {self.name} on {n_channels:,} channels with a batch of {batch} takes about "
-            f"{needed:.1f} GiB, and {device.type} has {there:.1f} GiB free; {advice}"
+            f"{needed:.1f} GiB, and {device.type} has {free:.1f} GiB free; {advice}"
         )
 
-    def _take(self, folder: RunFolder) -> None:
-        """Be what was trained in the folder."""
-        network = self._fresh_network()
+    def _load_state(self, folder: RunFolder) -> None:
+        """Load the trained network from the folder."""
+        network = self._initial_network()
         load_into(network, folder.best()[0], str(folder.weights_file))
         self.network = network.eval()
         self.outcome, curve = folder.header.outcome, folder.curve()
@@ -194,30 +205,36 @@ class NeuralForecaster(SavedForecaster):
                 "hardware": UNKNOWN,
             }
 
-    def _fresh_network(self) -> Network:
+    def _initial_network(self) -> Network:
         assert self._domain is not None
         with torch.random.fork_rng(devices=[]):
             seed_torch(torch.device("cpu"), self.seed, "weights")
-            return self.make_network(self._domain)
+            network = self.make_network(self._domain)
+        if not isinstance(network, Network):
+            raise TrainingError(
+                f"{self.name}: make_network returned a {type(network).__name__}; derive the "
+                "network from powerphase.models.Network"
+            )
+        return network
 
-    def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:
+    def _fit(self, train: Training, checkpoints: CheckpointStore) -> dict[str, Any]:
         device = choose_device(self.device)
-        self.network = None  # what a failed training leaves must not forecast
+        self.network = None  # the network of a failed training must not forecast
         reset_peak_memory()
-        network = self._fresh_network()
-        options = (self.config.training, self.seed, device, keeper, self.on_progress)
+        network = self._initial_network()
+        options = (self.config.training, self.seed, device, checkpoints, self.on_progress)
         trainer = Trainer(network, train, *options)
         trainer.run()
-        weights, facts = keeper.best()
+        weights, facts = checkpoints.best()
         load_into(network, weights, f"the best weights of {self.name}")
-        network.zero_grad()  # gradients are in the memory of the recorded step
+        network.zero_grad()  # gradients are in the memory of the captured step
         self.network = network.eval()
         return {
             "steps": self.config.training.steps,
             "best_epoch": facts["epoch"],
             f"validation_{trainer.criterion}": trainer.best,
             "train_s": trainer.seconds,
-            # Of a training made in several goes, nobody knows what one would have taken.
+            # Unknown for a training that was interrupted: each part had a peak of its own.
             "peak_memory_gib": None if trainer.continued else peak_memory_gib(device),
             "hardware": ", then ".join(trainer.hardware) or UNKNOWN,
             "torch": torch.__version__,
@@ -226,7 +243,7 @@ class NeuralForecaster(SavedForecaster):
 
 
 def _check_past(context: Context) -> None:
-    """Refuse a context with a value that is no number, from which a network would make more."""
+    """Raise if a value of the context is not finite: a network would spread it."""
     low, high = context.past.aminmax()  # one pass and no copy; NaN comes through
     if low.isfinite() and high.isfinite():
         return
@@ -240,6 +257,29 @@ def _check_past(context: Context) -> None:
 
 
 def with_training(config: Any, changes: Mapping[str, Any]) -> Any:
-    """The configuration with other numbers in `training`, where they are given."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    return replace(config, training=replace(config.training, **given))
+    """The config with other values in `training`; None leaves a value as it is."""
+    values = {name: value for name, value in changes.items() if value is not None}
+    return replace(config, training=replace(config.training, **values))
+
+
+def gib(numbers: float) -> float:
+    """The memory of so many numbers, in GiB."""
+    return NUMBER_BYTES * numbers / GIB
+
+
+def peak_numbers(step: float, validation: float, parameters: int, captured: bool) -> float:
+    """Numbers at the peak of a training, on top of what is always there.
+
+    Before a step is captured, warm-up steps are taken and undone, which needs copies of what they
+    change. The captured step then keeps its memory to itself, and validation takes its own on top;
+    the copies are gone by then. Without a capture nothing of a step is kept.
+
+    Args:
+        step: numbers of a step.
+        validation: numbers of a batch of validation windows.
+        parameters: of the network.
+        captured: whether steps are captured as a CUDA graph.
+    """
+    if not captured:
+        return max(step, validation)
+    return step + max(validation, WARM_UP_COPIES * parameters)

@@ -1,12 +1,12 @@
 """A training on disk.
 
-    RUN/model.json            which model for which grid and data; at the end, how it went
-    RUN/weights.safetensors   what was fitted; of a network, the best weights so far, on the
-                              validation windows
+    RUN/model.json            the model, its grid and data; after the training, its outcome
+    RUN/weights.safetensors   the fitted tensors; of a network, the weights that were best so far
+                              on the validation windows
     RUN/log.jsonl             one line per epoch: losses, gradient, learning rate, validation
-    RUN/resume.safetensors    all that is needed to go on from an epoch; removed at the end
+    RUN/resume.safetensors    what is needed to continue after an epoch; removed at the end
 
-Each file is there whole or not at all, and none can execute anything when it is read.
+Files are written whole or not at all, and reading them executes nothing.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ HEADER, WEIGHTS, RESUME, LOG = (
 
 @dataclass(frozen=True)
 class Domain:
-    """The grid, scales and windows that a network is made for; no other can use its weights."""
+    """The grid, scales and windows that a network is built for; its weights fit no others."""
 
     grid: str
     n_buses: int
@@ -50,7 +50,7 @@ class Domain:
 
     @classmethod
     def of(cls, layout: Layout, context: int, horizon: int) -> "Domain":
-        """The place of these channels and windows."""
+        """The domain of these channels and windows."""
         numbers = ",".join(str(number) for number in layout.bus_id)
         return cls(
             grid=layout.grid,
@@ -62,33 +62,33 @@ class Domain:
             horizon=horizon,
         )
 
-    def check(self, asked: "Domain", source: str) -> None:
-        """Refuse to be used in another place."""
-        wrong = [f.name for f in fields(self) if getattr(self, f.name) != getattr(asked, f.name)]
+    def check(self, other: "Domain", source: str) -> None:
+        """Raise if the other domain is not this one."""
+        wrong = [f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)]
         if wrong:
-            own, other = (
-                ", ".join(f"{name} {getattr(place, name)}" for name in wrong)
-                for place in (self, asked)
+            trained_for, applied_to = (
+                ", ".join(f"{name} {getattr(domain, name)}" for name in wrong)
+                for domain in (self, other)
             )
             raise CheckpointError(
-                f"{source} was trained for {own} and is asked for {other}; a model belongs to "
-                "the data set it was trained on, so train one for this"
+                f"{source} was trained for {trained_for} and cannot forecast {applied_to}; a model "
+                "belongs to the data set it was trained on, so train one for this"
             )
 
 
 @dataclass(frozen=True)
 class Header:
-    """What model.json says."""
+    """The content of model.json."""
 
     model: str
     config: dict[str, Any]
     seed: int
     domain: Domain
     data: dict[str, Any] = field(default_factory=dict)
-    """Which data set and task, in the words of whoever trains."""
+    """The data set and the task."""
     version: str = field(default_factory=lambda: version("powerphase"))
     outcome: dict[str, Any] | None = None
-    """How the training went; None while it goes on."""
+    """Facts about the finished training; None before."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -97,12 +97,12 @@ class Header:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two trainings must share to be the same."""
+        """What two trainings have in common if they are the same."""
         return _identity(json.loads(json.dumps(self.to_json())))
 
 
 class RunFolder:
-    """The folder of a training, which keeps what the training must not lose."""
+    """The folder of a training, a `CheckpointStore` on disk."""
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
@@ -110,15 +110,15 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
-        """The training that is there, finished or not."""
-        place = Path(path)
-        return cls(place, _read_header(place / HEADER))
+        """The training in the folder, finished or not."""
+        folder = Path(path)
+        return cls(folder, _read_header(folder / HEADER))
 
     @contextmanager
-    def begun(self, writes: bool = True) -> Iterator[None]:
-        """Begin the training, or go on with the same one; nobody else can meanwhile."""
+    def start(self, writes: bool = True) -> Iterator[None]:
+        """Start the training or continue it, with a lock that keeps other processes out."""
         if not writes:
-            self._follow()
+            self._read_outcome()
             yield
             return
         self._check_contents()
@@ -132,84 +132,84 @@ class RunFolder:
                     "another folder"
                 ) from error
         with lock:
-            self._begin()
+            self._start()
             yield
 
-    def _follow(self) -> None:
-        """See whether the training is finished, as the process that writes will."""
+    def _read_outcome(self) -> None:
+        """Read whether the training is finished, as the process that writes does."""
         if is_run(self.path):
-            found = _read_header(self.path / HEADER)
-            if found.outcome is not None and found.identity == self.header.identity:
-                self.header = found
+            header = _read_header(self.path / HEADER)
+            if header.outcome is not None and header.identity == self.header.identity:
+                self.header = header
 
     def _check_contents(self) -> None:
-        """Refuse to train where something else is kept, before anything is touched."""
+        """Raise if the folder holds something else, before anything is written."""
         if not self.path.is_dir() or (self.path / HEADER).exists():
             return
         if any(file.suffix != ".partial" and file.name != ".lock" for file in self.path.iterdir()):
-            raise CheckpointError(f"{self.path}: holds something else; choose another place")
+            raise CheckpointError(
+                f"{self.path}: holds files of something else; choose another folder"
+            )
 
-    def _begin(self) -> None:
-        """Take up what is here. A training that has kept nothing yet is not in the way."""
+    def _start(self) -> None:
+        """Continue the training in the folder; one without weights is replaced."""
         if not any((self.path / name).exists() for name in (WEIGHTS, RESUME)):
             self._write_header()
             return
-        found = _read_header(self.path / HEADER)
-        ours, theirs = self.header.identity, found.identity
+        stored = _read_header(self.path / HEADER)
+        ours, theirs = self.header.identity, stored.identity
         wrong = [name for name in ours if ours[name] != theirs[name]]
         if wrong:
             raise CheckpointError(
-                f"{self.path}: holds a training of {found.model}, seed {found.seed}, that "
-                f"differs in {' and '.join(wrong)}; remove it or choose another place"
+                f"{self.path}: holds a training of {stored.model}, seed {stored.seed}, that "
+                f"differs in {' and '.join(wrong)}; remove it or choose another folder"
             )
-        self._continue(found)
+        self._continue(stored)
 
-    def _continue(self, found: Header) -> None:
-        """Go on with a training; one that is not finished may be given another number of epochs."""
-        if found.outcome is None:
+    def _continue(self, stored: Header) -> None:
+        """Continue a training; an unfinished one may get another number of epochs."""
+        if stored.outcome is None:
             self._check_epochs()
-            self.header = replace(found, config=self.header.config)
+            self.header = replace(stored, config=self.header.config)
             self._write_header()
-        elif found.config != json.loads(json.dumps(self.header.config)):
+        elif stored.config != json.loads(json.dumps(self.header.config)):
             raise CheckpointError(
-                f"{self.path}: holds a training that is finished, and what it would need to go on "
-                "is gone; choose another place"
+                f"{self.path}: holds a finished training, whose state to continue from was "
+                "removed; choose another folder"
             )
         else:
-            self.header = found
+            self.header = stored
             (self.path / RESUME).unlink(missing_ok=True)
-        self.best()  # what is damaged should be found before hours are spent
+        self.best()  # find damage before hours are spent
         self.curve()
 
     def _check_epochs(self) -> None:
-        """Refuse to stop before where the training is: its best weights may be of a later epoch."""
-        saved, asked = self.resume(), self.header.config.get("training", {}).get("epochs", inf)
-        reached = 0 if saved is None else max(saved[1]["epoch"], self.best()[1]["epoch"])
-        if reached > asked:
-            raise TrainingError(
-                f"{self.path}: is at epoch {reached} already; give it that many or more"
-            )
+        """Raise if fewer epochs are asked for than are done: the best may be one of the others."""
+        saved, epochs = self.load_state(), self.header.config.get("training", {}).get("epochs", inf)
+        done = 0 if saved is None else max(saved[1]["epoch"], self.best()[1]["epoch"])
+        if done > epochs:
+            raise TrainingError(f"{self.path}: has {done} epochs already; give that many or more")
 
     @property
     def weights_file(self) -> Path:
-        """Where the best weights are."""
+        """The file with the best weights."""
         return self.path / WEIGHTS
 
-    def resume(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What was last saved, if anything."""
+    def load_state(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The last saved state, if there is one."""
         file = self.path / RESUME
         return self._read(file) if file.exists() else None
 
-    def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Write the weights, with what they are for, so that they cannot be taken for others."""
+    def save_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write the weights together with the identity of the training."""
         write_tensors(self.weights_file, weights, {**facts, **self.header.identity})
 
-    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Write all that is needed to go on."""
+    def save_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write what is needed to continue."""
         write_tensors(self.path / RESUME, tensors, {**facts, **self.header.identity})
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Add one epoch; what a killed process wrote of it and later ones is dropped first."""
+        """Add an epoch; lines of a killed process for it and later epochs are dropped first."""
         file = self.path / LOG
         with disk_errors(file, CheckpointError):
             if not self._continues_log:
@@ -221,30 +221,30 @@ class RunFolder:
             flush(file)
 
     def curve(self) -> list[dict[str, Any]]:
-        """All lines of the log that are whole."""
+        """The complete lines of the log."""
         file = self.path / LOG
         if not file.exists():
             return []
         try:
-            lines = file.read_text().split("\n")[:-1]  # what follows the last line end was cut
-            found = [json.loads(line) for line in lines]
-            if not all(isinstance(line, dict) and "epoch" in line for line in found):
-                raise ValueError("a line tells of no epoch")
-            return found
+            texts = file.read_text().split("\n")[:-1]  # a line without an end was cut
+            lines = [json.loads(text) for text in texts]
+            if not all(isinstance(line, dict) and "epoch" in line for line in lines):
+                raise ValueError("a line has no epoch")
+            return lines
         except ValueError as error:
-            raise CheckpointError(f"{file}: is no log ({error}); remove the log") from error
+            raise CheckpointError(f"{file}: not a log ({error}); remove it") from error
 
     def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The best weights, and when they were found."""
+        """The best weights, and the facts saved with them."""
         if not self.weights_file.exists():
-            raise CheckpointError(f"{self.path}: no epoch is finished yet; train on")
+            raise CheckpointError(f"{self.path}: no epoch is finished yet; continue the training")
         return self._read(self.weights_file)
 
     def _read(self, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors of this training, and of no other."""
+        """The tensors and facts in a file; raise if they are of another training."""
         tensors, facts = read_tensors(file)
         theirs = _identity(facts)
-        wrong = [name for name, own in self.header.identity.items() if theirs[name] != own]
+        wrong = [name for name, value in self.header.identity.items() if theirs[name] != value]
         if wrong:
             raise CheckpointError(
                 f"{file}: belongs to another training, by its {' and '.join(wrong)}; "
@@ -253,7 +253,7 @@ class RunFolder:
         return tensors, facts
 
     def finish(self, outcome: Mapping[str, Any]) -> None:
-        """Say how it went; nothing is left to resume."""
+        """Write the outcome, and remove the state to continue from."""
         self.header = replace(self.header, outcome=dict(outcome))
         self._write_header()
         (self.path / RESUME).unlink(missing_ok=True)
@@ -265,17 +265,17 @@ class RunFolder:
 
 
 def is_run(path: str | Path) -> bool:
-    """Whether the folder of a training is there."""
+    """Whether the path is the folder of a training."""
     return (Path(path) / HEADER).is_file()
 
 
 def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """All by which a training differs from another, but for the number of its epochs."""
-    found = {name: facts.get(name) for name in ("model", "config", "seed", "place", "data")}
-    if isinstance(found["config"], Mapping) and "training" in found["config"]:
-        training = {k: v for k, v in found["config"]["training"].items() if k != "epochs"}
-        found["config"] = {**found["config"], "training": training}
-    return found
+    """All by which trainings differ, except the number of epochs."""
+    identity = {name: facts.get(name) for name in ("model", "config", "seed", "place", "data")}
+    if isinstance(identity["config"], Mapping) and "training" in identity["config"]:
+        training = {k: v for k, v in identity["config"]["training"].items() if k != "epochs"}
+        identity["config"] = {**identity["config"], "training": training}
+    return identity
 
 
 def _as_line(line: Mapping[str, Any]) -> str:
@@ -284,16 +284,16 @@ def _as_line(line: Mapping[str, Any]) -> str:
 
 def _read_header(file: Path) -> Header:
     if not file.is_file():
-        raise CheckpointError(f"{file.parent}: is no training; it has no {HEADER}")
+        raise CheckpointError(f"{file.parent}: not a training; it has no {HEADER}")
     try:
-        found = json.loads(file.read_text())
-        if not all(isinstance(found[name], dict) for name in ("config", "place", "data")):
+        facts = json.loads(file.read_text())
+        if not all(isinstance(facts[name], dict) for name in ("config", "place", "data")):
             raise ValueError("config, place and data must be tables")
-        if found["format"] != FORMAT:
+        if facts["format"] != FORMAT:
             raise CheckpointError(
-                f"{file}: is of format {found['format']!r} and this version reads {FORMAT}; use "
-                f"powerphase {found.get('version')}"
+                f"{file}: has format {facts['format']!r}, and this version reads {FORMAT}; use "
+                f"powerphase {facts.get('version')}"
             )
-        return Header(domain=Domain(**found.pop("place")), **found)
+        return Header(domain=Domain(**facts.pop("place")), **facts)
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: is no description of a training ({error})") from error
+        raise CheckpointError(f"{file}: not the header of a training ({error})") from error

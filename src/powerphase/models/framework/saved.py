@@ -1,4 +1,4 @@
-"""Forecasters that can be kept in a folder: fitted once, loaded wherever they forecast."""
+"""Forecasters that can be saved in a folder: fitted once, loaded to forecast."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from powerphase.errors import CheckpointError, ForecastError
 from powerphase.models.framework.base import Prediction
-from powerphase.models.framework.configuration import configured
+from powerphase.models.framework.configuration import make_config
 from powerphase.models.framework.device import is_rank_zero
 from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import CheckpointStore
@@ -18,108 +18,108 @@ from powerphase.scenarios import Context, Training
 
 
 class SavedForecaster(ABC):
-    """What all forecasters with a folder share; a model says how it learns and how it answers.
+    """A forecaster with a folder; a subclass defines how it is fitted and how it predicts.
 
     Args:
-        config: all constants, a frozen dataclass with `for_grid` and `variant`; the model's own
-            defaults without one.
+        config: all constants, a frozen dataclass with `for_grid` and `variant`; None for the
+            model's defaults.
         seed: fixes whatever is random in the model.
-        run: a folder for what is learned; one that was interrupted there is continued.
+        run: a folder for the fitted model; an interrupted training in it is continued.
     """
 
     name: ClassVar[str]
     config_type: ClassVar[Any]
-    """Its `VARIANTS` are the words that may follow the name."""
+    """The config's class; its `VARIANTS` are the words that may follow the name."""
     takes_device: ClassVar[bool] = False
-    """Whether it can be told where to be fitted."""
+    """Whether its constructor takes the device to be fitted on."""
 
     def __init__(self, config: Any = None, seed: int = 42, run: str | Path | None = None) -> None:
         self.config: Any = self.config_type() if config is None else config
         self.seed = seed
         self.run = None if run is None else Path(run)
         self.data: dict[str, Any] = {}
-        """Which data set and task the model learned from."""
+        """The data set and the task that the model was fitted on."""
         self.outcome: dict[str, Any] | None = None
-        """How it went, once it is finished."""
+        """Facts about the finished training."""
         self._domain: Domain | None = None
         self._is_loaded = self._is_unfinished = False
 
     @classmethod
     def load(cls, run: str | Path) -> "SavedForecaster":
-        """The model that was kept in a folder: as far as it is, if it is still being trained."""
+        """The model in a folder; of an unfinished training, its best state so far."""
         folder = RunFolder.open(run)
         header = folder.header
         if header.model != cls.name:
             raise CheckpointError(f"{run}: holds a training of {header.model}, not of {cls.name}")
-        model = cls(configured(cls.config_type, header.config), seed=header.seed, run=run)
+        model = cls(make_config(cls.config_type, header.config), seed=header.seed, run=run)
         model.data, model._domain, model._is_loaded = header.data, header.domain, True
-        model._take(folder)
+        model._load_state(folder)
         return model
 
     @classmethod
-    def learned_in(cls, folder: RunFolder) -> dict[str, Tensor]:
-        """What was learned, of all that the folder keeps; networks keep more than that."""
+    def fitted_tensors(cls, folder: RunFolder) -> dict[str, Tensor]:
+        """The fitted tensors of those in the folder; the folder of a network has others too."""
         return folder.best()[0]
 
     @abstractmethod
-    def _learn(self, train: Training, keeper: CheckpointStore) -> dict[str, Any]:
-        """Learn, let the keeper have what was learned, and say how it went."""
+    def _fit(self, train: Training, checkpoints: CheckpointStore) -> dict[str, Any]:
+        """Fit the model, save its state in `checkpoints`, and return the outcome."""
 
     @abstractmethod
-    def _take(self, folder: RunFolder) -> None:
-        """Be what was learned in the folder."""
+    def _load_state(self, folder: RunFolder) -> None:
+        """Load the fitted state from the folder."""
 
     @abstractmethod
-    def answer(self, context: Context) -> Prediction:
-        """The scenarios of windows that are in the model's place."""
+    def _predict(self, context: Context) -> Prediction:
+        """The scenarios of windows that belong to the model's domain."""
 
     @property
     @abstractmethod
     def is_fitted(self) -> bool:
-        """Whether there is something to forecast with."""
+        """Whether the model can forecast."""
 
     @abstractmethod
-    def _prepare(self, train: Training) -> None:
-        """Refuse what cannot work, before anything is written."""
+    def _check(self, train: Training) -> None:
+        """Raise if the training cannot work, before anything is written."""
 
     @property
     def variant(self) -> str | None:
-        """What is not the model's default about it."""
+        """What differs from the model's default."""
         if self._domain is None:
             return None
-        found: str | None = self.config.variant(self._domain.grid)
-        words = [found] if found else []
+        variant: str | None = self.config.variant(self._domain.grid)
+        words = [variant] if variant else []
         return "-".join([*words, "unfinished"] if self._is_unfinished else words) or None
 
-    def settle(self, train: Training) -> None:
-        """Take the place to be fitted for, and fill in what the configuration leaves to it."""
+    def configure(self, train: Training) -> None:
+        """Set the domain, and complete what the config leaves open, for this training."""
         windows = train.validation
         self.config = self.config.for_grid(train.layout.grid)
         self._domain = Domain.of(train.layout, windows.context_steps, windows.horizon)
         self.data = train.data
 
     def fit(self, train: Training) -> None:
-        """Learn from the training record; networks take what is best on the validation windows.
+        """Fit the model to the training record; networks are chosen by the validation windows.
 
-        A model that was loaded from a folder has learned already, and stays as it is; on other data
-        than it learned from, it is refused.
+        A model that was loaded from a folder stays as it is, and raises if it was fitted on other
+        data.
         """
         if self._is_loaded:
             self._check_data(train)
             return
-        self.settle(train)
-        self._prepare(train)
+        self.configure(train)
+        self._check(train)
         if self.run is None:
-            self.outcome = self._learn(train, InMemoryCheckpoints())
+            self.outcome = self._fit(train, InMemoryCheckpoints())
             return
         assert self._domain is not None
         header = Header(self.name, asdict(self.config), self.seed, self._domain, self.data)
         folder = RunFolder(self.run, header)
-        with folder.begun(writes=is_rank_zero()):
+        with folder.start(writes=is_rank_zero()):
             if folder.header.outcome is not None:
-                self._take(folder)
+                self._load_state(folder)
                 return
-            self.outcome = self._learn(train, folder)
+            self.outcome = self._fit(train, folder)
             if is_rank_zero():
                 folder.finish(self.outcome)
 
@@ -127,41 +127,41 @@ class SavedForecaster(ABC):
         """The scenarios of these windows."""
         if not self.is_fitted or self._domain is None:
             raise ForecastError(f"{self.name} is not trained; call fit, or load a training")
-        asked = Domain.of(context.layout, context.past.shape[1], context.horizon)
-        self._domain.check(asked, self.name if self.run is None else str(self.run))
-        return self.answer(context)
+        domain = Domain.of(context.layout, context.past.shape[1], context.horizon)
+        self._domain.check(domain, self.name if self.run is None else str(self.run))
+        return self._predict(context)
 
     def _check_data(self, train: Training) -> None:
-        for name, wanted in train.data.items():
-            found = self.data.get(name)
-            if found != wanted:
+        for name, value in train.data.items():
+            trained_on = self.data.get(name)
+            if trained_on != value:
                 raise CheckpointError(
-                    f"{self.run}: was trained on {name} {found!r}, and the data set has "
-                    f"{wanted!r}; give the data set that it was trained on, or train on this one"
+                    f"{self.run}: was trained on {name} {trained_on!r}, and the data set has "
+                    f"{value!r}; use the data set that it was trained on, or train on this one"
                 )
 
 
 class InMemoryCheckpoints:
-    """A keeper for models without a folder: it holds what is best and forgets the rest."""
+    """Checkpoints of models without a folder: it holds the best weights and drops the rest."""
 
     def __init__(self) -> None:
         self._best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
-    def resume(self) -> None:
-        """Nothing is kept that could be resumed."""
+    def load_state(self) -> None:
+        """Return None: no state is saved."""
 
-    def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def save_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Copy the weights."""
         copies = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
         self._best = copies, dict(facts)
 
     def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The copy."""
+        """The copy of the best weights."""
         assert self._best is not None, "a training has at least one epoch"
         return self._best
 
-    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Nothing."""
+    def save_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Do nothing."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from powerphase.errors import TrainingError
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.network import CapturableNetwork
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.scenarios import Context
 
 WARM_UP_STEPS = 3

@@ -1,8 +1,8 @@
 """The training loop of all models that are networks.
 
 Everything random is addressed: batch k, and the dropout and noise of step k, are fixed by the seed
-and k. So a training that was killed and goes on from where it was saved ends with the same weights,
-bit for bit, as one that was not, and no random state has to be saved.
+and k. So a training that was killed and continues from its last saved state ends with the same
+weights, bit for bit, as one that was not, and no random state has to be saved.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,32 +19,30 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from powerphase.cost import hardware
 from powerphase.errors import TrainingError
 from powerphase.models.framework.checkpoint import load_into
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.device import ProcessGroup, process_group
 from powerphase.models.framework.network import Losses, Network
 from powerphase.models.framework.stepping import Stepper, is_captured, make_optimiser, set_rate
-from powerphase.models.framework.training_config import TrainingConfig
 from powerphase.scenarios import Batches, Context, Training
 from powerphase.seeds import stream
 
 VALIDATION_SHARE = 4
-"""A batch of validation windows is so much smaller than one of training: it is scored too."""
-
+"""The size of a training batch divided by that of a validation batch, which is scored too."""
 
 SAVE_SECONDS = 5.0
-"""What a kill may cost: on a GPU an epoch can be shorter than saving it takes."""
+"""The least time between saves: on a GPU an epoch can take less time than saving it."""
 
 
 class Progress(NamedTuple):
-    """How far a training is."""
+    """Progress of a training."""
 
     step: int
     steps: int
     loss: float | None = None
     """Mean of the last epoch."""
     validation: float | None = None
-    """On the validation windows, after the last epoch: what the network is chosen by."""
+    """The criterion on the validation windows, after the last epoch."""
     criterion: str = "crps"
-    """What that is."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -52,35 +50,30 @@ OnProgress = Callable[[Progress], None]
 
 @runtime_checkable
 class CheckpointStore(Protocol):
-    """Where a training keeps what it must not lose."""
+    """Where a training saves its best weights, its state and its log."""
 
-    def resume(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What was last given to `save`."""
+    def load_state(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The last saved state, if there is one."""
 
-    def keep_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Take the best weights so far."""
+    def save_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Save what is needed to continue."""
 
     def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The best weights, and when they were found."""
+        """The best weights, and the facts saved with them."""
 
-    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Take all that is needed to go on."""
+    def save_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Save the best weights so far."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Take one epoch's numbers."""
+        """Add the numbers of an epoch to the log."""
 
 
 class Trainer:
     """One training of one network.
 
-    A network is a module with `forward(context, target)`, which gives `Losses`,
-    `scenarios(context)`, and `prepare(batches)`, which is called once before the first step. It is
-    chosen by the CRPS of its scenarios, or by its loss where it has `criterion = "loss"`.
-
-    One that learns in stages has `stages`, the number of epochs before each later one, and
-    `enter(stage)`, which says what is learned from then on. A stage goes on from the best weights
-    before it, with a fresh optimiser and schedule. The criterion stays one and the same: what a
-    stage does not improve by it is not kept.
+    The weights of the epoch with the best criterion are kept. A later stage of the training starts
+    from the best weights before it, with a fresh optimiser and schedule, and by the same criterion:
+    if the stage does not improve it, its weights are not kept.
     """
 
     def __init__(
@@ -90,30 +83,30 @@ class Trainer:
         config: TrainingConfig,
         seed: int,
         device: torch.device,
-        keeper: CheckpointStore,
+        checkpoints: CheckpointStore,
         on_progress: OnProgress | None = None,
     ) -> None:
         if config.batch_size is None:
-            raise TrainingError("a training needs a batch size")
+            raise TrainingError("a training needs a batch size; set batch_size")
         if len(train.validation) == 0:
             raise TrainingError(
                 f"{len(train.record)} training steps leave no validation window; make a longer "
                 "record, of 30 days or more"
             )
         self.network, self.train, self.config = network.to(device), train, config
-        self.seed, self.device, self.keeper = seed, device, keeper
+        self.seed, self.device, self.checkpoints = seed, device, checkpoints
         self._report = on_progress or (lambda progress: None)
-        self._begin_rate()
+        self._reset_optimiser()
         self.criterion, self.stages = network.criterion, network.stages
         self.stage = 0
         self.epoch, self.best, self.seconds = 0, inf, 0.0
         self.hardware: list[str] = []
-        """All that the training has run on."""
+        """All machines that the training has run on."""
         self.continued = False
         self._saved = -inf
         self._last: tuple[float | None, float | None] = (None, None)
 
-    def _begin_rate(self) -> None:
+    def _reset_optimiser(self) -> None:
         config = self.config
         self.optimiser = make_optimiser(self.network, config, self.device)
         self.schedule = ReduceLROnPlateau(
@@ -121,7 +114,7 @@ class Trainer:
         )
 
     def run(self) -> None:
-        """Train to the end of the budget, from wherever the keeper has it."""
+        """Train to the end of the budget, from the last saved state if there is one."""
         with process_group(self.device) as group, self._settings():
             size = self.config.batch_size or 1
             if size % group.size:
@@ -132,38 +125,38 @@ class Trainer:
             self._train(group, size)
 
     def _train(self, group: ProcessGroup, size: int) -> None:
-        saved = self.keeper.resume()
+        saved = self.checkpoints.load_state()
         if saved is not None:
             self._restore(*saved)
             self.continued = True
-        group.agree(self.epoch)
+        group.check_epoch(self.epoch)
         if self.epoch == self.config.epochs:
             return
         batches = self.train.batches(size, self.seed, self.device)
         if saved is None:
             self.network.prepare(batches)
-        batches.share = group.share
+        batches.share = group.shard
         at_once = max(1, size // group.size // VALIDATION_SHARE)
-        windows = self.train.validation.load(at_once, self.device)[group.share]
+        windows = self.train.validation.load(at_once, self.device)[group.shard]
         step = self._stepper(group)
         while self.epoch < self.config.epochs:
             start = perf_counter()
             if self.epoch in self.stages[self.stage :]:
-                self._begin_stage(group)
+                self._start_stage(group)
                 step = self._stepper(group)
             numbers = self._epoch(step, batches, group)
             self._finish_epoch(numbers, self._validate(windows, group), start, group)
         group.wait()
 
-    def _begin_stage(self, group: ProcessGroup) -> None:
-        """Go on from the best weights; saved, for soon these may be of the stage itself."""
+    def _start_stage(self, group: ProcessGroup) -> None:
+        """Start from the best weights; save, since the best may soon be of the stage itself."""
         group.wait()
-        load_into(self.network, self.keeper.best()[0], "the best weights so far")
+        load_into(self.network, self.checkpoints.best()[0], "the best weights so far")
         self.stage += 1
         self.network.enter(self.stage)
-        self._begin_rate()
+        self._reset_optimiser()
         if group.is_rank_zero:
-            self.keeper.save(*self._state())
+            self.checkpoints.save_state(*self._state())
 
     def _stepper(self, group: ProcessGroup) -> Stepper:
         alone = group.size == 1
@@ -174,7 +167,7 @@ class Trainer:
     def _epoch(
         self, step: Stepper, batches: Batches, group: ProcessGroup
     ) -> dict[str, list[float]]:
-        """Take an epoch's steps; the parts of the loss and the gradient's norm at each of them."""
+        """Take the steps of an epoch; return the parts of the loss and the gradient norms."""
         self.network.train()
         rows: list[Tensor] = []
         names: list[str] = []
@@ -189,17 +182,17 @@ class Trainer:
                 self._report(Progress(number + 1, self.config.steps, *self._last, self.criterion))
         # One copy at the end of an epoch: a step that waited for its numbers would idle the GPU.
         table = (group.total(torch.stack(rows)) / group.size).cpu()
-        found = {name: table[:, k].tolist() for k, name in enumerate(names)}
-        self._check(found, first)
-        return found
+        numbers = {name: table[:, k].tolist() for k, name in enumerate(names)}
+        self._check_finite(numbers, first)
+        return numbers
 
-    def _check(self, numbers: dict[str, list[float]], first: int) -> None:
-        """Stop where the loss is no number any more, and say what was lost first."""
+    def _check_finite(self, numbers: dict[str, list[float]], first: int) -> None:
+        """Raise at the first step whose loss is not finite, and name the parts that are not."""
         for step, values in enumerate(zip(*numbers.values(), strict=True), start=first + 1):
-            found = zip(numbers, values, strict=True)
-            lost = [f"{name} became {value}" for name, value in found if not isfinite(value)]
+            named = zip(numbers, values, strict=True)
+            lost = [f"{name} became {value}" for name, value in named if not isfinite(value)]
             if lost:
-                kept = f"the best weights of {self.epoch} epochs and what was last saved are kept"
+                kept = f"the best weights of {self.epoch} epochs and the last saved state are kept"
                 raise TrainingError(
                     f"step {step}: {', '.join(lost)}; {kept if self.epoch else 'nothing is kept'}; "
                     "lower learning_rate, or try the precision float32"
@@ -207,19 +200,19 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, windows: list[Any], group: ProcessGroup) -> float:
-        """Mean of the criterion on the validation windows, by which checkpoint and schedule go.
+        """Mean of the criterion on the validation windows, for checkpoints and the schedule.
 
-        Where a loss can be lowered by moving its weights and levels alone, it would not do.
+        The default is not the loss: some losses can be lowered by moving their weights alone.
         """
         self.network.eval()
         seed_torch(self.device, self.seed, "validation")
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         with self._out_of_memory("validation"):
             for context, target in windows:
-                total += len(target) * self._judged(context, target)
+                total += len(target) * self._criterion(context, target)
         return float(group.total(total)) / len(self.train.validation)
 
-    def _judged(self, context: Context, target: Tensor) -> Tensor:
+    def _criterion(self, context: Context, target: Tensor) -> Tensor:
         """The criterion of these windows."""
         if self.criterion == "crps":
             return self.network.crps(context, target)
@@ -227,27 +220,27 @@ class Trainer:
         return losses.loss
 
     def _finish_epoch(
-        self, numbers: dict[str, list[float]], found: float, start: float, group: ProcessGroup
+        self, numbers: dict[str, list[float]], validation: float, start: float, group: ProcessGroup
     ) -> None:
         rate = float(self.optimiser.param_groups[0]["lr"])
-        self.schedule.step(found)
+        self.schedule.step(validation)
         self.epoch += 1
         machine = hardware(self.device)
         machine = machine if group.size == 1 else f"{group.size} × {machine}"
         if machine not in self.hardware:
             self.hardware.append(machine)
         self.seconds += perf_counter() - start
-        better = found < self.best
-        self.best = min(self.best, found)
+        better = validation < self.best
+        self.best = min(self.best, validation)
         means = {name: sum(values) / len(values) for name, values in numbers.items()}
         loss, norm = means.pop("loss"), means.pop("gradient norm")
-        self._last = (loss, found)
+        self._last = (loss, validation)
         if not group.is_rank_zero:
             return
-        facts = {"epoch": self.epoch, f"validation_{self.criterion}": found}
+        facts = {"epoch": self.epoch, f"validation_{self.criterion}": validation}
         if better:
-            self.keeper.keep_best(self.network.state_dict(), facts)
-        self.keeper.log(
+            self.checkpoints.save_best(self.network.state_dict(), facts)
+        self.checkpoints.log(
             {
                 "epoch": self.epoch,
                 "step": self.epoch * self.config.batches_per_epoch,
@@ -255,16 +248,16 @@ class Trainer:
                 **{f"loss/{name}": value for name, value in means.items()},
                 "gradient_norm": norm,
                 "learning_rate": float(f"{rate:.6g}"),  # on a GPU it has the digits of float32
-                f"validation_{self.criterion}": found,
+                f"validation_{self.criterion}": validation,
                 "seconds": self.seconds,
             }
         )
         if self.epoch == self.config.epochs or perf_counter() - self._saved >= SAVE_SECONDS:
-            self.keeper.save(*self._state())
+            self.checkpoints.save_state(*self._state())
             self._saved = perf_counter()
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that `_restore` needs."""
+        """What `_restore` needs."""
         tensors = {f"network.{name}": t for name, t in self.network.state_dict().items()}
         for number, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": t for name, t in state.items()}
@@ -272,7 +265,7 @@ class Trainer:
             "epoch": self.epoch,
             "stage": self.stage,
             "best": self.best,
-            # Of a stage that has just begun it is infinite, which JSON does not have.
+            # Infinite when a stage has just started, which JSON cannot hold.
             "schedule_best": self.schedule.best if isfinite(self.schedule.best) else None,
             "seconds": self.seconds,
             "hardware": self.hardware,
@@ -283,7 +276,7 @@ class Trainer:
         return tensors, facts
 
     def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Be where the training was when it was saved."""
+        """Restore the saved state."""
         split: dict[str, dict[str, Tensor]] = {"network": {}, "optimiser": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
@@ -292,12 +285,12 @@ class Trainer:
         self.stage = facts.get("stage", 0)
         if self.stage:
             self.network.enter(self.stage)
-        whole = self.optimiser.state_dict()
+        optimiser = self.optimiser.state_dict()
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in split["optimiser"].items():
             number, _, rest = name.partition(".")
             state.setdefault(int(number), {})[rest] = tensor
-        self.optimiser.load_state_dict({**whole, "state": state})
+        self.optimiser.load_state_dict({**optimiser, "state": state})
         set_rate(self.optimiser, facts["learning_rate"])
         best = facts["schedule_best"]
         self.schedule.best = inf if best is None else best
@@ -307,7 +300,7 @@ class Trainer:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """The seeds and switches of torch as a training wants them, and as they were afterwards."""
+        """Set torch's seeds and switches for a training, and restore them afterwards."""
         on_gpu, cudnn = self.device.type == "cuda", torch.backends.cudnn
         exact = self.config.precision == "float32"
         before, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
@@ -321,12 +314,12 @@ class Trainer:
                 yield
             finally:
                 torch.set_float32_matmul_precision(before)
-                # Attention switches it for parts of a backward pass, which may end in an error.
+                # Attention switches it during a backward pass, which may raise.
                 torch.set_deterministic_debug_mode(strict)
 
     @contextmanager
     def _out_of_memory(self, where: str) -> Iterator[None]:
-        """Say what to lower."""
+        """If memory runs out, raise an error that says what to lower."""
         try:
             yield
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -341,7 +334,7 @@ class Trainer:
 
 
 def seed_torch(device: torch.device, seed: int, *labels: str | int) -> None:
-    """Fix what torch draws next on the CPU and the device by the seed and its labels."""
+    """Seed torch on the CPU and the device from the seed and the labels."""
     number = int(stream(seed, *labels).integers(2**63))
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import ConfigError
-from powerphase.models.framework.training_config import TrainingConfig
-from powerphase.models.framework.variants import SHORT, Variants, variant_of
+from powerphase.models.framework.configuration import SHORT, TrainingConfig, Variants, variant_of
 
 BATCH_SIZES = {
     "activsg500": 32,

@@ -7,11 +7,11 @@ import torch
 
 from powerphase.axes import KINDS
 from powerphase.models.framework.device import choose_device, world_size
-from powerphase.models.framework.kernels.backend import uses_triton
+from powerphase.models.framework.kernels import uses_triton
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.ops import window_seeds
 from powerphase.models.framework.run import Domain
-from powerphase.models.framework.sampling import window_seeds
 from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.network import PowerForgeNetwork
@@ -102,7 +102,7 @@ class PowerForge(NeuralForecaster):
             uses_triton(self.backend, choose_device(self.device)),
         )
 
-    def answer(self, context: Context) -> Scenarios:
+    def _predict(self, context: Context) -> Scenarios:
         """What the network says; where noise is asked for, it is that of the window."""
         assert isinstance(self.network, PowerForgeNetwork)
         if not self.config.noise_at_prediction:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from powerphase.axes import KINDS, THETA
 from powerphase.metrics.marginal import Fan, crps
-from powerphase.models.framework.kernels.backend import known_backend, uses_triton
+from powerphase.models.framework.kernels import check_backend, uses_triton
 from powerphase.models.framework.network import CapturableNetwork, Losses
 from powerphase.models.powerforge.anchor import reference, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
@@ -49,7 +49,7 @@ class PowerForgeNetwork(CapturableNetwork):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        self.backend = known_backend(backend)
+        self.backend = check_backend(backend)
         self.config, self.n_buses, self.horizon = config, n_buses, horizon
         self.buses_at_once = max(1, (channel_block or KINDS * n_buses) // KINDS)
         self.encoder = ChannelEncoder(config, n_buses, context_steps)

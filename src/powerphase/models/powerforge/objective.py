@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS
-from powerphase.models.framework.kernels.toolkit import product_dtype
+from powerphase.models.framework.kernels import product_dtype
 from powerphase.models.framework.network import Losses
 from powerphase.models.powerforge.config import PowerForgeConfig
 from powerphase.models.powerforge.kernels.bridge_inputs import Views, hear, power_slopes, trajectory

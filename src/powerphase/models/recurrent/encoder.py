@@ -1,25 +1,62 @@
-"""The encoder: a two-layer LSTM that is shown lagged values of all channels and the clock.
+"""The recurrent encoder, a two-layer LSTM, and the rollout of paths step by step.
 
-What the first layer makes of its inputs is made by `LagProjection`. The LSTM then has the identity
-for its first input matrix, so that it runs as the usual one does.
+The input of the first layer, lagged values of all channels and the clock, is projected by
+`LagProjection`. The LSTM then has the identity as its first input matrix, so that it can run as
+usual.
 """
 
+from collections.abc import Callable
 from math import sqrt
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from powerphase.errors import ForecastError
+from powerphase.models.recurrent.blocks import BLOCK_NUMBERS
 from powerphase.models.recurrent.config import RecurrentConfig
-from powerphase.models.recurrent.inputs import Window
-from powerphase.models.recurrent.lags import LagProjection
-from powerphase.models.recurrent.rollout import Seen
+from powerphase.models.recurrent.inputs import LagProjection, Window
 
 GATES = 4
 """Of an LSTM cell: input, forget, candidate, output."""
 
 State = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Of both layers: what they put out, and what their cells hold; "1 B cells" each."""
+"""Hidden and cell state of both layers, "1 B cells" each."""
+
+Draw = Callable[[Float[Tensor, "B P K"]], Float[Tensor, "B P C"]]
+"""From the encoder's output for P paths of each window to their next values, scaled."""
+
+
+class EncodedContext(NamedTuple):
+    """Contexts as the encoder leaves them."""
+
+    state: Any
+    """After the last step of the context."""
+    ahead: Float[Tensor, "B H width"]
+    """What contexts and the clock contribute to the input of each later step."""
+    scale: Float[Tensor, "B C"]
+
+
+@runtime_checkable
+class StepwiseEncoder(Protocol):
+    """An encoder that can continue step by step."""
+
+    def encode(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> EncodedContext:
+        """Encode contexts once, for all paths."""
+
+    def repeat_state(self, state: Any, n_paths: int) -> Any:
+        """The state of each window, once for each of its paths."""
+
+    def run(
+        self, inputs: Float[Tensor, "N steps width"], state: Any
+    ) -> tuple[Float[Tensor, "N steps K"], Any]:
+        """The output for the next steps, and the state after them."""
+
+    def feed(
+        self, values: Float[Tensor, "N C"], ahead: Float[Tensor, "N H width"], step: int
+    ) -> None:
+        """Add the contribution of a step's values to the inputs of later steps."""
 
 
 class RecurrentEncoder(LagProjection):
@@ -42,11 +79,11 @@ class RecurrentEncoder(LagProjection):
         condition: int | None = None,
     ) -> None:
         cells, gates = config.cells, GATES * config.cells
-        # As the first input matrix of an LSTM with all lags and the clock for inputs begins.
+        # The initial bound of an LSTM whose inputs are all lags and the clock.
         bound = 1 / sqrt(cells)
         super().__init__(config.lags, n_channels, context_steps, gates, bound, channel_block)
-        # Two of one layer each: dropout within one of two is drawn by cuDNN from a state of its
-        # own, which a training that goes on after a kill could not restore.
+        # Two LSTMs of one layer each: cuDNN draws the dropout within one of two layers from a state
+        # that a training which continues after a kill could not restore.
         self.first = nn.LSTM(gates, cells, batch_first=True)
         self.second = nn.LSTM(cells, cells, batch_first=True)
         self.first.weight_ih_l0 = nn.Parameter(torch.eye(gates), requires_grad=False)
@@ -57,29 +94,68 @@ class RecurrentEncoder(LagProjection):
     def forward(
         self, window: Window, clock: Float[Tensor, "B steps 6"]
     ) -> Float[Tensor, "B steps K"]:
-        """What is known before each step: of the context, past the lags' reach, and the target."""
-        return self.run(self.shifted(window, clock))[0]
+        """The output before each step of the context after the longest lag, and of the target."""
+        return self.run(self.project_window(window, clock))[0]
 
-    def see(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> Seen:
+    def encode(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> EncodedContext:
         """Encode contexts once, for all paths."""
-        gates = self.shifted(window, clock)
+        gates = self.project_window(window, clock)
         encoded = window.past.shape[1] - self.reach
         _, state = self.run(gates[:, :encoded])
-        return Seen(state, gates[:, encoded:], window.scale)
+        return EncodedContext(state, gates[:, encoded:], window.scale)
 
     def run(
         self, gates: Float[Tensor, "B steps gates"], state: State | None = None
     ) -> tuple[Float[Tensor, "B steps K"], State]:
-        """Both layers and what is on top of them, from a state on; and the state after it."""
+        """The output of both layers and the linear layer, and the state after the last step."""
         before = (None, None) if state is None else state
         low, first = self.first(gates, before[0])
         high, second = self.second(self.dropout(low), before[1])
         output = high if self.condition is None else self.condition(high)
         return output, (first, second)
 
-    def spread(self, state: State, n_paths: int) -> State:
-        """The state of each window for so many paths of it."""
-        spread: State = tuple(  # type: ignore[assignment]
-            tuple(part.repeat_interleave(n_paths, 1) for part in layer) for layer in state
+    def repeat_state(self, state: State, n_paths: int) -> State:
+        """The state of each window, once for each of its paths."""
+        (hidden, cell), (hidden_2, cell_2) = state
+        return (
+            (hidden.repeat_interleave(n_paths, 1), cell.repeat_interleave(n_paths, 1)),
+            (hidden_2.repeat_interleave(n_paths, 1), cell_2.repeat_interleave(n_paths, 1)),
         )
-        return spread
+
+
+def roll_out(
+    encoder: StepwiseEncoder, context: EncodedContext, draw: Draw, out: Float[Tensor, "B P H C"]
+) -> Any:
+    """Write P paths of each window to `out`, step by step; return the state after the last step.
+
+    All windows and paths are one batch. The contribution of a value to later steps is added to
+    their inputs as soon as it is drawn, so that it is projected once and need not be kept.
+    """
+    n_windows, n_paths, horizon, _ = out.shape
+    ahead = context.ahead.repeat_interleave(n_paths, 0)
+    state = encoder.repeat_state(context.state, n_paths)
+    for step in range(horizon):
+        output, state = encoder.run(ahead[:, step : step + 1], state)
+        values = draw(output.unflatten(0, (n_windows, n_paths)).squeeze(2))
+        out[:, :, step] = values * context.scale[:, None]
+        encoder.feed(values.flatten(0, 1), ahead, step)
+    return state
+
+
+def path_slices(n_paths: int, at_once: int | None, n_windows: int, n_channels: int) -> list[slice]:
+    """All paths, so many at a time, or as many as keep the values of a step small."""
+    at_once = at_once or max(1, BLOCK_NUMBERS // (n_windows * n_channels))
+    return [slice(k, min(k + at_once, n_paths)) for k in range(0, n_paths, at_once)]
+
+
+def check_paths(values: Float[Tensor, "B P H C"], name: str) -> None:
+    """Raise if a path is not finite: values are neither clamped nor dropped."""
+    lost = torch.stack([~part.isfinite().flatten(1).all(1) for part in values.unbind(2)], dim=1)
+    if lost.any():
+        window, step = lost.nonzero()[0].tolist()
+        raise ForecastError(
+            f"paths of {name} diverge, as each value is fed back; train it longer, or with a "
+            "larger least_scale",
+            window=window,
+            step=step,
+        )

@@ -1,14 +1,14 @@
-"""How much memory a training with this front end takes, before it is begun.
+"""An estimate of the memory of a training with the recurrent encoder, before it starts.
 
-The counts were fitted to DeepAR and TimeMCL on a CPU with 14 to 1,354 buses, batches of 8 to 64,
-with blocks of channels and without: what a training took was within 15 % of this. On a GPU nothing
-was fitted. TimeMCL's head was counted anew when its distances were: with 118 and 500 buses, batches
-of 16 and 64, a training took 16 % less to 6 % more.
+The counts were fitted to DeepAR and TimeMCL on a CPU with 14 to 1,354 buses and batches of 8 to 64,
+with blocks of channels and without: trainings took within 15 % of the estimate. Nothing was fitted
+on a GPU. TimeMCL's head was counted again after its distances were rewritten: with 118 and 500
+buses and batches of 16 and 64, a training took 16 % less to 6 % more.
 """
 
 from typing import NamedTuple
 
-from powerphase.models.framework.memory import (
+from powerphase.models.framework.neural import (
     ALWAYS_GIB,
     PER_PARAMETER,
     VALIDATION,
@@ -21,7 +21,7 @@ from powerphase.models.recurrent.config import RecurrentConfig
 from powerphase.models.recurrent.encoder import GATES
 
 BATCHES = 2.0
-"""Copies of a batch: as it is gathered, and where a captured step looks for it."""
+"""Copies of a batch: the gathered one, and the input buffer of a captured step."""
 PRODUCTS = 2.5
 """Tensors of windows × steps × (lags × gates)."""
 STATES = 5.0
@@ -29,7 +29,7 @@ STATES = 5.0
 
 
 class Size(NamedTuple):
-    """What a training is of."""
+    """The size of a training."""
 
     n_channels: int
     record_steps: int
@@ -38,30 +38,30 @@ class Size(NamedTuple):
     horizon: int
     batch: int
     """Windows that a process gathers at a time."""
-    counted: int
-    """Those of them that the loss is of."""
+    loss_windows: int
+    """Those of them that enter the loss."""
     parameters: int
     captured: bool = False
-    """Whether steps are, on a GPU."""
+    """Whether steps are captured as a CUDA graph."""
 
     @property
     def validation(self) -> "Size":
-        """The same with so many windows as are validated at a time."""
+        """The same with as many windows as are validated at a time."""
         share = max(1, self.batch // VALIDATION_SHARE)
-        return self._replace(batch=share, counted=min(share, self.counted))
+        return self._replace(batch=share, loss_windows=min(share, self.loss_windows))
 
     def rows(self, config: RecurrentConfig) -> int:
-        """Steps of windows that are encoded, and that a head is judged by."""
-        return self.counted * (self.context + self.horizon - max(config.lags))
+        """Encoded steps of windows, which a head predicts."""
+        return self.loss_windows * (self.context + self.horizon - max(config.lags))
 
 
 def memory_gib(size: Size, step: float, validation: float) -> float:
-    """About the peak on one process's device, with the record and the network itself.
+    """An estimate of the peak on one process's device, with the record and the network.
 
     Args:
         size: of the training.
-        step: numbers that a step has at its peak, beside the batch and the weights.
-        validation: those of a batch of validation windows.
+        step: numbers at the peak of a step, on top of the batch and the weights.
+        validation: numbers of a batch of validation windows.
     """
     steps = size.context + size.horizon
     kept = size.n_channels * (size.record_steps + VALIDATION * size.validation_windows * steps)
@@ -73,18 +73,18 @@ def memory_gib(size: Size, step: float, validation: float) -> float:
 def step_numbers(
     config: RecurrentConfig, size: Size, channel_block: int | None, head: float
 ) -> float:
-    """Numbers that a step of the recurrent encoder and a head has at its peak.
+    """Numbers at the peak of a step of the recurrent encoder and a head.
 
     Args:
-        config: of the front end.
+        config: of the encoder.
         size: of the training.
-        channel_block: channels of a block; None for as many as the network chooses.
+        channel_block: channels of a block; None for the network's choice.
         head: numbers of the head.
     """
     rows = size.rows(config)
     encoded = rows * GATES * config.cells * (PRODUCTS * len(config.lags) + STATES)
     at_once = channels_at_once(channel_block, size.n_channels, rows)
-    projected = size.counted * (size.context + size.horizon) * at_once
+    projected = size.loss_windows * (size.context + size.horizon) * at_once
     return encoded + max(head, 2 * projected)
 
 
@@ -96,8 +96,8 @@ def block_numbers(
     Args:
         rows: steps of windows.
         n_channels: of the grid.
-        channel_block: channels of a block; None for as many as the network chooses.
-        tensors: that there are at a time.
-        copies: how many values of each channel they have side by side.
+        channel_block: channels of a block; None for the network's choice.
+        tensors: how many exist at a time.
+        copies: values of each channel that they hold side by side.
     """
     return tensors * copies * rows * channels_at_once(channel_block, n_channels, copies * rows)

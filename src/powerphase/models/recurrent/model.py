@@ -1,37 +1,165 @@
-"""What ties networks with this front end to training, prediction and memory."""
+"""The base classes of models with lagged inputs: the network, and the forecaster that trains it."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from powerphase.axes import KINDS
 from powerphase.models.framework.device import world_size
-from powerphase.models.framework.network import Network
+from powerphase.models.framework.network import CapturableNetwork, Losses, Network
 from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.ops import PathNoise, window_generators
 from powerphase.models.framework.run import Domain
+from powerphase.models.recurrent.blocks import channels_at_once
+from powerphase.models.recurrent.encoder import (
+    EncodedContext,
+    RecurrentEncoder,
+    check_paths,
+    path_slices,
+    roll_out,
+)
+from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
 from powerphase.models.recurrent.memory import Size, memory_gib
-from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.scenarios import Training
+from powerphase.scenarios import Context, Scenarios, Training
+
+Input = tuple[
+    Float[Tensor, "W T C"], Float[Tensor, "W H C"], Float[Tensor, "W steps 6"], Float[Tensor, "W C"]
+]
+"""Past, target, clock and scale of the windows of the loss."""
+
+NoisyDraw = Callable[[PathNoise, Float[Tensor, "B P K"]], Float[Tensor, "B P C"]]
+"""From noise and the encoder's output for P paths of each window to a draw of their next z."""
+
+
+class RecurrentNetwork(CapturableNetwork):
+    """A head on an encoder of lagged values; a subclass defines the loss and the scenarios.
+
+    Args:
+        config: all constants, a `LaggedConfig`.
+        n_channels: channels of the grid, C.
+        context_steps: steps before each window, T.
+        horizon: steps to forecast, H.
+        channel_block: how many channels to process at a time. The results are the same, with less
+            memory.
+        condition: width of a linear layer on top of the encoder; None for none.
+    """
+
+    name: ClassVar[str]
+    criterion = "loss"
+    encoder_type: ClassVar[Callable[..., Any]] = RecurrentEncoder
+    paths_at_once: int | None = None
+    """How many paths to roll out at a time; None for as many as keep the values of a step small."""
+
+    def __init__(
+        self,
+        config: Any,
+        n_channels: int,
+        context_steps: int,
+        horizon: int,
+        channel_block: int | None = None,
+        condition: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.n_channels, self.horizon = config, n_channels, horizon
+        self.channel_block = channel_block
+        size = (n_channels, context_steps)
+        self.encoder = self.encoder_type(config, *size, channel_block, condition)
+
+    @abstractmethod
+    def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+        """The loss, and its parts, from the encoder's output before each step."""
+
+    @abstractmethod
+    def scenarios(self, context: Context, seed: int) -> Scenarios:
+        """The scenarios of these windows."""
+
+    @property
+    def loss_windows(self) -> slice:
+        """The windows of a batch that enter the loss."""
+        return slice(None)
+
+    def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
+        """The tensors of a batch that `losses` needs."""
+        chosen, scale = self.loss_windows, window_scale(context.past, self.config, in_batch=True)
+        return context.past[chosen], target[chosen], self._clock(context)[chosen], scale[chosen]
+
+    def losses(
+        self,
+        past: Float[Tensor, "B T C"],
+        target: Float[Tensor, "B H C"],
+        clock: Float[Tensor, "B steps 6"],
+        scale: Float[Tensor, "B C"],
+    ) -> Losses:
+        """The loss and its parts; no operation waits for the device."""
+        window = Window(past, target, scale)
+        loss, parts = self.head_losses(self.encoder(window, clock), window)
+        largest = window.max_abs()
+        still = (largest[0] == 0).to(scale).mean()
+        facts = {"largest input": (largest / scale).amax(), "zero channels": still}
+        return Losses(loss, {**parts, **facts})
+
+    def encode(self, context: Context) -> EncodedContext:
+        """Encode the contexts of a forecast."""
+        scale = window_scale(context.past, self.config, in_batch=False)
+        window = Window(context.past, None, scale)
+        encoded: EncodedContext = self.encoder.encode(window, self._clock(context))
+        return encoded
+
+    def sample_paths(self, context: Context, seed: int, n_paths: int, draw: NoisyDraw) -> Scenarios:
+        """Paths of equal weight, each step drawn with the noise of its window and path."""
+        encoded, values = self.encode(context), self.empty_paths(context, n_paths)
+        for paths in path_slices(n_paths, self.paths_at_once, len(values), self.n_channels):
+            # New generators for each slice: noise must not depend on how paths are divided.
+            generators = window_generators(seed, context.time, values.device)
+            noise = PathNoise(generators, n_paths, paths)
+            roll_out(self.encoder, encoded, partial(draw, noise), values[:, paths])
+        check_paths(values, self.name)
+        return Scenarios.equal(values)
+
+    def empty_paths(self, context: Context, n_paths: int) -> Float[Tensor, "B P H C"]:
+        """An empty tensor for so many paths of each window."""
+        size = (len(context.past), n_paths, self.horizon, self.n_channels)
+        return torch.empty(size, device=context.past.device, dtype=context.past.dtype)
+
+    def scaled_steps(self, window: Window, channels: slice) -> Float[Tensor, "B steps C"]:
+        """The z of the steps that the encoder's outputs predict."""
+        return window.scaled(channels, self.encoder.reach)
+
+    def at_once(self, output: Float[Tensor, "B steps K"], copies: int = 1) -> int:
+        """Channels of a block, of which a head makes so many tensors side by side."""
+        rows = copies * output.shape[0] * output.shape[1]
+        return channels_at_once(self.channel_block, self.n_channels, rows)
+
+    def _clock(self, context: Context) -> Float[Tensor, "B steps 6"]:
+        time = context.time[:, self.encoder.reach :]
+        features = clock_features(time, self.config.minute_period)
+        return features.to(context.past, non_blocking=True)
 
 
 class RecurrentModel(NeuralForecaster):
-    """What all forecasters with a recurrent encoder share; a model adds its network."""
+    """A forecaster with a `RecurrentNetwork`; a subclass names the network and its memory."""
 
     network_type: ClassVar[type[RecurrentNetwork]]
 
     def make_network(self, domain: Domain) -> Network:
         """The network for this grid and these windows."""
         size = (KINDS * domain.n_buses, domain.context, domain.horizon)
-        chosen: dict[str, Any] = {"backend": self.backend} if self.takes_backend else {}
-        return self.network_type(self.config, *size, self.channel_block, **chosen)
+        options: dict[str, Any] = {"backend": self.backend} if self.takes_backend else {}
+        return self.network_type(self.config, *size, self.channel_block, **options)
 
     @abstractmethod
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
-        """Numbers that a step has at its peak, beside the batch and the weights."""
+        """Numbers at the peak of a step, on top of the batch and the weights."""
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
-        """About how much memory the training takes on its device, in such blocks."""
-        windows, network = train.validation, self.outline(train)
+        """An estimate of the memory that a training in such channel blocks takes on its device."""
+        windows, network = train.validation, self.meta_network(train)
         assert isinstance(network, RecurrentNetwork)
         batch = ceil(self.config.training.batch_size / world_size())
         size = Size(
@@ -41,13 +169,13 @@ class RecurrentModel(NeuralForecaster):
             windows.context_steps,
             windows.horizon,
             batch,
-            len(range(batch)[network.counted]),
-            sum(one.numel() for one in network.parameters()),
+            len(range(batch)[network.loss_windows]),
+            sum(weight.numel() for weight in network.parameters()),
             self.is_captured(network),
         )
         validation = self.validation_numbers(size.validation, channel_block)
         return memory_gib(size, self.step_numbers(size, channel_block), validation)
 
     def validation_numbers(self, size: Size, channel_block: int | None) -> float:
-        """Numbers that a batch of validation has, at most: those of a step of as many windows."""
+        """Numbers of a validation batch, at most: those of a step with as many windows."""
         return self.step_numbers(size, channel_block)

@@ -5,8 +5,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.training_config import TrainingConfig
-from powerphase.models.framework.variants import Variants, variant_of
+from powerphase.models.framework.configuration import TrainingConfig, Variants, variant_of
 
 COUNTS = (
     *("bag", "validation_bags", "series_embedding", "encoder_layers", "feed_forward"),

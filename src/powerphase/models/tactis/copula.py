@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from powerphase.models.framework.attention import attended
+from powerphase.models.framework.ops import attend
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.encoder import Encoder
 from powerphase.models.tactis.margins import perceptron
@@ -67,7 +67,7 @@ class Copula(nn.Module):
         earlier = self.keys_and_values(horizon, level)
         key, value = (torch.cat(pair, dim=2) for pair in zip(context, earlier, strict=True))
         visible = _visibility_mask(order.shape[1], context.key.shape[2], order.device)
-        attention = attended(self._queries(horizon), key, value, visible)
+        attention = attend(self._queries(horizon), key, value, visible)
         log_probability = self.log_probabilities(horizon, attention.transpose(1, 2).flatten(2))
         bins = (level * self.n_bins).long().clamp(0, self.n_bins - 1)
         of_level = log_probability.gather(2, bins[..., None])[..., 0]

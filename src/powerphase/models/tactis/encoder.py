@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from powerphase.models.framework.attention import attended
+from powerphase.models.framework import ops
 from powerphase.models.tactis.config import TactisConfig
 
 SLOWEST = 10_000.0
@@ -148,7 +148,7 @@ def attend(
         fit = torch.bmm(query, key.mT) / sqrt(query.shape[2])
         return torch.bmm(fit.softmax(2), value)
     query, key, value = (part.unsqueeze(1) for part in (query, key, value))
-    return attended(query, key, value).squeeze(1)
+    return ops.attend(query, key, value).squeeze(1)
 
 
 def attend_over_time(

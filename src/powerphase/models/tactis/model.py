@@ -7,15 +7,15 @@ from torch import nn
 from powerphase.axes import KINDS
 from powerphase.errors import TrainingError
 from powerphase.models.framework.device import world_size
-from powerphase.models.framework.memory import (
+from powerphase.models.framework.network import Network
+from powerphase.models.framework.neural import (
     ALWAYS_GIB,
     PER_PARAMETER,
     VALIDATION,
+    NeuralForecaster,
     gib,
     peak_numbers,
 )
-from powerphase.models.framework.network import Network
-from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.run import Domain
 from powerphase.models.framework.training import VALIDATION_SHARE
 from powerphase.models.tactis.config import TactisConfig
@@ -46,7 +46,7 @@ class TACTiS(NeuralForecaster):
         n_channels, steps = train.layout.n_channels, windows.context_steps + windows.horizon
         batch, bag = ceil(config.training.batch_size / world_size()), min(config.bag, n_channels)
         at_once = min(batch, max(1, (channel_block or batch * bag) // bag))
-        network = self.outline(train)
+        network = self.meta_network(train)
         parameters = sum(parameter.numel() for parameter in network.parameters())
         gathered = steps * (batch + VALIDATION * len(windows))
         numbers = n_channels * (len(train.record) + gathered) + PER_PARAMETER * parameters
@@ -57,7 +57,7 @@ class TACTiS(NeuralForecaster):
         peak = peak_numbers(window * at_once, window * validated, parameters, captured)
         return ALWAYS_GIB + gib(numbers + peak)
 
-    def _prepare(self, train: Training) -> None:
+    def _check(self, train: Training) -> None:
         """Raise if the grid has too many channels to draw from a copula."""
         n_channels, most = train.layout.n_channels, self.config.copula_channels
         if self.config.copula and n_channels > most:
@@ -66,9 +66,9 @@ class TACTiS(NeuralForecaster):
                 f"{n_channels:,} channels x {train.validation.horizon} steps; copula_channels "
                 f"allows {most} channels: train without the copula, or raise copula_channels"
             )
-        super()._prepare(train)
+        super()._check(train)
 
     @classmethod
-    def learned(cls, network: nn.Module) -> dict[str, nn.Parameter]:
+    def trained_parameters(cls, network: nn.Module) -> dict[str, nn.Parameter]:
         """All parameters: the last stage trains only some of them."""
         return dict(network.named_parameters())

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.network import CapturableNetwork, Losses
-from powerphase.models.framework.sampling import window_generators
-from powerphase.models.recurrent.blocks import blocks, remade
+from powerphase.models.framework.ops import window_generators
+from powerphase.models.recurrent.blocks import channel_slices, map_checkpointed
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.copula import Copula
 from powerphase.models.tactis.encoder import Encoder, context_scale, draw_bags
@@ -119,8 +119,8 @@ class TactisNetwork(CapturableNetwork):
             return self._log_losses(past[part], target[part], series[part], order[part])
 
         at_once = max(1, (self.channel_block or series.numel()) // n_series)
-        parts_of_batch = [(part,) for part in blocks(n_windows, at_once)]
-        total = reduce(torch.add, remade(loss_of, parts_of_batch))
+        parts_of_batch = [(part,) for part in channel_slices(n_windows, at_once)]
+        total = reduce(torch.add, map_checkpointed(loss_of, parts_of_batch))
         floored = scale.deviation <= self.config.least_scale
         parts = {
             "per token": total.detach().sum() / target.numel(),
@@ -170,7 +170,9 @@ class TactisNetwork(CapturableNetwork):
         scale = context_scale(past, self.config.least_scale)
         past, tail = scale.normalise(past), self.config.tail
         encoded, levels = self._encode(past, self.horizon), self._levels(past, generator)
-        for channels, u in zip(blocks(self.n_channels, ANSWER_CHANNELS), levels, strict=True):
+        for channels, u in zip(
+            channel_slices(self.n_channels, ANSWER_CHANNELS), levels, strict=True
+        ):
             u = tail + (1 - 2 * tail) * u
             z = self.margins.quantiles(encoded[channels].flatten(0, 1), u.flatten(0, 1)).view_as(u)
             mean, deviation = (part[0, channels, None, None] for part in scale)
@@ -189,7 +191,7 @@ class TactisNetwork(CapturableNetwork):
         if self.config.copula and int(self.joint):
             yield from self._copula_levels(past, generator).split(ANSWER_CHANNELS)
             return
-        for channels in blocks(self.n_channels, ANSWER_CHANNELS):
+        for channels in channel_slices(self.n_channels, ANSWER_CHANNELS):
             size = (channels.stop - channels.start, *shape)
             yield torch.rand(size, generator=generator, device=device, dtype=past.dtype)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
-from powerphase.models.framework.scaling import REFERENCE_SCALE
-from powerphase.models.framework.variants import SHORT, AnyValue, Variants
+from powerphase.models.framework.configuration import SHORT, AnyValue, Variants
+from powerphase.models.framework.ops import REFERENCE_SCALE
 from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.framework.kernels.toolkit import (
+from powerphase.models.framework.kernels import (
     constexpr,
     jit,
     tanh,

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.errors import TaskError
-from powerphase.models.framework.kernels.backend import known_backend
+from powerphase.models.framework.kernels import check_backend
 from powerphase.models.framework.network import Losses
-from powerphase.models.framework.sampling import PathNoise
+from powerphase.models.framework.ops import PathNoise
 from powerphase.models.framework.stepping import CapturedFunction
 from powerphase.models.recurrent.inputs import Window
-from powerphase.models.recurrent.network import RecurrentNetwork
+from powerphase.models.recurrent.model import RecurrentNetwork
 from powerphase.models.timegrad.config import TimeGradConfig
 from powerphase.models.timegrad.denoiser import Denoiser
 from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
@@ -48,7 +48,7 @@ class TimeGradNetwork(RecurrentNetwork):
                 f"the kernels of TimeGrad are for {MOST_WIDTH} features or fewer, and width is "
                 f"{config.width}; choose the backend torch, or auto"
             )
-        self.backend = known_backend(backend)
+        self.backend = check_backend(backend)
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
         noise = (config.diffusion_steps, config.least_noise, config.most_noise)
@@ -64,7 +64,7 @@ class TimeGradNetwork(RecurrentNetwork):
         pieces = Pieces.of(self.denoiser, self.n_channels, self.channel_block, kind)
         return pieces.count(min(rows, self.config.rows or rows)) <= FEW_PIECES[kind]
 
-    def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+    def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Mean squared error of the noise, at one random diffusion step for each row.
 
         A row is one step of one window, of context or target.
@@ -83,13 +83,13 @@ class TimeGradNetwork(RecurrentNetwork):
     def scenarios(self, context: Context, seed: int) -> Scenarios:
         """Paths of equal weight."""
         draw = partial(self._drawn, self.denoiser.steps(), CapturedFunction(self._predicted))
-        return self.sampled(context, seed, self.config.paths, draw)
+        return self.sample_paths(context, seed, self.config.paths, draw)
 
     def _rows(
         self, output: Float[Tensor, "B steps K"], window: Window
     ) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R C"]]:
         """What is known before each row and z of it: of all rows, or in training of some."""
-        values = self.judged_steps(window, slice(None)).flatten(0, 1)
+        values = self.scaled_steps(window, slice(None)).flatten(0, 1)
         known, count = output.flatten(0, 1), self.config.rows
         if not self.training or count is None or count >= len(values):
             return known, values

@@ -11,7 +11,7 @@ with a block for each group.
 
 from typing import no_type_check
 
-from powerphase.models.framework.kernels.toolkit import constexpr, jit, tanh, tl
+from powerphase.models.framework.kernels import constexpr, jit, tanh, tl
 from powerphase.models.timegrad.denoiser import SLOPE
 
 __all__ = ["block_backward", "block_forward", "filter_backward"]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.framework.kernels.toolkit import REGISTERS, triton
+from powerphase.models.framework.kernels import REGISTERS, triton
 from powerphase.models.timegrad.convolution import Filter
 from powerphase.models.timegrad.denoiser import Block, Denoiser
 from powerphase.models.timegrad.kernels import filtered

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.framework.kernels.backend import uses_triton
-from powerphase.models.recurrent.blocks import blocks
+from powerphase.models.framework.kernels import uses_triton
+from powerphase.models.recurrent.blocks import channel_slices
 
 REPEATED = 2
 """Channels of the other end, at either end."""
@@ -44,7 +44,7 @@ def tiles(n_channels: int, at_once: int, halo: int) -> list[Tile]:
     """All channels, so many at a time, each with so many on either side as the halo has."""
     return [
         Tile(here, _runs(here.start + REPEATED - halo, here.stop + REPEATED + halo, n_channels))
-        for here in blocks(n_channels, at_once)
+        for here in channel_slices(n_channels, at_once)
     ]
 
 

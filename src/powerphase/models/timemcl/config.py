@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
-from powerphase.models.framework.choice import Objective
-from powerphase.models.framework.scaling import REFERENCE_SCALE
-from powerphase.models.framework.variants import SHORT, Variants
+from powerphase.models.framework.configuration import SHORT, Variants
+from powerphase.models.framework.ops import REFERENCE_SCALE, Objective
 from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from powerphase.models.framework.products import exact_products
+from powerphase.models.framework.ops import exact_matmul
 
 LoadValues = Callable[[slice], Tensor]
 """Returns a new tensor of z for a block of channels: windows, steps, channels."""
@@ -53,7 +53,7 @@ def squared_errors(
 
 class _SquaredErrors(torch.autograd.Function):
     @staticmethod
-    @exact_products()
+    @exact_matmul()
     def forward(
         ctx: Any,
         load_values: LoadValues,
@@ -80,7 +80,7 @@ class _SquaredErrors(torch.autograd.Function):
         return errors.div_(n_steps)
 
     @staticmethod
-    @exact_products()
+    @exact_matmul()
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
         hidden, weight, bias, hidden_gram, weight_gram = ctx.saved_tensors
         augmented, factor = _append_one(hidden, weight.dtype), upstream * (2 / hidden.shape[1])

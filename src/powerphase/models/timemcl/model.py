@@ -26,7 +26,7 @@ class TimeMCL(RecurrentModel):
         rows, width = size.rows(self.config), self.config.condition + 1
         at_once = channels_at_once(channel_block, size.n_channels, rows)
         per_channel = rows + width * (
-            2 * (1 + DOUBLE) * size.counted + 4 * DOUBLE * self.config.hypotheses
+            2 * (1 + DOUBLE) * size.loss_windows + 4 * DOUBLE * self.config.hypotheses
         )
         head = at_once * per_channel + (1 + 2 * DOUBLE) * rows * width
         return step_numbers(self.config, size, channel_block, head)

@@ -8,14 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from powerphase.models.framework.choice import shares, temperature
 from powerphase.models.framework.network import Losses
-from powerphase.models.framework.sampling import window_seeds
-from powerphase.models.recurrent.blocks import blocks
+from powerphase.models.framework.ops import annealing_temperature, choice_weights, window_seeds
+from powerphase.models.recurrent.blocks import channel_slices
+from powerphase.models.recurrent.encoder import check_paths, path_slices, roll_out
 from powerphase.models.recurrent.inputs import Window
-from powerphase.models.recurrent.network import RecurrentNetwork
-from powerphase.models.recurrent.rollout import check_paths, roll_out
-from powerphase.models.recurrent.rollout import shares as shares_of_paths
+from powerphase.models.recurrent.model import RecurrentNetwork
 from powerphase.models.timemcl.config import TimeMCLConfig
 from powerphase.models.timemcl.distances import squared_errors
 from powerphase.scenarios import Context, Scenarios
@@ -69,17 +67,19 @@ class TimeMCLNetwork(RecurrentNetwork):
         self.head = Hypotheses(self.encoder.width, n_channels, config.hypotheses)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def judged(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
+    def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Squared errors of all hypotheses, mostly the winner's, and the scores' cross-entropy.
 
         A window has one winner, the nearest hypothesis over all of its steps and channels.
         """
-        parts = blocks(self.n_channels, self.at_once(output))
-        load_values = partial(self.judged_steps, window)
+        parts = channel_slices(self.n_channels, self.at_once(output))
+        load_values = partial(self.scaled_steps, window)
         distances = squared_errors(load_values, parts, output, self.head.weight, self.head.bias)
         errors = distances.to(window.scale.dtype)
-        winner, heat = errors.argmin(1, keepdim=True), temperature(self.steps, self.config)
-        error = (shares(errors, winner, heat, self.config) * errors).sum(1).mean()
+        winner = errors.argmin(1, keepdim=True)
+        temperature = annealing_temperature(self.steps, self.config)
+        weights = choice_weights(errors, winner, temperature, self.config)
+        error = (weights * errors).sum(1).mean()
         won = torch.zeros_like(errors).scatter_(1, winner, 1)
         probability = torch.sigmoid(self.head.score(output).to(errors)).mean(1)
         score = cross_entropy(probability, won)
@@ -113,9 +113,9 @@ class TimeMCLNetwork(RecurrentNetwork):
         Each hypothesis is fed its own values. If the state leaks from one hypothesis to the next,
         they run one at a time.
         """
-        seen, count = self.see(context), self.config.hypotheses
+        seen, count = self.encode(context), self.config.hypotheses
         at_once = 1 if self.config.leak else self.paths_at_once
-        for paths in shares_of_paths(count, at_once, len(values), self.n_channels):
+        for paths in path_slices(count, at_once, len(values), self.n_channels):
             scores: list[Tensor] = []
 
             def draw(hidden: Tensor, paths: slice = paths, scores: list[Tensor] = scores) -> Tensor:

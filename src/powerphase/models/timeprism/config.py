@@ -6,11 +6,14 @@ from types import MappingProxyType
 from typing import ClassVar, get_args
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.choice import Objective
-from powerphase.models.framework.configuration import replaced
-from powerphase.models.framework.scaling import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
-from powerphase.models.framework.training_config import TrainingConfig
-from powerphase.models.framework.variants import SHORT, Variants, variant_of
+from powerphase.models.framework.configuration import (
+    SHORT,
+    TrainingConfig,
+    Variants,
+    replace_fields,
+    variant_of,
+)
+from powerphase.models.framework.ops import LEAST_SCALE, REFERENCE_SCALE, Objective, ZeroScale
 
 
 @dataclass(frozen=True)
@@ -85,4 +88,4 @@ class TimePrismConfig:
         """The name of what differs from the default, or None."""
         # The batch size depends on the machine's memory; it is no choice of the user.
         size = {"training.batch_size": self.training.batch_size}
-        return variant_of(self, replaced(TimePrismConfig(), size), self.VARIANTS)
+        return variant_of(self, replace_fields(TimePrismConfig(), size), self.VARIANTS)

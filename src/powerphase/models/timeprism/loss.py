@@ -16,9 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from powerphase.models.framework.choice import shares
-from powerphase.models.framework.products import exact_products
-from powerphase.models.framework.scaling import mean_sizes
+from powerphase.models.framework.ops import choice_weights, exact_matmul, mean_scale
 from powerphase.models.timeprism.config import TimePrismConfig
 
 PARTS = ("distance", "score", "largest input", "zero channels", "winning share")
@@ -179,7 +177,7 @@ def scale_rows(
     past: Float[Tensor, "B T W"], target: Float[Tensor, "B H W"], config: TimePrismConfig
 ) -> tuple[Float[Tensor, "R T"], Float[Tensor, "R H"]]:
     """Contexts and targets in units of each context's mean size, one row per window's channel."""
-    scale = mean_sizes(past, config.least_scale, config.zero_scale)
+    scale = mean_scale(past, config.least_scale, config.zero_scale)
     return divide_rows(past, scale), divide_rows(target, scale)
 
 
@@ -212,11 +210,11 @@ def _add_hypotheses(
     """The totals with these hypotheses; if needed, the gradient overwrites the outputs."""
     trend, season, logit = split_outputs(outputs, settings.config, target.shape[1])
     residuals = Residuals(torch.sub(target.unsqueeze(1), trend, out=trend), season)
-    with exact_products():
+    with exact_matmul():
         distance = distances(residuals)
         winner, least = nearest(residuals, distance)
         distance.scatter_(1, winner, least)
-        share = shares(distance, winner, settings.temperature, settings.config)
+        share = choice_weights(distance, winner, settings.temperature, settings.config)
         log_weight = torch.log_softmax(logit, dim=1)
         totals = totals._replace(
             distance=totals.distance + (share * distance).sum(1).sum(dtype=torch.float64),

@@ -13,9 +13,8 @@ from typing import ClassVar
 import torch
 
 from powerphase.models.framework.device import world_size
-from powerphase.models.framework.memory import gib, peak_numbers
 from powerphase.models.framework.network import Network
-from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.neural import NeuralForecaster, gib, peak_numbers
 from powerphase.models.framework.run import Domain
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.network import TimePrismNetwork, channels_at_once
@@ -89,10 +88,10 @@ class TimePrism(NeuralForecaster):
             len(windows),
             (windows.context_steps, windows.horizon),
             channel_block,
-            self.is_captured(self.outline(train)),
+            self.is_captured(self.meta_network(train)),
         )
 
-    def answer(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
+    def _predict(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
         """All hypotheses, one block of channels after another."""
         assert isinstance(self.network, TimePrismNetwork)
         windows, _, n_channels = context.past.shape

@@ -10,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from powerphase.models.framework.choice import temperature
 from powerphase.models.framework.network import CapturableNetwork, Losses
-from powerphase.models.framework.scaling import mean_sizes
+from powerphase.models.framework.ops import annealing_temperature, mean_scale
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.loss import (
     PARTS,
@@ -115,7 +114,9 @@ class TimePrismNetwork(CapturableNetwork):
     def losses(self, past: Float[Tensor, "B T C"], target: Float[Tensor, "B H C"]) -> Losses:
         """The loss and its parts, without ever waiting for the device."""
         at_once = channels_at_once(self.channel_block, len(past))
-        settings = LossSettings(self.config, temperature(self.steps, self.config), at_once)
+        settings = LossSettings(
+            self.config, annealing_temperature(self.steps, self.config), at_once
+        )
         if self.training:
             self.steps += 1
         loss, parts = loss_and_parts(self.heads.linear_map(), past, target, settings)
@@ -133,7 +134,7 @@ class TimePrismNetwork(CapturableNetwork):
         weight, bias = self.heads.linear_map() if heads is None else heads
         past = context.past[..., channels]
         # From the window alone: a forecast must not depend on the other windows of a request.
-        scale = mean_sizes(past, self.config.least_scale)
+        scale = mean_scale(past, self.config.least_scale)
         outputs = torch.addmm(bias, divide_rows(past, scale), weight.T)
         trend, season, logit = split_outputs(outputs, self.config, self.horizon)
         trend, season = (

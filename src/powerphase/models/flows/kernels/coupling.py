@@ -26,12 +26,12 @@ from powerphase.models.flows.kernels.tiles import (
     workspace,
 )
 from powerphase.models.flows.normalisation import Affine, Moments
-from powerphase.models.framework.kernels.toolkit import constexpr, jit, product_dtype, tanh, tl
-from powerphase.models.recurrent.inputs import Given
+from powerphase.models.framework.kernels import constexpr, jit, product_dtype, tanh, tl
+from powerphase.models.recurrent.inputs import ScaledValues
 
 
 def fused_transform(
-    inputs: Given,
+    inputs: ScaledValues,
     affine: Affine,
     hidden: tuple[Float[Tensor, "B steps K"], Float[Tensor, "B steps K"]],
     weight: Float[Tensor, "2 C K"],
@@ -118,7 +118,7 @@ def _moment_gradients(
 class _Operands(NamedTuple):
     """Arguments of the function, as the kernels of a block need them."""
 
-    inputs: Given
+    inputs: ScaledValues
     table: Float[Tensor, "5 C"]
     """Affine map and both biases of each channel."""
     hidden: list[Float[Tensor, "rows K"]]
@@ -131,7 +131,10 @@ class _Operands(NamedTuple):
     def of(cls, tensors: list[Any], block_size: int, dtype: torch.dtype) -> "_Operands":
         """Prepare the tensor arguments of the function."""
         first, second, scale, *affine, scale_hidden, shift_hidden, weight, bias = tensors
-        inputs, n_rows = Given.of_tensors(first, second, scale), scale_hidden[..., 0].numel()
+        inputs, n_rows = (
+            ScaledValues.from_tensors(first, second, scale),
+            scale_hidden[..., 0].numel(),
+        )
         blocks = aligned_blocks(weight.shape[1], block_size)
         hidden = [part.flatten(0, 1).to(dtype) for part in (scale_hidden, shift_hidden)]
         buffer = workspace(2, n_rows, blocks[0].stop, dtype, first)
@@ -154,7 +157,7 @@ def _transform(
     operands: _Operands, channels: slice, output: Tensor | None
 ) -> tuple[Moments, Tensor]:
     """Moments and summed log-scales of each channel; writes the values to `output`, if any."""
-    products, inputs = operands.products(channels), operands.inputs.of(channels)
+    products, inputs = operands.products(channels), operands.inputs.select(channels)
     table = operands.table[:, channels]
     tiling = Tiling(*products[0].shape)
     sums = tiling.partial_sums(3, table)
@@ -181,7 +184,7 @@ def _transform_backward(
     grad_values: Tensor | None,
 ) -> Float[Tensor, "4 C"]:
     """Gradients of biases, shift and scale; writes those of products and values."""
-    inputs, table = operands.inputs.of(channels), table[:, channels]
+    inputs, table = operands.inputs.select(channels), table[:, channels]
     tiling = Tiling(*products[0].shape)
     sums = tiling.partial_sums(4, table)
     upstream = table if grad_output is None else grad_output[..., channels]

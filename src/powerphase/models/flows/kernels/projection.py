@@ -20,12 +20,12 @@ from powerphase.models.flows.kernels.tiles import (
     workspace,
 )
 from powerphase.models.flows.normalisation import Affine
-from powerphase.models.framework.kernels.toolkit import constexpr, jit, product_dtype, tl, triton
-from powerphase.models.recurrent.inputs import Given
+from powerphase.models.framework.kernels import constexpr, jit, product_dtype, tl, triton
+from powerphase.models.recurrent.inputs import ScaledValues
 
 
 def fused_projection(
-    inputs: Given, affine: Affine, weight: Float[Tensor, "C inner"], block_size: int
+    inputs: ScaledValues, affine: Affine, weight: Float[Tensor, "C inner"], block_size: int
 ) -> Float[Tensor, "B steps inner"]:
     """The half after its affine map, multiplied by these weights."""
     apply: Any = _FusedProjection.apply
@@ -39,21 +39,21 @@ class _FusedProjection(torch.autograd.Function):
         *tensors, ctx.block_size = arguments
         first, second, scale, *affine, weight = tensors
         ctx.save_for_backward(*tensors)
-        ctx.dtype, inputs = product_dtype(first), Given.of_tensors(first, second, scale)
+        ctx.dtype, inputs = product_dtype(first), ScaledValues.from_tensors(first, second, scale)
         n_windows, n_steps, n_channels = inputs.size
         blocks = aligned_blocks(n_channels, ctx.block_size)
         buffer = workspace(1, n_windows * n_steps, blocks[0].stop, ctx.dtype, first)[0]
         total = weight.new_zeros(n_windows * n_steps, weight.shape[1])
         with torch.autocast(first.device.type, enabled=False):
             for block in blocks:
-                values = _apply_affine(inputs.of(block), torch.stack(affine)[:, block], buffer)
+                values = _apply_affine(inputs.select(block), torch.stack(affine)[:, block], buffer)
                 add_product(total, values, weight[block].to(ctx.dtype))
         return total.unflatten(0, (n_windows, n_steps))
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         first, second, scale, *affine, weight = ctx.saved_tensors
-        inputs, table = Given.of_tensors(first, second, scale), torch.stack(affine)
+        inputs, table = ScaledValues.from_tensors(first, second, scale), torch.stack(affine)
         gradient = upstream.flatten(0, 1).to(ctx.dtype)
         blocks = aligned_blocks(len(weight), ctx.block_size)
         buffer = workspace(1, len(gradient), blocks[0].stop, ctx.dtype, first)[0]
@@ -61,13 +61,13 @@ class _FusedProjection(torch.autograd.Function):
         grad_values = empty_aligned(inputs.size, first) if ctx.needs_input_grad[0] else None
         with torch.autocast(first.device.type, enabled=False):
             for block in blocks:
-                values = _apply_affine(inputs.of(block), table[:, block], buffer)
+                values = _apply_affine(inputs.select(block), table[:, block], buffer)
                 grad_weight[block] = values.T @ gradient
                 if any(ctx.needs_input_grad[:6]):
                     torch.mm(gradient, weight[block].T.to(ctx.dtype), out=values)
                     grad_block = None if grad_values is None else grad_values[..., block]
                     sums.append(
-                        _affine_gradients(inputs.of(block), table[:, block], values, grad_block)
+                        _affine_gradients(inputs.select(block), table[:, block], values, grad_block)
                     )
         if not sums:
             return (None,) * 6 + (grad_weight, None)
@@ -84,7 +84,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def _apply_affine(inputs: Given, table: Tensor, buffer: Tensor) -> Tensor:
+def _apply_affine(inputs: ScaledValues, table: Tensor, buffer: Tensor) -> Tensor:
     """Apply an affine map to the inputs; the table has its scale, centre and shift."""
     n_windows, n_steps, n_channels = inputs.size
     output, n_rows = buffer[:, :n_channels], n_windows * n_steps
@@ -101,7 +101,7 @@ def _apply_affine(inputs: Given, table: Tensor, buffer: Tensor) -> Tensor:
 
 
 def _affine_gradients(
-    inputs: Given, table: Tensor, gradient: Tensor, grad_values: Tensor | None
+    inputs: ScaledValues, table: Tensor, gradient: Tensor, grad_values: Tensor | None
 ) -> Tensor:
     """Sum gradients, alone and times the centred values, over rows; write those of the values."""
     tiling = Tiling(*gradient.shape)

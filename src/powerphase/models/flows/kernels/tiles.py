@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.flows.normalisation import Moments
-from powerphase.models.framework.kernels.toolkit import constexpr, jit, tl, triton
-from powerphase.models.recurrent.blocks import blocks
-from powerphase.models.recurrent.inputs import Given
+from powerphase.models.framework.kernels import constexpr, jit, tl, triton
+from powerphase.models.recurrent.blocks import channel_slices
+from powerphase.models.recurrent.inputs import ScaledValues
 
 ROWS, COLUMNS, WARPS = 8, 128, 4
 """Size of a tile: eight numbers per thread, for which the registers of an H100 hold all
@@ -76,7 +76,7 @@ def aligned_width(n_channels: int) -> int:
 
 def aligned_blocks(n_channels: int, block_size: int) -> list[slice]:
     """All channels in blocks of at most this size, most of them with an aligned width."""
-    parts = blocks(n_channels, block_size - block_size % ALIGNMENT or block_size)
+    parts = channel_slices(n_channels, block_size - block_size % ALIGNMENT or block_size)
     start, stop = parts[-1].start, parts[-1].stop
     remainder = (stop - start) % ALIGNMENT
     if remainder and stop - start > COLUMNS:
@@ -91,7 +91,7 @@ def as_rows(gradient: Float[Tensor, "B steps C"]) -> Float[Tensor, "B steps C"]:
     return gradient if is_readable else gradient.contiguous()
 
 
-def value_arguments(values: Given) -> tuple[Any, ...]:
+def value_arguments(values: ScaledValues) -> tuple[Any, ...]:
     """Pointers, sizes and strides for `load_values`."""
     first, second = values.parts[0], values.parts[-1]
     scale = first if values.scale is None else values.scale
@@ -101,13 +101,13 @@ def value_arguments(values: Given) -> tuple[Any, ...]:
     return (first, second, scale, steps, first.shape[1], *strides, first.stride(2))
 
 
-def value_constants(values: Given) -> dict[str, bool]:
+def value_constants(values: ScaledValues) -> dict[str, bool]:
     """Compile-time constants for `load_values`."""
     return {"TWO": len(values.parts) > 1, "SCALED": values.scale is not None}
 
 
 @torch.no_grad()
-def channel_moments(values: Given) -> Moments:
+def channel_moments(values: ScaledValues) -> Moments:
     """Mean and variance of each channel over all rows, in one pass, without gradients."""
     n_windows, n_steps, n_channels = values.size
     tiling = Tiling(n_windows * n_steps, n_channels)

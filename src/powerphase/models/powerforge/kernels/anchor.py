@@ -8,15 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS, THETA, P, Q, V
-from powerphase.models.framework.kernels.toolkit import (
+from powerphase.models.framework.kernels import (
     PER_TURN,
     TURN,
     constexpr,
     jit,
+    nearest_integer,
     product_dtype,
-    signed,
     tl,
-    whole,
+    with_sign_of,
 )
 from powerphase.models.powerforge import anchor
 from powerphase.models.powerforge.config import PowerForgeConfig
@@ -227,7 +227,7 @@ def _source(past, first, step_stride, n_buses, STEPS: constexpr, BUSES: constexp
 @no_type_check
 def _turned(values, centre, is_angle):
     """Angles without the whole turns between them and the centre."""
-    turns = whole((values - centre) * PER_TURN)
+    turns = nearest_integer((values - centre) * PER_TURN)
     return tl.where(is_angle, values - TURN * turns, values)
 
 
@@ -375,8 +375,8 @@ def _with_sizes(sums, deviation, gate):
         sums[1] + tl.abs(q),
         sums[2] + tl.abs(v),
         sums[3] + tl.abs(theta),
-        sums[4] + signed(v, p),
-        sums[5] + signed(v, q),
-        sums[6] + signed(theta, p),
-        sums[7] + signed(theta, q),
+        sums[4] + with_sign_of(v, p),
+        sums[5] + with_sign_of(v, q),
+        sums[6] + with_sign_of(theta, p),
+        sums[7] + with_sign_of(theta, q),
     )

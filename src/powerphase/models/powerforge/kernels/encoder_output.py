@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS
-from powerphase.models.framework.kernels.toolkit import (
+from powerphase.models.framework.kernels import (
     REGISTERS,
     constexpr,
     jit,

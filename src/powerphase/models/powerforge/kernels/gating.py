@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from powerphase.models.framework.kernels.toolkit import (
+from powerphase.models.framework.kernels import (
     REGISTERS,
     constexpr,
     jit,

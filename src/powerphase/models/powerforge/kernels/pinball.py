@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
-from powerphase.models.framework.kernels import toolkit
-from powerphase.models.framework.kernels.toolkit import constexpr, jit, tl, triton
+from powerphase.models.framework import kernels as toolkit
+from powerphase.models.framework.kernels import constexpr, jit, tl, triton
 from powerphase.models.powerforge.anchor import wrap
 from powerphase.models.powerforge.kernels.bridge_inputs import Views, power_at, trajectory
 
@@ -351,7 +351,7 @@ def _fans_kernel(
                 power + last * width, power_table + kind * H * M + at, noise + at, offset, now,
                 width, M, H,
             )  # fmt: skip
-        values, words = toolkit.ascending(values, M)
+        values, words = toolkit.sort_values(values, M)
         excess = _weighed(values, coefficients + 2 * M, M) * cap - 1
         wider += counts * tl.maximum(excess, 0.0)
         push = tl.where(excess > 0, wide, 0.0)
@@ -369,12 +369,12 @@ def _fans_kernel(
             step = values[k] - before[k]
             strays = step - (median - median_before)
             jitter += moves * tl.abs(strays)
-            pushed = toolkit.signed(strays, moves * flutter)
+            pushed = toolkit.with_sign_of(strays, moves * flutter)
             total += pushed
             if GATES:
                 step = toolkit.wrap(step)
                 ramps += moves * tl.abs(step)
-                pushed += toolkit.signed(step, moves * ramp)
+                pushed += toolkit.with_sign_of(step, moves * ramp)
             slope += (own + tl.load(coefficients + 2 * M + k) * push + pushed,)
             complete += (slope_before[k] - pushed,)
         errors = next_errors
@@ -389,7 +389,7 @@ def _fans_kernel(
                 last_slope += (complete[k] + back,)
                 next_slope += (slope[k] - back,)
             slope_before = next_slope
-            done = toolkit.put_back(last_slope, words_before, M)
+            done = toolkit.restore_order(last_slope, words_before, M)
             words_before = words
             past, was, writes = tl.maximum(h - 1, 0), valid & (h > 0), there & (h > 0)
             if GATES:

@@ -1,7 +1,7 @@
-"""Triton where there is one, and what all kernels use.
+"""Triton if it is installed, the choice of a backend, and functions that all kernels use.
 
-In a kernel, the M scenarios of a point are a tuple of M tensors, with one bus in each lane: sorting
-them takes a network of comparisons that never leaves the registers.
+In a kernel, the M scenarios of a point are a tuple of M tensors, with one bus in each lane: a
+sorting network orders them without leaving the registers.
 """
 
 import os
@@ -12,24 +12,29 @@ from typing import Any, TypeVar, no_type_check
 import torch
 from torch import Tensor
 
+from powerphase.errors import TaskError, UnknownName
+
 __all__ = [
+    "BACKENDS",
     "HAS_TRITON",
     "IS_INTERPRETED",
     "PER_TURN",
     "REGISTERS",
     "TURN",
-    "ascending",
+    "check_backend",
     "constexpr",
     "jit",
+    "nearest_integer",
     "product_dtype",
-    "put_back",
+    "restore_order",
     "rows_at_once",
-    "signed",
     "softplus",
+    "sort_values",
     "tanh",
     "tl",
     "triton",
-    "whole",
+    "uses_triton",
+    "with_sign_of",
     "wrap",
 ]
 
@@ -45,7 +50,7 @@ except ModuleNotFoundError:
     constexpr = float
 
     def jit(function: Any) -> Any:
-        """Leave it alone: without Triton nobody calls it."""
+        """Return the function unchanged: without Triton it is never called."""
         return function
 
 
@@ -58,35 +63,55 @@ def at_compile_time(function: Function) -> Function:
 
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether kernels run without a GPU, step by step in Python: to test them."""
+"""Whether Triton interprets kernels in Python, without a GPU, as tests do."""
+
+BACKENDS = ("auto", "triton", "torch")
 
 TURN = constexpr(2 * pi)
 PER_TURN = constexpr(nextafter(1 / (2 * pi), 0))
 """Rounded down, so that angles of exactly ±π keep every bit in either precision."""
 
 
+def check_backend(backend: str) -> str:
+    """Return the backend; raise if it is unknown, or if it is Triton's and Triton is missing."""
+    if backend not in BACKENDS:
+        raise UnknownName.among("backend", backend, BACKENDS)
+    if backend == "triton" and not HAS_TRITON:
+        raise TaskError("Triton is not installed; install it, or choose the backend torch")
+    return backend
+
+
+def uses_triton(backend: str, device: torch.device) -> bool:
+    """Whether this choice means Triton's kernels on this device."""
+    on_nvidia = device.type == "cuda" and torch.version.hip is None
+    runs = HAS_TRITON and (on_nvidia or IS_INTERPRETED)
+    if backend == "triton" and not runs:
+        raise TaskError("Triton's kernels need an NVIDIA GPU; choose the backend torch, or auto")
+    return backend == "triton" or (backend == "auto" and runs and not IS_INTERPRETED)
+
+
 def product_dtype(like: Tensor) -> torch.dtype:
-    """The precision in which matrix products are asked for; that of the tensor, if none is."""
+    """The precision of matrix products: autocast's if it is on, else that of the tensor."""
     device = like.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
 
 
 TILE = 2048
-"""Numbers of one kind that a program of the encoder's passes has at a time."""
+"""Numbers of one kind that a program of the encoder's passes holds at a time."""
 
 REGISTERS = 128
-"""At most, for each thread of their backward passes: so that 16 warps run on a multiprocessor."""
+"""At most, for each thread of the backward passes, so that 16 warps fit on a multiprocessor."""
 
 
 def rows_at_once(columns: int) -> int:
-    """How many rows of so many numbers a program takes; where it sums them, a warp has each."""
+    """How many rows of so many columns a program takes; where it sums them, each has a warp."""
     return max(4, min(16, TILE // columns))
 
 
 @jit
 @no_type_check
 def softplus(x):
-    """log(1 + eˣ) and its slope; as 2 artanh, since a logarithm would lose small values' digits."""
+    """log(1 + eˣ) and its derivative; as 2 artanh, since a logarithm loses digits near zero."""
     e = tl.exp(-tl.abs(x))
     s = e / (2 + e)
     q = s * s
@@ -98,9 +123,10 @@ def softplus(x):
 @jit
 @no_type_check
 def tanh(x):
-    """The hyperbolic tangent, and its slope.
+    """The hyperbolic tangent and its derivative.
 
-    The first is as exact as 1 is; what it is added to, a voltage or an angle, is no more.
+    The first has an absolute error of a rounding of 1; the voltage or angle that it is added to has
+    no more digits.
     """
     e = tl.exp(-2 * tl.abs(x))
     share = 1 / (1 + e)
@@ -111,34 +137,34 @@ def tanh(x):
 @no_type_check
 def wrap(angle):
     """The same angle in [−π, π]; angles already there keep every bit."""
-    return angle - TURN * whole(angle * PER_TURN)
+    return angle - TURN * nearest_integer(angle * PER_TURN)
 
 
 @jit
 @no_type_check
-def whole(x):
-    """The nearest whole number: beyond a certain size there are no others."""
+def nearest_integer(x):
+    """The nearest nearest_integer number: beyond a certain size there are no others."""
     if x.dtype == tl.float64:
-        found = (x + 6755399441055744.0) - 6755399441055744.0
+        rounded = (x + 6755399441055744.0) - 6755399441055744.0
     else:
-        found = (x + 12582912.0) - 12582912.0
-    return found
+        rounded = (x + 12582912.0) - 12582912.0
+    return rounded
 
 
 @jit
 @no_type_check
-def signed(x, size):
-    """The size, with the sign of x; 0 where x is."""
+def with_sign_of(x, size):
+    """`size` with the sign of x; 0 where x is 0."""
     return tl.where(x > 0, size, tl.where(x < 0, -size, 0.0))
 
 
 @jit
 @no_type_check
-def ascending(values, M: constexpr):
-    """M values in order, and which of them changed places: Batcher's merge exchange, for any M.
+def sort_values(values, M: constexpr):
+    """M values in ascending order, and their exchanges: Batcher's merge exchange, for any M.
 
-    Each layer of comparisons leaves one word, in which value k, the lower of two that changed
-    places, has set bit k.
+    Each layer of comparisons leaves one word, in which bit k is set if value k, the lower of a
+    pair, was exchanged.
     """
     words = ()
     for layer in tl.static_range(n_layers(M)):
@@ -161,8 +187,8 @@ def ascending(values, M: constexpr):
 
 @jit
 @no_type_check
-def put_back(values, words, M: constexpr):
-    """What belongs to ordered values, in the order in which these came."""
+def restore_order(values, words, M: constexpr):
+    """What belongs to sorted values, in the order that they had before `sort_values`."""
     for step in tl.static_range(n_layers(M)):
         exchanged = ()
         for k in tl.static_range(M):
@@ -187,10 +213,10 @@ def n_layers(m: int) -> int:
 
 @at_compile_time
 def partner(m: int, layer: int, k: int) -> int:
-    """With whom value k is compared in a layer; k itself, if with none.
+    """The value that value k is compared with in a layer; k itself if there is none.
 
-    The same network as `metrics.kernels.network`, of which a kernel cannot make use: Triton calls
-    nothing while compiling that was not written for it.
+    The same network as that of the metrics' kernels, which a kernel of Triton cannot use: while
+    compiling, Triton calls only functions that were written for it.
     """
     doublings, stage = max(1, (m - 1).bit_length()), 0
     while layer > stage:
@@ -207,5 +233,5 @@ def partner(m: int, layer: int, k: int) -> int:
 
 @at_compile_time
 def backward_partner(m: int, step: int, k: int) -> int:
-    """The same, layers counted from the last one."""
+    """The same with layers counted from the last."""
     return partner(m, n_layers(m) - 1 - step, k)

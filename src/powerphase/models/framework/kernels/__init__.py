@@ -1,1 +1,0 @@
-"""What the Triton kernels of all models share, and who chooses between them and PyTorch."""
