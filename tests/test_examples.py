@@ -1,5 +1,6 @@
 """The notebooks: they run from start to end, use the public API, and are stored without outputs."""
 
+import os
 import re
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def test_notebooks_run(tmp_path: Path) -> None:
             cells.append(cell)
         cells.append(new_code_cell("%reset -f", id=f"{path.stem}-end"))
     resources = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(new_notebook(cells=cells), timeout=300, resources=resources).execute()
+    client = NotebookClient(new_notebook(cells=cells), timeout=300, resources=resources)
+    client.execute(env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
