@@ -1,11 +1,11 @@
-"""TimeGrad's noise network: ours against the reference's way, on the same weights, in one run.
+"""TimeGrad's noise network: ours against the reference's, with the same weights, in one run.
 
     python benchmarks/timegrad.py                   a grid of 118 buses on the CPU
     python benchmarks/timegrad.py --buses 30 --json
 
-The reference asks the whole noise network, with all that tells it of the window, at every one of
-100 diffusion steps, and keeps all of it for the backward pass. Ours makes the conditioner once for
-the 100 and works piece by piece. Memory is what a call holds beyond its input.
+The reference evaluates the whole noise network, including the conditioner, at each of the 100
+diffusion steps, and keeps everything for the backward pass. Ours computes the conditioner once for
+all 100 steps and works piece by piece. Memory is what a call takes beyond its inputs.
 """
 
 import argparse
@@ -21,32 +21,39 @@ from torch.nn import functional as F
 
 from powerphase.axes import KINDS
 from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
-from powerphase.models.timegrad.config import TimeGradConfig
-from powerphase.models.timegrad.convolution import Filter
-from powerphase.models.timegrad.denoiser import Denoiser
-from powerphase.models.timegrad.objective import Noisy, Pieces, mean_error, predicted
-from powerphase.models.timegrad.schedule import Schedule
+from powerphase.models.timegrad import (
+    Convolution,
+    Denoiser,
+    NoisyRows,
+    Pieces,
+    Schedule,
+    TimeGradConfig,
+    noise_loss,
+    predict_noise,
+)
 
 CPU = torch.device("cpu")
 
 
-def circular(values: Tensor, layer: Filter, padding: int) -> Tensor:
-    """A convolution round the channels, as PyTorch has it."""
+def circular(values: Tensor, layer: Convolution, padding: int) -> Tensor:
+    """A circular convolution along channels by PyTorch."""
     if padding:
         values = F.pad(values, (padding, padding), mode="circular")
     return F.conv1d(values, layer.weight, layer.bias, dilation=layer.dilation)
 
 
-def plain_noise(denoiser: Denoiser, noisy: Tensor, known: Tensor, step: Tensor) -> Tensor:
-    """The noise network as the reference asks it: all channels at once, all inputs each time."""
-    read = F.silu(denoiser.read_waves(denoiser.waves.to(noisy)[step]))
-    told = denoiser.tell(F.silu(denoiser.read_more(read))).unflatten(1, (len(denoiser.blocks), -1))
-    conditioner = denoiser.conditioner(known)[:, None]
+def plain_noise(denoiser: Denoiser, noisy: Tensor, condition: Tensor, step: Tensor) -> Tensor:
+    """The noise network as in the reference: all channels at once, all inputs each time."""
+    embedding = F.silu(denoiser.read_waves(denoiser.waves.to(noisy)[step]))
+    embedding = denoiser.tell(F.silu(denoiser.read_more(embedding)))
+    embedding = embedding.unflatten(1, (len(denoiser.blocks), -1))
+    conditioner = denoiser.conditioner(condition)[:, None]
     features = F.leaky_relu(circular(noisy[:, None], denoiser.enter, 2), 0.4)
     skips = []
-    for number, block in enumerate(denoiser.blocks):
-        moved = features + told[:, number, :, None]
-        mixed = circular(moved, block.mix, 1 + number % 2) + circular(conditioner, block.told, 2)
+    blocks: Any = denoiser.blocks
+    for number, block in enumerate(blocks):
+        inputs = features + embedding[:, number, :, None]
+        mixed = circular(inputs, block.mix, 1 + number % 2) + circular(conditioner, block.told, 2)
         gate, content = mixed.chunk(2, dim=1)
         gated = torch.sigmoid(gate) * torch.tanh(content)
         change, skip = F.leaky_relu(circular(gated, block.leave, 0), 0.4).chunk(2, dim=1)
@@ -58,11 +65,11 @@ def plain_noise(denoiser: Denoiser, noisy: Tensor, known: Tensor, step: Tensor) 
 
 
 class Setting:
-    """A noise network, and rows for it.
+    """A noise network with random rows.
 
     Args:
-        n_buses: of a grid.
-        rows: windows × paths to sample, or windows × steps to learn from.
+        n_buses: buses of the grid.
+        rows: windows × paths to sample, or windows × steps to train on.
     """
 
     def __init__(self, n_buses: int, rows: int) -> None:
@@ -72,52 +79,59 @@ class Setting:
         self.denoiser = Denoiser(config, self.n_channels)
         torch.nn.init.normal_(self.denoiser.leave.weight, std=0.1)
         self.schedule = Schedule(config.diffusion_steps, config.least_noise, config.most_noise)
-        self.known = torch.randn(rows, config.condition)
+        self.condition = torch.randn(rows, config.condition)
         self.noise = torch.randn(rows, self.n_channels)
         self.step = torch.randint(config.diffusion_steps, (rows,))
         self.pieces = Pieces.of(self.denoiser, self.n_channels, None, "cpu")
 
     @torch.no_grad()
-    def sample_plainly(self) -> Tensor:
-        """One horizon step, with the whole network at every diffusion step."""
+    def sample_plain(self) -> Tensor:
+        """Sample one step, with the whole network at every diffusion step."""
 
         def predict(values: Tensor, step: int) -> Tensor:
-            return plain_noise(self.denoiser, values, self.known, self.step.new_full((1,), step))
+            return plain_noise(
+                self.denoiser, values, self.condition, self.step.new_full((1,), step)
+            )
 
         return self.schedule.sample(predict, self.noise, lambda: self.noise)
 
     @torch.no_grad()
     def sample(self) -> Tensor:
-        """The same, with what does not change made once."""
-        conditioner, table = self.denoiser.conditioner(self.known), self.denoiser.steps()
+        """The same, with everything constant computed once."""
+        conditioner, table = (
+            self.denoiser.conditioner(self.condition),
+            self.denoiser.step_embeddings(),
+        )
 
         def predict(values: Tensor, step: int) -> Tensor:
-            here = table[step : step + 1]
-            return predicted(self.denoiser, values, conditioner, here, self.pieces)
+            embedding = table[step : step + 1]
+            return predict_noise(self.denoiser, values, conditioner, embedding, self.pieces)
 
         return self.schedule.sample(predict, self.noise, lambda: self.noise)
 
-    def learn_plainly(self) -> Tensor:
-        """Loss and gradients, with everything kept for them; the gradient of one layer."""
-        made = plain_noise(self.denoiser, 0.5 * self.noise, self.known, self.step)
-        return self._gradient((made - self.noise).square().mean())
+    def gradient_plain(self) -> Tensor:
+        """The gradient of one layer, with everything kept for the backward pass."""
+        noise = plain_noise(self.denoiser, 0.5 * self.noise, self.condition, self.step)
+        return self._gradient((noise - self.noise).square().mean())
 
-    def learn(self) -> Tensor:
+    def gradient(self) -> Tensor:
         """The same, piece by piece."""
-        given = Noisy(0.5 * self.noise, self.noise)
-        conditioner, added = self.denoiser.conditioner(self.known), self.denoiser.steps()[self.step]
-        return self._gradient(mean_error(self.denoiser, given, conditioner, added, self.pieces))
+        noisy = NoisyRows(0.5 * self.noise, self.noise)
+        conditioner = self.denoiser.conditioner(self.condition)
+        embeddings = self.denoiser.step_embeddings()[self.step]
+        loss = noise_loss(self.denoiser, noisy, conditioner, embeddings, self.pieces)
+        return self._gradient(loss)
 
     def _gradient(self, loss: Tensor) -> Tensor:
         self.denoiser.zero_grad()
         loss.backward()
-        found = self.denoiser.narrow.weight.grad
-        assert found is not None
-        return found
+        gradient = self.denoiser.narrow.weight.grad
+        assert gradient is not None
+        return gradient
 
 
-def measured(call: Callable[[], Tensor], repeats: int) -> tuple[Tensor, float, float]:
-    """The result, the best time [s], and the memory that the last call took [GiB]."""
+def measure(call: Callable[[], Tensor], repeats: int) -> tuple[Tensor, float, float]:
+    """The result, the best time [s], and the memory of the last call [GiB]."""
     best = float("inf")
     for _ in range(repeats):
         reset_peak_memory()
@@ -130,9 +144,9 @@ def measured(call: Callable[[], Tensor], repeats: int) -> tuple[Tensor, float, f
 
 
 def compare(name: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> dict[str, Any]:
-    """One row: times, memory, and how far the results are apart."""
-    found, seconds, memory = measured(ours, 2)
-    wanted, plain_seconds, plain_memory = measured(theirs, 2)
+    """A row of the table: times, memory, and the difference of the results."""
+    actual, seconds, memory = measure(ours, 2)
+    expected, plain_seconds, plain_memory = measure(theirs, 2)
     return {
         "what": name,
         "seconds": seconds,
@@ -140,7 +154,7 @@ def compare(name: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor])
         "time_ratio": plain_seconds / seconds,
         "memory_gib": memory,
         "reference_memory_gib": plain_memory,
-        "difference": float((found - wanted).abs().max() / wanted.abs().max()),
+        "difference": float((actual - expected).abs().max() / expected.abs().max()),
     }
 
 
@@ -154,20 +168,20 @@ def main() -> None:
     options = parser.parse_args()
     paths, rows = Setting(options.buses, options.paths), Setting(options.buses, options.rows)
     table = [
-        compare(f"a step of {options.paths} paths", paths.sample, paths.sample_plainly),
-        compare(f"slopes of {options.rows} rows", rows.learn, rows.learn_plainly),
+        compare(f"a step of {options.paths} paths", paths.sample, paths.sample_plain),
+        compare(f"gradients of {options.rows} rows", rows.gradient, rows.gradient_plain),
     ]
     if options.json:
         print(json.dumps({"hardware": hardware(CPU), "buses": options.buses, "table": table}))
         return
-    print(f"{hardware(CPU)}; {options.buses} buses; the reference's way against ours")
+    print(f"{hardware(CPU)}; {options.buses} buses; the reference / ours")
     row = "{:<24}{:>20}{:>8}{:>24}{:>12}"
     print(row.format("", "seconds", "ratio", "memory [GiB]", "difference"))
-    for one in table:
-        seconds = f"{one['reference_seconds']:.2f} / {one['seconds']:.2f}"
-        memory = f"{one['reference_memory_gib']:.3f} / {one['memory_gib']:.3f}"
-        ratio = f"{one['time_ratio']:.1f}x"
-        print(row.format(one["what"], seconds, ratio, memory, f"{one['difference']:.1e}"))
+    for result in table:
+        seconds = f"{result['reference_seconds']:.2f} / {result['seconds']:.2f}"
+        memory = f"{result['reference_memory_gib']:.3f} / {result['memory_gib']:.3f}"
+        ratio = f"{result['time_ratio']:.1f}x"
+        print(row.format(result["what"], seconds, ratio, memory, f"{result['difference']:.1e}"))
 
 
 if __name__ == "__main__":

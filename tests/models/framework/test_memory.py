@@ -10,9 +10,7 @@ from torch import Tensor
 from powerphase.models.framework import neural as neural_module
 from powerphase.models.framework.neural import gib, peak_numbers
 from powerphase.models.tactis.model import TACTiS
-from powerphase.models.timegrad.config import TimeGradConfig
-from powerphase.models.timegrad.model import ROWS_TENSORS
-from powerphase.models.timegrad.network import TimeGradNetwork
+from powerphase.models.timegrad import ROW_TENSORS, TimeGradConfig, TimeGradNetwork
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.model import TimePrism
 from powerphase.registry import model_class
@@ -86,5 +84,5 @@ def test_what_timegrad_keeps_for_the_backward_pass_is_in_its_estimate() -> None:
     wide = [one.shape[1] for one in kept.values() if one.shape[0] == rows and one.ndim == 2]
     widths = [width / n_channels for width in wide if width > network.config.condition]
     assert sorted(widths) == [0.5, 1, 1]
-    assert sum(widths) + 2 <= ROWS_TENSORS
+    assert sum(widths) + 2 <= ROW_TENSORS
     assert loss.requires_grad

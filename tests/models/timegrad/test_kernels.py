@@ -1,13 +1,12 @@
-"""The kernels against the network in PyTorch: on a GPU, or else in Triton's interpreter."""
+"""The inference kernels against PyTorch: on a GPU, or else in Triton's interpreter."""
 
 import pytest
 import torch
 
 from powerphase.models.framework import kernels as toolkit
 from powerphase.models.framework.stepping import CapturedFunction
-from powerphase.models.timegrad.config import TimeGradConfig
-from powerphase.models.timegrad.denoiser import Denoiser
-from powerphase.models.timegrad.kernels import COLUMNS, denoised
+from powerphase.models.timegrad import Denoiser, TimeGradConfig, fused_noise
+from powerphase.models.timegrad.launch import INFERENCE_COLUMNS
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
@@ -20,26 +19,26 @@ PRECISIONS = {torch.float64: 1e-12} | ({torch.float32: 1e-4} if ON_GPU else {})
 @pytest.mark.parametrize(("dtype", "exact"), PRECISIONS.items(), ids=str)
 @pytest.mark.parametrize(
     ("width", "rows", "channels"),
-    [(8, 2, COLUMNS), (3, 3, 31), (1, 1, 29)],
-    ids=["the reference's, across programs", "odd numbers", "one of all"],
+    [(8, 2, INFERENCE_COLUMNS), (3, 3, 31), (1, 1, 29)],
+    ids=["default width, several programs", "odd numbers", "one of everything"],
 )
-def test_a_kernel_for_each_layer_makes_what_the_network_makes(
+def test_kernels_match_the_network(
     width: int, rows: int, channels: int, dtype: torch.dtype, exact: float
 ) -> None:
     torch.manual_seed(1)
     denoiser = Denoiser(TimeGradConfig(width=width), channels).to(DEVICE, dtype)
-    torch.nn.init.normal_(denoiser.leave.weight)  # which begins as zeros
+    torch.nn.init.normal_(denoiser.leave.weight)  # which starts at zero
     noisy, conditioner = torch.randn(2, rows, channels, device=DEVICE, dtype=dtype)
-    step = denoiser.steps()[41:42]
+    step = denoiser.step_embeddings()[41:42]
     with torch.no_grad():
-        wanted = denoiser(noisy, conditioner, step)
-    found = denoised(denoiser, noisy, conditioner, step)
-    assert wanted.abs().max() > 0.1
-    torch.testing.assert_close(found, wanted, rtol=0, atol=exact * float(wanted.abs().max()))
+        expected = denoiser(noisy, conditioner, step)
+    noise = fused_noise(denoiser, noisy, conditioner, step)
+    assert expected.abs().max() > 0.1
+    torch.testing.assert_close(noise, expected, rtol=0, atol=exact * float(expected.abs().max()))
 
 
-def test_what_is_replayed_is_what_the_function_makes_of_every_size() -> None:
-    replayed = CapturedFunction(lambda one, other: (one + other).sin())
+def test_a_captured_function_matches_the_function_for_every_size() -> None:
+    captured = CapturedFunction(lambda first, second: (first + second).sin())
     for size in (3, 3, 5, 3):
-        one, other = torch.randn(2, size, device=DEVICE)
-        torch.testing.assert_close(replayed(one, other), (one + other).sin())
+        first, second = torch.randn(2, size, device=DEVICE)
+        torch.testing.assert_close(captured(first, second), (first + second).sin())

@@ -1,4 +1,4 @@
-"""What can be chosen about TimeGrad; the defaults are the reference's, less its quirks."""
+"""Configuration of TimeGrad; the defaults are those of the reference, without its quirks."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,24 +11,24 @@ from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
 
 @dataclass(frozen=True)
 class TimeGradConfig(RecurrentConfig):
-    """The front end, the diffusion on it, and how many paths are drawn."""
+    """Settings of the encoder, the diffusion, the noise network and sampling."""
 
     condition: int = 100
-    """Width of the layer between the LSTM and the noise network."""
+    """Width of the linear layer between the LSTM and the noise network."""
     diffusion_steps: int = 100
     least_noise: float = 1e-4
-    """Variance that the first diffusion step adds; it grows linearly to that of the last."""
+    """Variance that the first diffusion step adds; it grows linearly to `most_noise`."""
     most_noise: float = 0.1
     blocks: int = 8
-    """Of the noise network."""
+    """Residual blocks of the noise network."""
     width: int = 8
-    """Features of a channel in it."""
+    """Features per channel in the noise network."""
     frequencies: int = 16
-    """Of the waves that tell the diffusion step."""
+    """Frequencies of the sinusoidal embedding of the diffusion step."""
     embedding: int = 64
-    """Width of the layers that read them."""
+    """Width of the layers that read the embedding."""
     rows: int | None = None
-    """So many random steps of a batch's windows go through the noise network; None for all."""
+    """Number of random steps of a batch's windows to train the noise network on; None for all."""
     paths: int = 100
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
@@ -42,7 +42,7 @@ class TimeGradConfig(RecurrentConfig):
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """How far apart the channels are that a block brings together: 1 and 2 in turn."""
+        """Dilations of the convolutions in the blocks: 1 and 2 in turn."""
         return tuple(1 + number % 2 for number in range(self.blocks))
 
     def _rules(self) -> list[tuple[bool, str]]:

@@ -1,8 +1,12 @@
-"""The loss: how far the predicted noise is from the true one, piece by piece.
+"""The loss, the mean squared error of the predicted noise, computed piece by piece.
 
-A piece is some rows and a tile of channels. Its slopes are made with its loss, and then it is
-forgotten; only the slopes along what it was made of are kept. So no piece is made twice, and not
-more than one is in memory. Kernels make it where there are some, with the same slopes.
+A piece is some rows of a tile of channels. Its gradients are computed with its loss, and only their
+sums over pieces are kept. So nothing is computed twice, and only one piece is in memory at a time.
+Kernels compute the same where they are available.
+
+A tile has the channels around it that the noise network reads. Channels form a ring, as in the
+reference: two channels of each end are repeated at the other end, and the ring closes after these.
+A tile with its surroundings may go around the ring more than once.
 """
 
 from collections.abc import Iterator
@@ -14,103 +18,165 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from powerphase.models.framework.kernels import uses_triton
+from powerphase.models.recurrent.blocks import channel_slices
 from powerphase.models.timegrad.denoiser import Denoiser
-from powerphase.models.timegrad.kernels import denoised
-from powerphase.models.timegrad.slopes import Piece, fast_error, fast_slopes
-from powerphase.models.timegrad.tiles import Tile, add_back, cut, piece_size, tiles
+from powerphase.models.timegrad.launch import Piece, fused_error, fused_gradients, fused_noise
+
+REPEATED = 2
+"""Channels that are repeated at either end of the ring."""
+MAX_WIDTH = 16
+"""Most features per channel for which kernels fit on any multiprocessor."""
+PIECE_NUMBERS = {"cpu": 2**18, "cuda": 2**24, "kernels": 2**25}
+"""Numbers in the widest tensors of a piece: what fits in a core's cache, or what fills a GPU.
+
+Kernels keep a third as many such tensors, so each may be twice as large.
+"""
 
 
-class Pieces(NamedTuple):
-    """How work is cut."""
+class Tile(NamedTuple):
+    """A tile of channels and its surroundings."""
 
-    rows: int
-    tiles: list[Tile]
-    fast: bool = False
-    """Whether kernels do it."""
-
-    @classmethod
-    def of(cls, denoiser: Denoiser, n_channels: int, asked: int | None, kind: str) -> "Pieces":
-        """Pieces of a `piece_kind`, with so many channels as asked for."""
-        features = 2 * len(denoiser.enter.bias)
-        rows, channels = piece_size(n_channels, asked, features, kind)
-        return cls(rows, tiles(n_channels, channels, denoiser.halo), kind == "kernels")
-
-    def count(self, n_rows: int) -> int:
-        """How many there are."""
-        return ceil(n_rows / self.rows) * len(self.tiles)
-
-    def each(self, n_rows: int) -> Iterator[tuple[slice, Tile]]:
-        """All pieces."""
-        for first in range(0, n_rows, self.rows):
-            for tile in self.tiles:
-                yield slice(first, first + self.rows), tile
+    channels: slice
+    runs: tuple[slice, ...]
+    """Consecutive runs of channels that make up the tile with its surroundings."""
 
 
-class Noisy(NamedTuple):
+class NoisyRows(NamedTuple):
     """Rows with noise, and the noise."""
 
     values: Float[Tensor, "R C"]
     noise: Float[Tensor, "R C"]
 
 
-def predicted(
+class Pieces(NamedTuple):
+    """Division of the rows and channels of a batch into pieces."""
+
+    rows: int
+    """Rows per piece."""
+    tiles: list[Tile]
+    fast: bool = False
+    """Whether kernels run."""
+
+    @classmethod
+    def of(
+        cls, denoiser: Denoiser, n_channels: int, channel_block: int | None, kind: str
+    ) -> "Pieces":
+        """Pieces of this `piece_kind`, with tiles of at most `channel_block` channels."""
+        features = 2 * len(denoiser.enter.bias)
+        rows, channels = piece_size(n_channels, channel_block, features, kind)
+        return cls(rows, make_tiles(n_channels, channels, denoiser.halo), kind == "kernels")
+
+    def count(self, n_rows: int) -> int:
+        """Number of pieces of so many rows."""
+        return ceil(n_rows / self.rows) * len(self.tiles)
+
+    def each(self, n_rows: int) -> Iterator[tuple[slice, Tile]]:
+        """Rows and tile of each piece."""
+        for first in range(0, n_rows, self.rows):
+            for tile in self.tiles:
+                yield slice(first, first + self.rows), tile
+
+
+def piece_kind(backend: str, device: torch.device, width: int) -> str:
+    """Key of `PIECE_NUMBERS` for a backend, a device and the features per channel."""
+    if width <= MAX_WIDTH and uses_triton(backend, device):
+        return "kernels"
+    return "cpu" if device.type == "cpu" else "cuda"
+
+
+def piece_size(
+    n_channels: int, channel_block: int | None, features: int, kind: str
+) -> tuple[int, int]:
+    """Rows and channels of a piece whose widest tensors have so many features per channel.
+
+    The number of rows follows from all channels, so a channel block makes smaller pieces.
+    """
+    positions = max(1, PIECE_NUMBERS[kind] // features)
+    return max(1, positions // n_channels), min(n_channels, channel_block or positions)
+
+
+def make_tiles(n_channels: int, size: int, halo: int) -> list[Tile]:
+    """All channels in tiles of this size, each with a halo on either side."""
+    return [
+        Tile(tile, _runs(tile.start + REPEATED - halo, tile.stop + REPEATED + halo, n_channels))
+        for tile in channel_slices(n_channels, size)
+    ]
+
+
+def gather(values: Float[Tensor, "R C"], tile: Tile) -> Float[Tensor, "R P"]:
+    """The values of a tile and its surroundings."""
+    return torch.cat([values[:, run] for run in tile.runs], dim=1)
+
+
+def scatter_add(total: Float[Tensor, "R C"], gradients: Float[Tensor, "R P"], tile: Tile) -> None:
+    """Add gradients of a tile and its surroundings to their channels: the adjoint of `gather`."""
+    parts = gradients.split([run.stop - run.start for run in tile.runs], dim=1)
+    for run, part in zip(tile.runs, parts, strict=True):
+        total[:, run] += part
+
+
+def predict_noise(
     denoiser: Denoiser,
     values: Float[Tensor, "R C"],
     conditioner: Float[Tensor, "R C"],
     step: Float[Tensor, "1 blocks width"],
     pieces: Pieces,
 ) -> Float[Tensor, "R C"]:
-    """The noise in values that all come from the same diffusion step; without slopes."""
-    found = torch.empty_like(values)
-    network = partial(denoised, denoiser) if pieces.fast else denoiser
+    """The noise in values of one diffusion step, without gradients."""
+    noise = torch.empty_like(values)
+    network = partial(fused_noise, denoiser) if pieces.fast else denoiser
     for rows, tile in pieces.each(len(values)):
-        made = network(cut(values[rows], tile), cut(conditioner[rows], tile), step)
-        found[rows, tile.channels] = made
-    return found
+        inputs = gather(values[rows], tile), gather(conditioner[rows], tile)
+        noise[rows, tile.channels] = network(*inputs, step)
+    return noise
 
 
-def mean_error(
+def noise_loss(
     denoiser: Denoiser,
-    given: Noisy,
+    noisy: NoisyRows,
     conditioner: Float[Tensor, "R C"],
     step: Float[Tensor, "R blocks width"],
     pieces: Pieces,
 ) -> Float[Tensor, ""]:
-    """Mean squared error of the noise, with gradients to all but the rows themselves."""
+    """Mean squared error of the noise, with gradients to all arguments but the rows."""
     with torch.autocast(conditioner.device.type, enabled=False):
         if torch.is_grad_enabled():
-            apply: Any = _MeanError.apply
-            made: Tensor = apply(denoiser, given, pieces, conditioner, step, *denoiser.filters())
-            return made
-        total, find = conditioner.new_zeros(()), fast_error if pieces.fast else _error
+            apply: Any = _NoiseLoss.apply
+            parameters = denoiser.convolution_parameters()
+            loss: Tensor = apply(denoiser, noisy, pieces, conditioner, step, *parameters)
+            return loss
+        total, error_of = conditioner.new_zeros(()), fused_error if pieces.fast else _error
         for rows, tile in pieces.each(len(conditioner)):
-            piece = _piece(given, conditioner, step, rows, tile)
-            total += find(denoiser, piece, 1 / given.noise.numel())
+            piece = _piece(noisy, conditioner, step, rows, tile)
+            total += error_of(denoiser, piece, 1 / noisy.noise.numel())
         return total
 
 
-class _MeanError(torch.autograd.Function):
+class _NoiseLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         denoiser: Denoiser,
-        given: Noisy,
+        noisy: NoisyRows,
         pieces: Pieces,
         conditioner: Tensor,
         step: Tensor,
-        *filters: Tensor,
+        *parameters: Tensor,
     ) -> Tensor:
-        of_conditioner, of_step, *of_filters = map(torch.zeros_like, (conditioner, step, *filters))
+        grad_conditioner, grad_step, *grad_parameters = map(
+            torch.zeros_like, (conditioner, step, *parameters)
+        )
         total = conditioner.new_zeros(())
-        find = fast_slopes if pieces.fast else _slopes
+        gradients_of = fused_gradients if pieces.fast else _gradients
         for rows, tile in pieces.each(len(conditioner)):
-            piece = _piece(given, conditioner, step, rows, tile)
-            error, slopes = find(denoiser, piece, 1 / given.noise.numel())
+            piece = _piece(noisy, conditioner, step, rows, tile)
+            error, gradients = gradients_of(denoiser, piece, 1 / noisy.noise.numel())
             total += error
-            add_back(of_conditioner[rows], slopes[0], tile)
-            of_step[rows] += slopes[1]
-            torch._foreach_add_(of_filters, slopes[2:])
-        ctx.save_for_backward(of_conditioner, of_step, *of_filters)
+            scatter_add(grad_conditioner[rows], gradients[0], tile)
+            grad_step[rows] += gradients[1]
+            torch._foreach_add_(grad_parameters, gradients[2:])
+        ctx.save_for_backward(grad_conditioner, grad_step, *grad_parameters)
         return total
 
     @staticmethod
@@ -119,27 +185,41 @@ class _MeanError(torch.autograd.Function):
 
 
 def _piece(
-    given: Noisy,
+    noisy: NoisyRows,
     conditioner: Float[Tensor, "R C"],
     step: Float[Tensor, "R blocks width"],
     rows: slice,
     tile: Tile,
 ) -> Piece:
-    noisy, beside = (cut(one[rows], tile) for one in (given.values, conditioner))
-    return Piece(noisy, beside, step[rows], given.noise[rows, tile.channels])
+    values, conditions = (gather(part[rows], tile) for part in (noisy.values, conditioner))
+    return Piece(values, conditions, step[rows], noisy.noise[rows, tile.channels])
 
 
-def _error(denoiser: Denoiser, piece: Piece, share: float) -> Float[Tensor, ""]:
-    """What a piece adds to the mean."""
-    made: Tensor = denoiser(piece.noisy, piece.conditioner, piece.step)
-    return (made - piece.noise).square().sum() * share
+def _error(denoiser: Denoiser, piece: Piece, weight: float) -> Float[Tensor, ""]:
+    """The sum of squared errors of a piece, times its weight in the mean."""
+    noise: Tensor = denoiser(piece.noisy, piece.conditioner, piece.step)
+    return (noise - piece.noise).square().sum() * weight
 
 
-def _slopes(
-    denoiser: Denoiser, piece: Piece, share: float
+def _gradients(
+    denoiser: Denoiser, piece: Piece, weight: float
 ) -> tuple[Float[Tensor, ""], tuple[Tensor, ...]]:
-    """The same, and its slopes: along conditioner, step and filters."""
-    beside, step = (one.detach().requires_grad_() for one in (piece.conditioner, piece.step))
+    """The same with its gradients: of conditioner, step and parameters."""
+    conditioner, step = (part.detach().requires_grad_() for part in piece[1:3])
     with torch.enable_grad():
-        error = _error(denoiser, piece._replace(conditioner=beside, step=step), share)
-    return error.detach(), torch.autograd.grad(error, [beside, step, *denoiser.filters()])
+        error = _error(denoiser, piece._replace(conditioner=conditioner, step=step), weight)
+    arguments = [conditioner, step, *denoiser.convolution_parameters()]
+    return error.detach(), torch.autograd.grad(error, arguments)
+
+
+def _runs(start: int, stop: int, n_channels: int) -> tuple[slice, ...]:
+    """The channels at these positions of the ring, which starts with the repeated ones."""
+    runs, circumference = [], n_channels + 2 * REPEATED
+    while start < stop:
+        position = start % circumference
+        channel = (position - REPEATED) % n_channels
+        end = n_channels if position < n_channels + REPEATED else REPEATED
+        length = min(end - channel, stop - start)
+        runs.append(slice(channel, channel + length))
+        start += length
+    return tuple(runs)
