@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.errors import UnknownName
 from powerphase.records.result import Result
-from powerphase.report.compact import compact
-from powerphase.report.leaderboard import leaderboard
+from powerphase.report.leaderboard import compact, leaderboard
 from powerphase.report.sheet import MISSING
 from tests.records.rows import row
 

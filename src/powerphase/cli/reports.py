@@ -106,7 +106,7 @@ def table(
     Example: `powerphase table results --score twcrps`
     """
     from powerphase.records.result import read_results
-    from powerphase.report.compact import compact
+    from powerphase.report.leaderboard import compact
     from powerphase.report.leaderboard import leaderboard as boards_of
 
     boards = boards_of(read_results(result_paths(results)), paper)

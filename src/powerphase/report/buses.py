@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Real
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
 from powerphase.records.sidecar import read_sidecar
-from powerphase.report.entries import grouped
+from powerphase.report.entries import group_by
 from powerphase.report.statistics import spearman
 
 PER_BUS = "safety_mbrier"
@@ -56,7 +56,7 @@ def by_bus(rows: Mapping[Path, Result], score: str = PER_BUS) -> dict[str, Float
     places = {(row.task, row.task_version, row.fingerprint) for row in rows.values()}
     if len(places) > 1:
         raise ResultError(f"rows of {len(places)} tasks or data sets; give those of one")
-    by_name = grouped(rows.items(), lambda item: item[1].name)
+    by_name = group_by(rows.items(), lambda item: item[1].name)
     return {
         name: np.mean([_read(path, score) for path, _ in seeds], axis=0)
         for name, seeds in by_name.items()

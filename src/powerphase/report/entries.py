@@ -1,6 +1,6 @@
-"""Who stands in a table: rows that differ in nothing but the seed as one entry, and its rank.
+"""The entries of a table: rows that differ only in the seed, as one entry with a rank.
 
-The paper's numbers are entries too, ranked among themselves, since they rest on other data.
+The paper's numbers are entries too, ranked among themselves because their data differ.
 """
 
 import csv
@@ -28,15 +28,15 @@ BUDGET_WORDS: Mapping[str, str] = MappingProxyType(
         "subsampled": "a loss over some random steps of each batch instead of all",
     }
 )
-"""Variants of these words alone are the model itself, trained with less; what each of them says."""
+"""What each word says. A variant of these words alone is the model itself with a smaller budget."""
 
-OWN_EDITION = "opsd-r"
-"""The edition that is looked at where rows have several and none is asked for."""
+DEFAULT_EDITION = "opsd-r"
+"""The edition that is chosen where rows have several and none is named."""
 
 COSTS = ("train_s", "predict_s", "score_s", "steps", "peak_memory_gib")
 
 PAPER_DECIMALS = 4
-"""To which the paper rounds its means and deviations."""
+"""The paper rounds its means and deviations to this many decimals."""
 
 Means = Mapping[str, float | None]
 Item = TypeVar("Item")
@@ -51,53 +51,56 @@ class Entry:
     seeds: tuple[int, ...]
     mean: Means
     std: Means
-    """Sample standard deviation over seeds; none for a single seed."""
+    """Sample standard deviation over seeds; None for a single seed."""
     cost: Means
     rank: float | None = None
-    """Mean rank over the ranked scores, 1 is best; none for what does not compete."""
+    """Mean rank over the ranked scores, 1 is best; None if the entry is not ranked."""
     by_window: Mapping[str, tuple[float, ...] | None] = field(default_factory=dict)
-    """Mean over seeds in each window; none where a seed lacks the score or the paper is silent."""
+    """Mean over seeds in each window; None where a seed, or the paper, lacks the score."""
 
     @property
     def is_variant(self) -> bool:
-        """Whether it is a model with something changed rather than the model itself."""
+        """Whether it is a variant of a model."""
         return "+" in self.name
 
     @property
     def label(self) -> str:
-        """The name, and what sets the entry apart from the models that compete."""
+        """The name, with a mark for references and for the paper's entries."""
         return self.name + {"model": "", "paper": " (paper)"}.get(self.kind, " (reference)")
 
 
-def edition_of(rows: Iterable[Result], asked: str | None, which: str) -> str:
-    """The edition to look at: the one asked for, else the only one of the rows, else our own.
+def edition_of(rows: Iterable[Result], requested: str | None, which: str) -> str:
+    """The edition to use: the requested one, else the only one of the rows, else the default.
 
     Args:
-        rows: among which it must be.
-        asked: its name, if one was given.
-        which: what the rows are, after the word `row`.
+        rows: the rows to choose from.
+        requested: the name of an edition, if one was given.
+        which: describes the rows in errors, after the word `row`.
     """
-    there = sorted({row.edition for row in rows})
-    if not there:
+    editions = sorted({row.edition for row in rows})
+    if not editions:
         raise ResultError(f"no row {which}; score one")
-    default = there[0] if len(there) == 1 else OWN_EDITION
-    wanted = default if asked is None else asked
-    if wanted in there:
-        return wanted
-    if asked is None:
+    default = editions[0] if len(editions) == 1 else DEFAULT_EDITION
+    choice = default if requested is None else requested
+    if choice in editions:
+        return choice
+    if requested is None:
         raise ResultError(
-            f"rows {which} have more than one edition; choose by --edition: {', '.join(there)}"
+            f"rows {which} have more than one edition; choose one with --edition: "
+            f"{', '.join(editions)}"
         )
-    raise ResultError(f"no row {which} has edition {asked!r}; choose of {', '.join(there)}")
+    raise ResultError(
+        f"no row {which} has edition {requested!r}; choose one of {', '.join(editions)}"
+    )
 
 
 @cache
 def paper_entries(grid: str) -> tuple[Entry, ...]:
-    """What the paper prints for the grid, to four decimals; its zeros need not be exact."""
+    """The paper's entries on the grid, to four decimals; its zeros need not be exact."""
     text = (files("powerphase.report") / "paper_results.csv").read_text(encoding="utf-8")
     lines = [line for line in csv.DictReader(StringIO(text)) if line["grid"] == grid]
     entries = []
-    for model, printed in grouped(lines, lambda line: line["model"]).items():
+    for model, printed in group_by(lines, lambda line: line["model"]).items():
         mean, std = (
             {name: None for name in SCORES} | {line["metric"]: float(line[key]) for line in printed}
             for key in ("mean", "std")
@@ -113,12 +116,12 @@ def paper_ablations(model: str) -> Mapping[str, Mapping[str | None, Mapping[str,
     `crps_change` is among them for the variants; the paper does not name the seed.
     """
     text = (files("powerphase.report") / "paper_ablation.csv").read_text(encoding="utf-8")
-    found: dict[str, dict[str | None, dict[str, str]]] = {}
+    by_grid: dict[str, dict[str | None, dict[str, str]]] = {}
     for line in csv.DictReader(StringIO(text)):
         if line["model"] == model:
-            variants = found.setdefault(line["grid"], {})
+            variants = by_grid.setdefault(line["grid"], {})
             variants.setdefault(line["variant"] or None, {})[line["metric"]] = line["printed"]
-    return found
+    return by_grid
 
 
 def entry_of(rows: Sequence[Result]) -> Entry:
@@ -127,11 +130,11 @@ def entry_of(rows: Sequence[Result]) -> Entry:
     first, seeds = rows[0], tuple(row.seed for row in rows)
     for row in rows:
         if seeds.count(row.seed) > 1:
-            raise ResultError(f"{row.path}: given more than once; keep one row for each seed")
+            raise ResultError(f"{row.path}: there are several rows of this seed; keep one")
         if row.config != first.config:
             raise ResultError(
-                f"{row.path}: its config is not that of seed {first.seed}, so the two are no seeds "
-                "of one forecaster; name one of them as a variant"
+                f"{row.path}: its config is not that of seed {first.seed}, so they are two "
+                "forecasters; give one of them a variant"
             )
     scores = {name: [row.scores[name] for row in rows] for name in SCORES}
     return Entry(
@@ -148,75 +151,75 @@ def entry_of(rows: Sequence[Result]) -> Entry:
 def _over_seeds(
     statistic: Callable[[Any], float], values: Sequence[Any], least: int = 1
 ) -> float | None:
-    """The statistic, unless a value is missing: that of some seeds is not that of all."""
+    """The statistic over all seeds; None if a value is missing."""
     return None if None in values or len(values) < least else statistic(values)
 
 
 def _by_window(seeds: Sequence[Sequence[float] | None]) -> tuple[float, ...] | None:
-    """The mean over seeds in each window, unless a seed has none."""
-    found = [own for own in seeds if own is not None]
-    return tuple(map(fmean, zip(*found, strict=True))) if len(found) == len(seeds) else None
+    """The mean over seeds in each window; None if a seed lacks the score."""
+    known = [windows for windows in seeds if windows is not None]
+    return tuple(map(fmean, zip(*known, strict=True))) if len(known) == len(seeds) else None
 
 
 def with_ranks(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The entries from best to worst, with the ranks of those that compete; the oracle is last."""
+    """The entries from best to worst, ranked where they compete; the oracle is last."""
     names = {entry.name for entry in entries}
     competing = [entry for entry in entries if _competes(entry, names)]
     order = [places([entry.mean[name] for entry in competing]) for name in RANKED]
-    ranks = {entry.name: fmean(own) for entry, *own in zip(competing, *order, strict=True)}
+    ranks = {entry.name: fmean(r) for entry, *r in zip(competing, *order, strict=True)}
     ranked = [replace(entry, rank=ranks.get(entry.name)) for entry in entries]
 
-    def place(entry: Entry) -> tuple[Any, ...]:
-        by = entry.mean["crps"] if entry.rank is None else entry.rank
-        return entry.kind == "oracle", entry.rank is None, by, entry.name
+    def sort_key(entry: Entry) -> tuple[Any, ...]:
+        value = entry.mean["crps"] if entry.rank is None else entry.rank
+        return entry.kind == "oracle", entry.rank is None, value, entry.name
 
-    return tuple(sorted(ranked, key=place))
+    return tuple(sorted(ranked, key=sort_key))
 
 
 def _competes(entry: Entry, names: Collection[str]) -> bool:
-    """Whether it takes a rank: it stands for its model, and is not the oracle."""
+    """Whether it is ranked: it represents its model and is not the oracle."""
     model = entry.name.partition("+")[0]
     return entry.kind != "oracle" and representative(model, names) == entry.name
 
 
 def representative(model: str, names: Iterable[str]) -> str | None:
-    """The name under which a model stands in a table: its own, or else that of its best budget.
+    """The name that represents a model in a table: its own, or that of its largest budget.
 
-    It is chosen by what was declared, never by scores: the fewest words of less, and of as many
-    the one without `short`, since it takes all steps.
+    The choice depends on names, never on scores: the fewest budget words, and among equals the one
+    without `short`, which takes all steps.
     """
-    own = [name for name in names if name.partition("+")[0] == model]
-    known = [name for name in own if budget_words([name]) or name == model]
-    less = {name: budget_words([name]) for name in known}
-    return min(known, key=lambda name: (len(less[name]), "short" in less[name]), default=None)
+    variants = [name for name in names if name.partition("+")[0] == model]
+    words = {name: budget_words([name]) for name in variants}
+    budgets = [name for name in variants if words[name] or name == model]
+    return min(budgets, key=lambda name: (len(words[name]), "short" in words[name]), default=None)
 
 
 def budget_words(names: Iterable[str]) -> tuple[str, ...]:
-    """The words of less that stand in these names, of variants that have no other words."""
+    """The budget words in these names, from variants that have no other words."""
     variants = [name.partition("+")[2].split("-") for name in names]
-    found = {word for words in variants if BUDGET_WORDS.keys() >= set(words) for word in words}
-    return tuple(word for word in BUDGET_WORDS if word in found)
+    used = {word for words in variants if BUDGET_WORDS.keys() >= set(words) for word in words}
+    return tuple(word for word in BUDGET_WORDS if word in used)
 
 
-def explained(names: Iterable[str]) -> str:
-    """What the words of less in these names say; nothing where there are none."""
+def budget_notes(names: Iterable[str]) -> str:
+    """What the budget words in these names mean; empty if there are none."""
     return "; ".join(f"+{word} is {BUDGET_WORDS[word]}" for word in budget_words(names))
 
 
 def places(values: Sequence[Any]) -> list[float]:
-    """The place of each value, 1 for the lowest; values that tie share the mean of their places."""
+    """The rank of each value, 1 for the lowest; tied values share the mean of their ranks."""
     return [
         sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values
     ]
 
 
 def orders_forecasts(name: str) -> bool:
-    """Whether less of the score is better; of a mere diagnostic, only if the paper ranks by it."""
+    """Whether a lower score is better; diagnostics count only if the paper ranks by them."""
     return name in RANKED or not SCORES[name].diagnostic
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
-    """The items of each key, in the order in which keys and items come."""
+def group_by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    """The items by key, in the order in which keys and items appear."""
     groups: dict[Any, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -1,14 +1,15 @@
-"""The leaderboard: result rows as one table per grid, ranked as in the paper, beside its numbers.
+"""The leaderboard: result rows as one table per grid, ranked as in the paper, with its numbers.
 
-Rows meet in a table only if their task, edition, grid and data are the same, and rows that differ
-in nothing but the seed become one entry. The paper's numbers rest on other data, so they stand
-below ours and are ranked among themselves.
+Rows share a table only if their task, edition, grid and data are the same; rows that differ only
+in the seed become one entry. The paper's numbers are based on other data, so they are listed below
+ours and ranked among themselves. `compact` shows one score of all forecasters on all grids.
 """
 
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from math import inf
 from typing import Any
 
 from rich.console import Group
@@ -17,13 +18,13 @@ from powerphase.errors import ResultError
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.failure import Failure
 from powerphase.records.result import Result
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import (
     PAPER_DECIMALS,
     Entry,
+    budget_notes,
     entry_of,
-    explained,
-    grouped,
+    group_by,
     orders_forecasts,
     paper_entries,
     with_ranks,
@@ -41,19 +42,18 @@ COLUMNS = (
 HEADER = ("model", "seeds", "Rank", *(SCORES[name].title for name in COLUMNS))
 DISPENSABLE = ("seeds", *(SCORES[n].title for n in ("coverage_80", "mse", "necv", "energy")))
 DISPENSABLE += tuple(SCORES[name].title for name in ("twcrps", "brier"))
-"""The columns that a narrow terminal goes without, in this order."""
-
+"""The columns that a narrow terminal omits, in this order."""
 
 LIKE_THE_BEST = "≈"
-MARKED = (
-    f"{LIKE_THE_BEST} marks what cannot be told from the best of its column, which is bold, by a "
-    "paired test over windows and by seeds; `powerphase leaderboard --statistics` tells more."
+LEGEND = (
+    f"{LIKE_THE_BEST} marks a score that a paired test over windows and the spread of seeds cannot "
+    "distinguish from the best of its column, in bold; see `powerphase leaderboard --statistics`."
 )
 
 
 @dataclass(frozen=True)
 class Board:
-    """The table of one grid: all that was scored on the same data under the same task."""
+    """The table of one grid: everything scored on the same data by the same task."""
 
     task: str
     task_version: int
@@ -79,27 +79,28 @@ class Board:
 
     @property
     def span(self) -> str:
-        """How many windows there are, and when."""
+        """The number of windows, and their first and last day."""
         days = [window.partition("T")[0] for window in self.windows]
         return f"{len(days)} windows from {days[0]} to {days[-1]}"
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers rest on, and what to bear in mind about the paper's."""
+        """What the numbers are based on, and how to read the paper's."""
         span = f" {self.span};" if self.windows else ""
         data = f"data {self.fingerprint[:12]}."
         notes = [f"Task {self.task}, version {self.task_version};{span} {data}"]
         if self.failures:
             notes.append(f"Without a row: {'; '.join(map(_without_row, self.failures))}.")
-        less = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]
-        if less:
+        reduced = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]
+        if reduced:
             notes.append(
-                f"{explained(entry.name for entry in less)}. Such a row competes where the model "
-                f"has none of its own: {', '.join(map(_budget, less))}."
+                f"{budget_notes(entry.name for entry in reduced)}. Such a row is ranked where the "
+                "model "
+                f"has no row with its full budget: {', '.join(map(_budget, reduced))}."
             )
         if any(entry.is_variant and entry.rank is None for entry in self.entries):
-            others = "Other variants" if less else "Variants"
-            notes.append(f"{others}, named model+variant, take no rank.")
+            others = "Other variants" if reduced else "Variants"
+            notes.append(f"{others}, named model+variant, are not ranked.")
         if self.paper:
             notes.append(
                 "Rows marked (paper) are the paper's, on its own data (edition paper): ranked "
@@ -114,22 +115,22 @@ def leaderboard(
 ) -> list[Board]:
     """One table for each task, edition, grid and fingerprint.
 
-    The paper's rows are beside those of its own task, if wanted. Failures are noted below the
-    tables of their grids.
+    With `paper`, tables of the paper's task include its rows. Failures are listed below the tables
+    of their grids.
     """
-    groups = grouped(results, _data).values()
+    groups = group_by(results, _data).values()
     boards = [
         Board(
-            *(*_data(row), _entries(rows), _printed(row) if paper else (), tuple(row.windows)),
-            tuple(one for one in failures if _place_of(one) == _place_of(row)),
+            *(*_data(row), _entries(rows), _paper_rows(row) if paper else (), tuple(row.windows)),
+            tuple(f for f in failures if _conditions(f) == _conditions(row)),
         )
         for row, rows in ((rows[0], rows) for rows in groups)
     ]
-    return sorted(boards, key=_place)
+    return sorted(boards, key=_sort_key)
 
 
 def as_table(board: Board, width: int) -> Group:
-    """The board for a terminal of that width, with the columns that there is room for."""
+    """The board for a terminal of that width, with the columns that fit."""
     return sheet(board).as_table(width)
 
 
@@ -139,7 +140,7 @@ def as_markdown(boards: Iterable[Board]) -> str:
 
 
 def as_csv(boards: Iterable[Board]) -> str:
-    """The boards as CSV, unrounded: a line for each entry, and no value in a cell without one."""
+    """The boards as CSV, unrounded: one line per entry, empty cells for missing values."""
     lines: list[tuple[Any, ...]] = [
         (
             *("task", "task_version", "edition", "grid", "fingerprint"),
@@ -153,7 +154,7 @@ def as_csv(boards: Iterable[Board]) -> str:
         lines += [(*ours, *_values(entry)) for entry in board.entries]
         lines += [(*papers, *_values(entry)) for entry in board.paper]
     text = StringIO()
-    # The paper's rows stand below every edition of a grid; a file needs them once.
+    # Every edition of a grid lists the paper's rows; a file needs them once.
     csv.writer(text, lineterminator="\n").writerows(dict.fromkeys(lines))
     return text.getvalue()
 
@@ -174,20 +175,20 @@ def _data(row: Result) -> tuple[str, int, str, str, str]:
     return row.task, row.task_version, row.edition, row.grid, row.fingerprint
 
 
-def _place_of(found: Result | Failure) -> tuple[str, str, str]:
-    return found.task, found.edition, found.grid
+def _conditions(record: Result | Failure) -> tuple[str, str, str]:
+    return record.task, record.edition, record.grid
 
 
 def _without_row(failure: Failure) -> str:
     return f"{failure.key.stem} ({failure.sentence.rstrip('.')})"
 
 
-def _printed(row: Result) -> tuple[Entry, ...]:
-    """What the paper has on the row's grid, if the task is its own."""
+def _paper_rows(row: Result) -> tuple[Entry, ...]:
+    """The paper's entries on the grid of the row, if the row has the paper's task."""
     return paper_entries(row.grid) if row.task == PAPER_TASK else ()
 
 
-def _place(board: Board) -> tuple[Any, ...]:
+def _sort_key(board: Board) -> tuple[Any, ...]:
     grids = PAPER_GRIDS.index(board.grid) if board.grid in PAPER_GRIDS else len(PAPER_GRIDS)
     return board.task, board.task_version, board.edition, grids, board.grid, board.fingerprint
 
@@ -197,9 +198,10 @@ def _entries(rows: Sequence[Result]) -> tuple[Entry, ...]:
     for row in rows:
         if row.windows != rows[0].windows:
             raise ResultError(
-                f"{row.path}: scored on other windows than {rows[0].path}; score both on the same"
+                f"{row.path}: scored on other windows than {rows[0].path}; score both on the same "
+                "windows"
             )
-    return with_ranks([entry_of(seeds) for seeds in grouped(rows, lambda row: row.name).values()])
+    return with_ranks([entry_of(seeds) for seeds in group_by(rows, lambda row: row.name).values()])
 
 
 def sheet(board: Board) -> Sheet:
@@ -207,23 +209,23 @@ def sheet(board: Board) -> Sheet:
     above, *below = board.notes
     noise = {name: like_the_best(board, name) for name in COLUMNS}
     if any(noise.values()):
-        below.insert(0, MARKED)
+        below.insert(0, LEGEND)
     groups = (tuple(_cells(board.entries, noise)), tuple(_cells(board.paper, {})))
     return Sheet(board.title, HEADER, groups, above, tuple(below), dispensable=DISPENSABLE)
 
 
 def like_the_best(board: Board, name: str) -> set[str]:
-    """The entries that are not the best, and cannot be told from it."""
+    """The entries whose difference from the best is noise."""
     if not orders_forecasts(name):
         return set()
-    found = against(board.entries, board.windows, name)
-    return {c.name for c in found if c.verdict == "noise" and c.difference}
+    contrasts = against(board.entries, board.windows, name)
+    return {c.name for c in contrasts if c.verdict == "noise" and c.difference}
 
 
 def _cells(
     entries: Sequence[Entry], noise: Mapping[str, Collection[str]]
 ) -> Iterator[tuple[Cell, ...]]:
-    """The cells of each entry as text, each with whether it is the best of the ranked entries."""
+    """The cells of each entry; the best of the ranked entries stand out."""
     best = {name: _lowest(entries, name) for name in COLUMNS}
     for entry in entries:
         ranked = entry.rank is not None
@@ -233,21 +235,106 @@ def _cells(
             (str(len(entry.seeds)), False),
             (f"{entry.rank:.2f}" if ranked else MISSING, ranked and entry.rank == entries[0].rank),
             *(
-                (marks[name] + _shown(entry, name), ranked and entry.mean[name] in best[name])
+                (marks[name] + _score_text(entry, name), ranked and entry.mean[name] in best[name])
                 for name in COLUMNS
             ),
         )
 
 
 def _lowest(entries: Sequence[Entry], name: str) -> list[float]:
-    """The lowest mean among ranked entries, of a score that orders forecasts; else nothing."""
+    """The lowest mean among ranked entries; empty if the score does not order forecasts."""
     if not orders_forecasts(name):
         return []
     means = [entry.mean[name] for entry in entries if entry.rank is not None]
     return sorted(mean for mean in means if mean is not None)[:1]
 
 
-def _shown(entry: Entry, name: str) -> str:
+def _score_text(entry: Entry, name: str) -> str:
     """A score with its deviation; the paper's as printed."""
     decimals = PAPER_DECIMALS if entry.kind == "paper" else None
     return number(entry.mean[name], entry.std[name], decimals)
+
+
+def compact(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
+    """One score of all forecasters on all grids: a table for each edition and task.
+
+    Variants are omitted, except smaller budgets that are ranked. A grid with several data sets has
+    several columns.
+    """
+    score = find_score(score)
+    together = group_by(boards, lambda board: board.conditions)
+    return [_compact_sheet(conditions, group, score) for conditions, group in together.items()]
+
+
+def _compact_sheet(conditions: str, boards: Sequence[Board], score: str) -> Sheet:
+    ours = _entries_by_name((board.entries for board in boards), score)
+    papers = _entries_by_name((board.paper for board in boards), score)
+    budgets = budget_notes(ours)
+    return Sheet(
+        title=f"{SCORES[score].title}, edition {conditions}",
+        header=("model", *(board.grid for board in boards)),
+        groups=tuple(
+            _compact_lines(entries, boards, score) for entries in (ours, papers) if entries
+        ),
+        above=f"{SCORES[score].question} Means over seeds and windows; the best ranked entry is "
+        "bold, and rows marked (paper) are the paper's, on its data.",
+        below=(f"{budgets}.",) * bool(budgets),
+    )
+
+
+def _entries_by_name(
+    groups: Iterable[Sequence[Entry]], score: str
+) -> dict[str, list[Entry | None]]:
+    """The entry of each name on every board, None where it is missing.
+
+    Sorted by the score on the first board, then on the next; the oracle is last.
+    """
+    boards = [{entry.name: entry for entry in group if _is_in_compact(entry)} for group in groups]
+    names = dict.fromkeys(name for board in boards for name in board)
+    by_name = {name: [board.get(name) for board in boards] for name in names}
+
+    def order(name: str) -> tuple[bool, list[float]]:
+        entries = by_name[name]
+        is_oracle = any(entry and entry.kind == "oracle" for entry in entries)
+        return is_oracle, [_mean_or_inf(entry, score) for entry in entries]
+
+    return {name: by_name[name] for name in sorted(by_name, key=order)}
+
+
+def _mean_or_inf(entry: Entry | None, score: str) -> float:
+    mean = None if entry is None else entry.mean[score]
+    return inf if mean is None else mean
+
+
+def _is_in_compact(entry: Entry) -> bool:
+    return entry.rank is not None or not entry.is_variant
+
+
+def _compact_lines(
+    entries: dict[str, list[Entry | None]], boards: Sequence[Board], score: str
+) -> tuple[tuple[Cell, ...], ...]:
+    best = [
+        _lowest_in_column([line[k] for line in entries.values()], score) for k in range(len(boards))
+    ]
+    return tuple(
+        (
+            (next(entry.label for entry in line if entry is not None), False),
+            *(_compact_cell(entry, score, least) for entry, least in zip(line, best, strict=True)),
+        )
+        for line in entries.values()
+    )
+
+
+def _lowest_in_column(column: Sequence[Entry | None], score: str) -> float | None:
+    """The lowest mean of ranked entries; None if the score does not order forecasts."""
+    means = [entry.mean[score] for entry in column if entry is not None and entry.rank is not None]
+    known = [mean for mean in means if mean is not None]
+    return min(known) if known and orders_forecasts(score) else None
+
+
+def _compact_cell(entry: Entry | None, score: str, best: float | None) -> Cell:
+    if entry is None:
+        return number(None), False
+    mean = entry.mean[score]
+    decimals = PAPER_DECIMALS if entry.kind == "paper" else None
+    return number(mean, decimals=decimals), entry.rank is not None and mean == best

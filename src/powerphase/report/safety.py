@@ -1,4 +1,4 @@
-"""Safety beside fidelity as tables: over all grids, and bus by bus on one of them."""
+"""Safety and fidelity as tables: over all grids, and bus by bus on one of them."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,74 +42,76 @@ CSV_HEADER = ("edition", "grid", "what", "model", "other", "at", "value")
 
 @dataclass(frozen=True)
 class GridSafety:
-    """All about one grid: the two orders of its forecasters, and each one's buses."""
+    """One grid: the two orders of its forecasters, and the scores of each by bus."""
 
     board: Board
     ours: Tradeoff
     proper: Tradeoff
-    """With proper safety scores."""
+    """The orders with proper safety scores."""
     paper: Tradeoff
-    """Of the paper's rows, which lack the proper scores."""
+    """The orders of the paper's rows, which lack the proper scores."""
     per_bus: Mapping[str, np.ndarray]
-    """Safety_mBrier by entry and bus; empty unless it was asked for."""
+    """Safety_mBrier by entry and bus; empty unless a grid was chosen."""
 
     @property
     def bus_id(self) -> np.ndarray:
-        """The buses' numbers; their places in the case file where the catalogue lacks the grid."""
+        """The bus numbers; positions in the case file where the catalogue lacks the grid."""
         if self.board.grid in CATALOG:
             return load_grid(self.board.grid).bus_id
         return np.arange(1, max(map(len, self.per_bus.values())) + 1)
 
     @property
     def pairs(self) -> dict[tuple[str, str], HardBuses]:
-        """What the hard buses of each two have in common."""
-        both = combinations(self.per_bus.items(), 2)
-        return {(one, other): hard_buses(a, b) for (one, a), (other, b) in both}
+        """The overlap of the hard buses of each pair of entries."""
+        couples = combinations(self.per_bus.items(), 2)
+        return {(name, other): hard_buses(a, b) for (name, a), (other, b) in couples}
 
 
 def safety(
     rows: Mapping[Path, Result], edition: str | None = None, grid: str | None = None
 ) -> list[GridSafety]:
-    """Every grid of the edition under the paper's task; one alone comes with its buses.
+    """Every grid of the edition under the paper's task; a chosen grid comes with its buses.
 
     Args:
-        rows: by the file that each was read from, as `records.result.find_results` gives them.
-        edition: of the data; if none is given, `entries.edition_of` chooses it.
-        grid: the one to look at bus by bus.
+        rows: rows by file, as `records.result.find_results` returns them.
+        edition: the edition of the data; by default `entries.edition_of` chooses it.
+        grid: the grid to show bus by bus.
     """
-    own = {path: row for path, row in rows.items() if row.task == PAPER_TASK}
-    grids = {row.grid for row in own.values()}
+    scored = {path: row for path, row in rows.items() if row.task == PAPER_TASK}
+    grids = {row.grid for row in scored.values()}
     if grids and grid is not None and grid not in grids:
         raise UnknownName.among("row of the paper's task on grid", grid, grids)
-    own = {path: row for path, row in own.items() if grid in (None, row.grid)}
+    scored = {path: row for path, row in scored.items() if grid in (None, row.grid)}
     where = f" on {grid}" if grid else ""
-    edition = edition_of(own.values(), edition, f"of the paper's task{where}")
-    chosen = {path: row for path, row in own.items() if row.edition == edition}
+    edition = edition_of(scored.values(), edition, f"of the paper's task{where}")
+    chosen = {path: row for path, row in scored.items() if row.edition == edition}
     boards = leaderboard(chosen.values())
     if len({board.grid for board in boards}) < len(boards):
-        raise ResultError(f"edition {edition}: rows of more than one data set of a grid; give one")
-    return [_of_board(board, chosen if grid else {}) for board in boards]
+        raise ResultError(
+            f"edition {edition}: rows of several data sets of a grid; give rows of one"
+        )
+    return [_grid_safety(board, chosen if grid else {}) for board in boards]
 
 
-def sheets(found: Sequence[GridSafety]) -> list[Sheet]:
-    """The agreement of the orders; of a grid that was looked at, ranks, buses, and hard ones."""
+def sheets(grids: Sequence[GridSafety]) -> list[Sheet]:
+    """The agreement of the orders; for a chosen grid its ranks, buses and hardest buses."""
     tables = (_ranks, _buses, _hardest, _shared)
-    close = [table(one) for one in found if one.per_bus for table in tables]
-    return close or [_agreement(found)]
+    by_bus_sheets = [table(grid) for grid in grids if grid.per_bus for table in tables]
+    return by_bus_sheets or [_agreement(grids)]
 
 
-def as_csv(found: Iterable[GridSafety]) -> str:
-    """Every number: ranks and their agreement; survival, worst buses and overlap where read."""
+def as_csv(grids: Iterable[GridSafety]) -> str:
+    """All numbers: ranks and their agreement; for a chosen grid survival, worst buses, overlap."""
     text = StringIO()
-    lines = [(g.board.edition, g.board.grid, *line) for g in found for line in _lines(g)]
+    lines = [(g.board.edition, g.board.grid, *line) for g in grids for line in _lines(g)]
     csv.writer(text, lineterminator="\n").writerows([CSV_HEADER, *lines])
     return text.getvalue()
 
 
-def _of_board(board: Board, rows: Mapping[Path, Result]) -> GridSafety:
+def _grid_safety(board: Board, rows: Mapping[Path, Result]) -> GridSafety:
     names = [e.name for e in board.entries if e.rank is not None or e.kind == "oracle"]
-    own = {p: r for p, r in rows.items() if r.grid == board.grid and r.name in names}
-    read = by_bus(own)
+    on_grid = {p: r for p, r in rows.items() if r.grid == board.grid and r.name in names}
+    read = by_bus(on_grid)
     return GridSafety(
         board=board,
         ours=tradeoff(board.entries),
@@ -119,32 +121,33 @@ def _of_board(board: Board, rows: Mapping[Path, Result]) -> GridSafety:
     )
 
 
-def _agreement(found: Sequence[GridSafety]) -> Sheet:
+def _agreement(grids: Sequence[GridSafety]) -> Sheet:
     proper = " and ".join(SCORES[name].title for name in PROPER_SAFETY)
     usual = ", ".join(SCORES[name].title for name in SAFETY)
     return Sheet(
-        title=f"Fidelity beside safety, edition {found[0].board.edition}",
+        title=f"Fidelity and safety, edition {grids[0].board.edition}",
         header=AGREEMENT,
-        groups=(tuple(_agreement_line(grid) for grid in found),),
-        above="How far the order by fidelity (mean rank over CRPS, Distortion and MSE) agrees with "
-        f"that by safety (over {usual}; proper: over {proper}).",
+        groups=(tuple(_agreement_line(grid) for grid in grids),),
+        above="Agreement of the order by fidelity (mean rank over CRPS, Distortion and MSE) with "
+        f"the order by safety (over {usual}; proper: over {proper}).",
         below=(
-            "τ is Kendall's and ρ Spearman's: 1 the same order, 0 none, −1 the opposite; – where "
-            "safety has no order, since nobody leaves the band.",
+            "τ is Kendall's, ρ Spearman's: 1 is the same order, −1 the opposite; – where no "
+            "forecast "
+            "leaves the band, so that safety has no order.",
         ),
     )
 
 
 def _agreement_line(grid: GridSafety) -> tuple[Cell, ...]:
-    values = [number(v, decimals=2) for t in (grid.ours, grid.proper) for v in _both(t)]
-    paper = [number(value, decimals=2) for value in _both(grid.paper)]
+    values = [number(v, decimals=2) for t in (grid.ours, grid.proper) for v in _correlations(t)]
+    paper = [number(value, decimals=2) for value in _correlations(grid.paper)]
     n_paper = str(len(grid.paper.names)) if grid.paper.names else MISSING
     cells = (grid.board.grid, str(len(grid.ours.names)), *values, n_paper, *paper)
     return tuple((text, False) for text in cells)
 
 
-def _both(found: Tradeoff) -> tuple[float | None, float | None]:
-    return found.kendall, found.spearman
+def _correlations(orders: Tradeoff) -> tuple[float | None, float | None]:
+    return orders.kendall, orders.spearman
 
 
 def _ranks(grid: GridSafety) -> Sheet:
@@ -157,7 +160,7 @@ def _ranks(grid: GridSafety) -> Sheet:
         title=f"{grid.board.title}: mean ranks",
         header=("model", "fidelity", "safety", "proper safety"),
         groups=tuple(tuple(_numbers(*line) for line in group) for group in (lines, printed)),
-        above="1 is best; the paper's among themselves.",
+        above="1 is best; the paper's rows are ranked among themselves.",
         below=(
             f"Kendall's τ of fidelity and safety is {_tau(grid.ours)}, of fidelity and proper "
             f"safety {_tau(grid.proper)}; of the paper's rows {_tau(grid.paper)}.",
@@ -165,8 +168,8 @@ def _ranks(grid: GridSafety) -> Sheet:
     )
 
 
-def _tau(found: Tradeoff) -> str:
-    return number(found.kendall, decimals=2)
+def _tau(orders: Tradeoff) -> str:
+    return number(orders.kendall, decimals=2)
 
 
 def _numbers(name: str, *values: float | None) -> tuple[Cell, ...]:
@@ -176,12 +179,13 @@ def _numbers(name: str, *values: float | None) -> tuple[Cell, ...]:
 def _buses(grid: GridSafety) -> Sheet:
     n_buses = max(map(len, grid.per_bus.values()))
     entries = {entry.name: entry for entry in grid.board.entries}
-    lines = tuple(_bus_line(entries[name], own) for name, own in grid.per_bus.items())
+    lines = tuple(_bus_line(entries[name], per_bus) for name, per_bus in grid.per_bus.items())
     return Sheet(
         title=f"{grid.board.title}: Safety_mBrier bus by bus",
         header=("model", *(f"over {x:g}" for x in SHOWN_THRESHOLDS), *SHOWN_PLACES.values()),
         groups=(lines,),
-        above=f"The share of the {n_buses:,} buses above a threshold, and the worst of them; means "
+        above=f"The share of the {n_buses:,} buses above each threshold, and the worst buses; "
+        "means "
         "over windows, steps, scenarios and seeds.",
         dispensable=("10th", "over 0.0001", "200th"),
     )
@@ -197,8 +201,8 @@ def _bus_line(entry: Entry, per_bus: np.ndarray) -> tuple[Cell, ...]:
 def _hardest(grid: GridSafety) -> Sheet:
     bus_id, known = grid.bus_id, grid.board.grid in CATALOG
     lines = []
-    for name, own in grid.per_bus.items():
-        places, values = worst(own, len(HARDEST))
+    for name, per_bus in grid.per_bus.items():
+        places, values = worst(per_bus, len(HARDEST))
         hard = [str(bus_id[k]) for k in places[values > NEGLIGIBLE]]
         texts = (name, *hard, *[MISSING] * (len(HARDEST) - len(hard)))
         lines.append(tuple((text, False) for text in texts))
@@ -207,7 +211,7 @@ def _hardest(grid: GridSafety) -> Sheet:
         header=("model", *HARDEST),
         groups=(tuple(lines),),
         above="The buses with the highest Safety_mBrier, by "
-        + ("number." if known else "place in the case file, for their numbers are not known here."),
+        + ("number." if known else "position in the case file (their numbers are unknown)."),
     )
 
 
@@ -224,32 +228,33 @@ def _shared(grid: GridSafety) -> Sheet:
         title=f"{grid.board.title}: hard buses in common",
         header=("model", *(str(k) for k in range(1, len(names) + 1))),
         groups=(tuple(lines),),
-        above=f"Right of the diagonal: of their {HARD} worst buses, those that two models share, "
-        "as a part of the longer list. Left of it: Spearman's ρ of Safety_mBrier over the buses "
-        "where one of the two scores at all.",
+        above=f"Right of the diagonal: the share of the {HARD} worst buses that two models have in "
+        "common, relative to the longer list. Left of it: Spearman's ρ of Safety_mBrier over the "
+        "buses where at least one of the two is above 0.",
         below=(
-            f"Less than {NEGLIGIBLE:g} is rounding and counts as 0, and a bus that scores 0 is "
-            "never hard. Buses that tie for the last place count in the order of the case file. "
-            "For ρ, ties share the mean of their places.",
+            f"Scores below {NEGLIGIBLE:g} are rounding and count as 0; a bus that scores 0 is "
+            "never "
+            "hard. Ties are resolved in the order of the case file; for ρ they share the mean of "
+            "their ranks.",
         ),
     )
 
 
 def _lines(grid: GridSafety) -> Iterator[tuple[Any, ...]]:
     orders = (("", grid.ours), ("_proper", grid.proper), ("_paper", grid.paper))
-    for kind, found in orders:
-        for name, fidelity, safety in zip(found.names, found.fidelity, found.safety, strict=True):
+    for kind, order in orders:
+        for name, fidelity, safety in zip(order.names, order.fidelity, order.safety, strict=True):
             yield f"fidelity_rank{kind}", name, None, None, fidelity
             yield f"safety_rank{kind}", name, None, None, safety
-        yield f"kendall{kind}", None, None, None, found.kendall
-        yield f"spearman{kind}", None, None, None, found.spearman
+        yield f"kendall{kind}", None, None, None, order.kendall
+        yield f"spearman{kind}", None, None, None, order.spearman
     bus_id = grid.bus_id if grid.per_bus else np.empty(0)
-    for name, own in grid.per_bus.items():
-        yield from (("survival", name, None, x, s) for x, s in zip(*survival(own), strict=True))
-        places, values = worst(own, WORST)
+    for name, per_bus in grid.per_bus.items():
+        yield from (("survival", name, None, x, s) for x, s in zip(*survival(per_bus), strict=True))
+        places, values = worst(per_bus, WORST)
         numbered = zip(bus_id[places], values, strict=True)
         yield from (("worst", name, bus, k, v) for k, (bus, v) in enumerate(numbered, start=1))
-    for (one, other), hard in grid.pairs.items():
-        yield "overlap", one, other, hard.n, hard.overlap
-        yield "spearman_all", one, other, None, hard.spearman
-        yield "spearman_scoring", one, other, None, hard.spearman_scoring
+    for (name, other), hard in grid.pairs.items():
+        yield "overlap", name, other, hard.n, hard.overlap
+        yield "spearman_all", name, other, None, hard.spearman
+        yield "spearman_scoring", name, other, None, hard.spearman_scoring

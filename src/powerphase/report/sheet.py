@@ -1,4 +1,4 @@
-"""A table as text: for a terminal, with the columns that there is room for, and as Markdown."""
+"""A table as text: for a terminal, with the columns that fit, and as Markdown."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -15,57 +15,57 @@ from powerphase.records.scores import score_format
 FULLER = "Widen the terminal or choose another format for more columns."
 MISSING = "–"
 READABLE = 80
-"""How many columns the text around a table may take, however narrow the table is."""
+"""The text around a table may take this many columns, however narrow the table is."""
 
 IN_NAMES = re.compile(r"(?<= )|(?=\+)|(?<=[a-z]{2}-)|(?<=[a-z])(?=\d{3})")
-"""Where a name may go on in the next line: polish|2383, transformer-|tempflow|+short."""
+"""Where a name may be wrapped: polish|2383, transformer-|tempflow|+short."""
 IN_NUMBERS = re.compile(r"(?<= )(?!±)")
-"""Where a number may: after the ± of its deviation."""
+"""Where a number may be wrapped: after the ± of its deviation."""
 
 Cell = tuple[str, bool]
-"""What a cell says, and whether it stands out."""
+"""The text of a cell, and whether it is emphasised."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table that knows no more than its texts."""
+    """A table of texts."""
 
     title: str
     header: tuple[str, ...]
     groups: tuple[tuple[tuple[Cell, ...], ...], ...]
-    """Lines of cells; a terminal sets the groups apart."""
+    """Lines of cells; a terminal separates the groups."""
     above: str
-    """What to know before the table is read."""
+    """The text above the table."""
     below: tuple[str, ...] = ()
-    """What to bear in mind about it."""
+    """Notes below the table."""
     names: int = 1
-    """How many columns, the first ones, hold names rather than numbers."""
+    """This many columns from the left hold names rather than numbers."""
     dispensable: tuple[str, ...] = ()
-    """The columns that a narrow terminal goes without, in this order."""
+    """The columns that a narrow terminal omits, in this order."""
 
     def as_table(self, width: int) -> Group:
         """The sheet for a terminal of that width."""
-        shown = self._shown(width)
+        shown = self._columns_for(width)
         widths = self._widths(shown, width)
         notes = [self.above, *self.below] + [FULLER] * (len(shown) < len(self.header))
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for k in shown:
             side: JustifyMethod = "left" if k < self.names else "right"
-            head = _folded(_pieces(self.header[k], True), widths.get(k))
+            head = _wrap(_pieces(self.header[k], True), widths.get(k))
             table.add_column(head, justify=side, overflow="fold", width=widths.get(k))
         for group in self.groups:
             for line in group:
-                table.add_row(*(self._shown_cell(k, line[k], widths.get(k)) for k in shown))
+                table.add_row(*(self._cell_text(k, line[k], widths.get(k)) for k in shown))
             table.add_section()
-        # Beside a narrow table, text as narrow could not be read.
-        room = max(READABLE, _room(widths.values())) if widths else width
+        # Text as narrow as a narrow table would be unreadable.
+        text_width = max(READABLE, _table_width(widths.values())) if widths else width
         title, caption = Text(self.title, "table.title"), Text(" ".join(notes), "table.caption")
-        return Group(title, table, Constrain(caption, min(room, width)))
+        return Group(title, table, Constrain(caption, min(text_width, width)))
 
     def as_markdown(self) -> str:
-        """The sheet as Markdown: a heading, the table and what there is to know."""
+        """The sheet as Markdown: a heading, the table and its notes."""
         lines = [
-            [f"**{text}**" if stands_out else text for text, stands_out in line]
+            [f"**{text}**" if emphasised else text for text, emphasised in line]
             for group in self.groups
             for line in group
         ]
@@ -73,25 +73,23 @@ class Sheet:
         table = "\n".join(f"| {' | '.join(cells)} |" for cells in (self.header, alignment, *lines))
         return "\n\n".join([f"### {self.title}", self.above, table, *self.below]) + "\n"
 
-    def _shown(self, width: int) -> list[int]:
-        """The columns that there is room for."""
+    def _columns_for(self, width: int) -> list[int]:
+        """The columns that fit into the width."""
         shown = list(range(len(self.header)))
         for name in self.dispensable:
-            if _room([max(map(len, self._texts(k))) for k in shown]) > width:
+            if _table_width([max(map(len, self._texts(k))) for k in shown]) > width:
                 shown.remove(self.header.index(name))
         return shown
 
-    def _shown_cell(self, column: int, cell: Cell, width: int | None) -> Text:
-        text, stands_out = cell
-        return Text(
-            _folded(_pieces(text, column < self.names), width), "bold" if stands_out else ""
-        )
+    def _cell_text(self, column: int, cell: Cell, width: int | None) -> Text:
+        text, emphasised = cell
+        return Text(_wrap(_pieces(text, column < self.names), width), "bold" if emphasised else "")
 
     def _widths(self, shown: Sequence[int], width: int) -> dict[int, int]:
-        """Widths that break no word, where there are such; left alone, the widest would break."""
+        """Column widths at which no word is broken; empty if there are none."""
         widths = {k: max(map(len, self._texts(k))) for k in shown}
         least = {k: max(map(len, self._unbroken(k))) for k in shown}
-        while _room(widths.values()) > width:
+        while _table_width(widths.values()) > width:
             loosest = max(shown, key=lambda k: widths[k] - least[k])
             if widths[loosest] == least[loosest]:
                 return {}
@@ -103,10 +101,10 @@ class Sheet:
         return [self.header[column], *(line[column][0] for line in lines)]
 
     def _unbroken(self, column: int) -> list[str]:
-        """What stays on one line."""
+        """The pieces of a column that are never wrapped."""
         head, *texts = self._texts(column)
         named = column < self.names
-        pieces = _pieces(head, True) + [one for text in texts for one in _pieces(text, named)]
+        pieces = _pieces(head, True) + [piece for text in texts for piece in _pieces(text, named)]
         return [piece.rstrip() for piece in pieces]
 
 
@@ -114,8 +112,8 @@ def _pieces(text: str, is_name: bool) -> list[str]:
     return (IN_NAMES if is_name else IN_NUMBERS).split(text)
 
 
-def _folded(pieces: Sequence[str], width: int | None) -> str:
-    """The pieces in lines of that width at most, where it is known."""
+def _wrap(pieces: Sequence[str], width: int | None) -> str:
+    """The pieces in lines of at most that width, if there is one."""
     lines = [""]
     for piece in pieces:
         if width and lines[-1] and len(lines[-1] + piece.rstrip()) > width:
@@ -124,13 +122,13 @@ def _folded(pieces: Sequence[str], width: int | None) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _room(widths: Collection[int]) -> int:
-    """Columns of a terminal that a table of such columns takes."""
+def _table_width(widths: Collection[int]) -> int:
+    """The width of a table with columns of these widths."""
     return sum(widths) + 2 * len(widths) + 1
 
 
 def number(mean: float | None, std: float | None = None, decimals: int | None = None) -> str:
-    """The mean with four significant digits or so many decimals, ± its deviation if known."""
+    """The mean with four significant digits or the given decimals, ± its deviation if known."""
     if mean is None:
         return MISSING
     if decimals is None and mean == 0:

@@ -1,4 +1,4 @@
-"""The statistics behind a board: places, skill, and which differences are more than noise."""
+"""The statistics of a board as tables: ranks, skill, and which differences exceed noise."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES, find_score
-from powerphase.report.entries import Entry, grouped, orders_forecasts, places
+from powerphase.report.entries import Entry, group_by, orders_forecasts, places
 from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.statistics import (
@@ -27,7 +27,7 @@ from powerphase.report.statistics import (
 )
 
 TESTED = ("crps", "distortion", "safety_mbrier", "brier", "twcrps", "energy")
-"""The scores that are shown unless others are asked for."""
+"""The scores shown by default."""
 
 HEADER = (
     *("grid", "score", "model", "seeds", "mean", "place", "skill", "to oracle"),
@@ -39,42 +39,42 @@ CSV_HEADER = (
     *("other", "difference", "p", "p_holm", "seeds_apart", "verdict"),
 )
 MANY = 99.9
-"""Deviations of seeds beyond which a table does not count them: some scores hardly vary."""
+"""Above this, a table shows only a bound: the seeds of some scores hardly vary."""
 
 SIGNS = {"better": "<", "worse": ">", "noise": "≈"}
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One entry on one score: its place, what it is worth, and how it differs from another."""
+    """One entry on one score: its rank, its skill, and its difference from another entry."""
 
     score: str
     entry: Entry
     place: float | None
-    """Among those that compete, 1 is best; equal means share the mean of their places."""
+    """The rank among competing entries, 1 is best; equal means share the mean of their ranks."""
     skill: Skill
-    """Beside `last-7-days`."""
+    """Relative to `last-7-days`."""
     reach: Skill
     """The share of the way from `last-7-days` to the oracle."""
     contrast: Contrast | None
-    """None for the entry that the others are laid beside, and for what does not compete."""
+    """None for the entry that the others are compared with, and for entries without a rank."""
 
 
 def standings(board: Board, score: str, other: str | None = None) -> tuple[Standing, ...]:
-    """The competing entries from best to worst, then what they are laid beside, and the oracle.
+    """The competing entries from best to worst, then the reference entry and the oracle.
 
     Args:
-        board: of one grid.
-        score: one that orders forecasts.
-        other: the entry beside which all are laid; by default the best.
+        board: the table of one grid.
+        score: a score that orders forecasts.
+        other: the entry that all are compared with; by default the best.
     """
     score = ordering_score(score)
     competing = [e for e in board.entries if e.rank is not None and e.mean[score] is not None]
     place = dict(
         zip((e.name for e in competing), places([e.mean[score] for e in competing]), strict=True)
     )
-    found = {c.name: c for c in against(board.entries, board.windows, score, other)}
-    worth = skills(board.entries, score)
+    contrasts = {c.name: c for c in against(board.entries, board.windows, score, other)}
+    by_name = skills(board.entries, score)
     shown = sorted(competing, key=lambda entry: place[entry.name])
     shown += [e for e in board.entries if e not in shown and e.name in (other, ORACLE)]
     return tuple(
@@ -82,9 +82,9 @@ def standings(board: Board, score: str, other: str | None = None) -> tuple[Stand
             score,
             entry,
             place.get(entry.name),
-            worth[entry.name].skill,
-            worth[entry.name].reach,
-            found.get(entry.name),
+            by_name[entry.name].skill,
+            by_name[entry.name].reach,
+            contrasts.get(entry.name),
         )
         for entry in shown
     )
@@ -94,8 +94,8 @@ def sheets(
     boards: Iterable[Board], scores: Sequence[str] = TESTED, other: str | None = None
 ) -> list[Sheet]:
     """The standings on each of the scores: one table for all grids of a task and an edition."""
-    together = grouped(boards, lambda b: (b.task, b.task_version, b.edition, b.windows))
-    return [_sheet(own, scores, other) for own in together.values()]
+    together = group_by(boards, lambda b: (b.task, b.task_version, b.edition, b.windows))
+    return [_sheet(group, scores, other) for group in together.values()]
 
 
 def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) -> Sheet:
@@ -113,18 +113,18 @@ def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) ->
 
 
 def pairs_sheets(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> list[Sheet]:
-    """For each board and score, every competing entry beside every other."""
+    """For each board and score, every competing entry against every other."""
     return [pairs_sheet(board, score) for board in boards for score in scores]
 
 
 def pairs_sheet(board: Board, score: str) -> Sheet:
-    """Every competing entry beside every other: < better, > worse, ≈ noise."""
+    """Every competing entry against every other: < better, > worse, ≈ noise."""
     score = ordering_score(score)
-    found = pairs(board.entries, board.windows, score)
+    contrasts = pairs(board.entries, board.windows, score)
     names = [s.entry.name for s in standings(board, score) if s.place is not None]
-    signs = {(c.name, c.other): SIGNS[c.verdict] for c in found}
-    turned = str.maketrans("<>", "><")
-    signs |= {(other, name): sign.translate(turned) for (name, other), sign in signs.items()}
+    signs = {(c.name, c.other): SIGNS[c.verdict] for c in contrasts}
+    swap = str.maketrans("<>", "><")
+    signs |= {(other, name): sign.translate(swap) for (name, other), sign in signs.items()}
     lines = tuple(
         ((f"{k} {name}", False), *((signs.get((name, other), MISSING), False) for other in names))
         for k, name in enumerate(names, start=1)
@@ -133,16 +133,16 @@ def pairs_sheet(board: Board, score: str) -> Sheet:
         title=f"{board.title}: {SCORES[score].title} pair by pair",
         header=("model", *(str(k) for k in range(1, len(names) + 1))),
         groups=(lines,),
-        above="< says that the model of the line is better than that of the column, ≈ that the two "
-        "cannot be told apart.",
-        below=(_power(board, len(found)),),
+        above="< means that the model of the row is better than that of the column, ≈ that their "
+        "difference is noise.",
+        below=(_power(board, len(contrasts)),),
     )
 
 
 def as_csv(
     boards: Iterable[Board], scores: Sequence[str] = TESTED, other: str | None = None
 ) -> str:
-    """The standings unrounded: a line for each score and entry."""
+    """The standings unrounded: one line per score and entry."""
     lines = [
         (*_data(b), *_values(s)) for b in boards for n in scores for s in standings(b, n, other)
     ]
@@ -150,7 +150,7 @@ def as_csv(
 
 
 def pairs_as_csv(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> str:
-    """All contrasts unrounded: a line for each score and pair."""
+    """All contrasts unrounded: one line per score and pair."""
     lines = [
         (*_data(board), score, contrast.name, *_contrast_values(contrast))
         for board in boards
@@ -161,14 +161,14 @@ def pairs_as_csv(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> str
 
 
 def check_other(boards: Iterable[Board], other: str | None) -> None:
-    """Refuse a name that is on no board."""
+    """Raise if no board has an entry of that name."""
     known = {entry.name for board in boards for entry in board.entries}
     if other is not None and other not in known:
         raise UnknownName.among("model with a row", other, known)
 
 
 def ordering_score(text: str) -> str:
-    """The name of the score that is called so; one that does not order forecasts is refused."""
+    """The score with this name or title, which must order forecasts."""
     known = [name for name in SCORES if orders_forecasts(name)]
     return find_score(text, known, "score that orders forecasts")
 
@@ -191,7 +191,7 @@ def _contrast_texts(contrast: Contrast | None, mean: float | None) -> Iterator[s
         yield from [MISSING] * 4
         return
     base = mean - contrast.difference
-    # Where the other is as good as 0, a percentage says nothing.
+    # Where the other score is practically 0, a percentage is meaningless.
     relative = abs(base) > 1e-9 * abs(contrast.difference)
     yield f"{contrast.difference / base:+.1%}" if relative else number(contrast.difference)
     yield "< 0.001" if contrast.adjusted < 0.001 else f"{contrast.adjusted:.3f}"
@@ -205,29 +205,32 @@ def _percent(value: float | None) -> str:
 
 
 def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None) -> Iterator[str]:
-    beside = other or "the best of its score, which is bold"
+    reference = other or "the best entry of its score, in bold"
     yield (
-        f"Skill is 1 − score / that of {REFERENCE}; to oracle, the share of the way from there to "
-        f"the oracle. The difference is to {beside}; p is that of "
-        f"{procedure(groups[0][0].windows)}, after Holm over the lines of a grid and score; seeds "
-        "apart is the difference in deviations of a single seed, pooled over the two, or of the "
-        f"one that has several seeds. A difference is noise if p exceeds {LEVEL} or if it is less "
+        f"Skill is 1 − score / that of {REFERENCE}; to oracle is the share of the distance from "
+        "there "
+        f"to the oracle. The difference is to {reference}; p is from "
+        f"{procedure(groups[0][0].windows)}, with Holm's correction over the lines of a grid and "
+        "score; seeds apart is the difference in standard deviations of a single seed, pooled "
+        "over the "
+        f"entries with several seeds. A difference is noise if p exceeds {LEVEL} or if it is "
+        "smaller "
         f"than {SEED_DEVIATIONS:g} deviations of a seed."
     )
     most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
     if most:
         yield _power(groups[0][0], most)
     else:
-        needed = f"a row of {other} and one to lay beside it" if other else "two that compete"
-        yield f"No difference is told: that takes {needed}."
+        needed = f"a row of {other} and another row" if other else "two ranked entries"
+        yield f"No differences: a comparison needs {needed}."
     if missing := "; ".join(_missing_skill(groups)):
         yield f"Missing skill: {missing}."
     if not all(SCORES[line.score].proper for _, lines in groups for line in lines):
-        yield "Skill is told of proper scores only."
+        yield "Skill is defined for proper scores only."
 
 
 def _missing_skill(groups: Sequence[tuple[Board, Sequence[Standing]]]) -> Iterator[str]:
-    """Each reason for which skill is missing on a grid, with all the scores that it is one for."""
+    """Each reason for missing skill on a grid, with the scores it applies to."""
     missing = dict.fromkeys(
         (board.grid, part.why_not, SCORES[line.score].title)
         for board, lines in groups
@@ -235,21 +238,24 @@ def _missing_skill(groups: Sequence[tuple[Board, Sequence[Standing]]]) -> Iterat
         for part in (line.skill, line.reach)
         if part.why_not and SCORES[line.score].proper
     )
-    for (grid, reason), alike in grouped(missing, lambda one: one[:2]).items():
+    for (grid, reason), alike in group_by(missing, lambda item: item[:2]).items():
         yield f"{grid}, {', '.join(title for *_, title in alike)}: {reason}"
 
 
 def _power(board: Board, n_contrasts: int) -> str:
-    """The lowest p that can be found, and what the correction leaves of it."""
+    """The lowest p that is possible, before and after the correction."""
     least, n_weeks = least_p(board.windows), n_independent(board.windows)
     after = min(1.0, n_contrasts * least)
-    as_one = f", of {n_weeks} weeks, each taken as one," if n_weeks < len(board.windows) else ""
+    as_one = f", of {n_weeks} weeks, each counted as one," if n_weeks < len(board.windows) else ""
     limit = f"{len(board.windows)} windows{as_one} allow no p below {least:.2g}"
     if least > LEVEL:
-        return f"{limit}: too few to tell any difference from noise. A longer record has more."
+        return (
+            f"{limit}: too few to distinguish any difference from noise; a longer record has "
+            "more windows."
+        )
     return (
-        f"{limit}, which Holm over {n_contrasts} comparisons makes {after:.2g}. "
-        f"Of more than {int(LEVEL / least)} comparisons together none could be told from noise."
+        f"{limit}, or {after:.2g} after Holm's correction over {n_contrasts} comparisons. "
+        f"With more than {int(LEVEL / least)} comparisons, no difference could be significant."
     )
 
 
