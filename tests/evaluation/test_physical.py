@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 from powerphase import (
     Context,
@@ -16,7 +15,6 @@ from powerphase import (
     Store,
     Task,
     Training,
-    cli,
     forecast,
     generate,
     load_forecast,
@@ -29,6 +27,7 @@ from powerphase.evaluation import Balance
 from powerphase.grid import BACKOFF_SCALES, PQ, PV, SLACK
 from powerphase.models import Forecaster, LastSevenDays, LastWeek
 from powerphase.records import read_result, read_sidecar
+from tests.command_line import run
 from tests.dataset.exact import exact_signals
 
 P, Q, V, THETA = range(4)
@@ -273,26 +272,20 @@ def test_a_continued_forecast_has_no_balance(task: Task, tmp_path: Path) -> None
     for first, second in zip(scenarios_of(continued), scenarios_of(whole), strict=True):
         assert torch.equal(first.values, second.values)
     assert score(continued, task).balance is None
-    shown = command("score", tmp_path / "f", "--data", task.store.path, "--windows", "2")
+    shown = run("score", tmp_path / "f", "--data", task.store.path, "--windows", "2")
     assert "power balance  unknown" in shown.stdout
-
-
-def command(*arguments: object) -> Result:
-    done = CliRunner().invoke(cli.app, [*map(str, arguments)], env={"COLUMNS": "200"})
-    assert done.exit_code == 0, done.output
-    return done
 
 
 def test_the_commands_have_an_option_for_it(sixty_days: Store, tmp_path: Path) -> None:
     data = ("--data", sixty_days.path, "--windows", "2")
-    made = command("forecast", "last-7-days", *data, "--out", tmp_path / "f", "--physical")
-    live = command("score", "last-week", *data, "--out", tmp_path / "results", "--physical")
-    scored = command("score", tmp_path / "f", *data, "--out", tmp_path / "results")
+    made = run("forecast", "last-7-days", *data, "--out", tmp_path / "f", "--physical")
+    live = run("score", "last-week", *data, "--out", tmp_path / "results", "--physical")
+    scored = run("score", tmp_path / "f", *data, "--out", tmp_path / "results")
     for done, n_steps in ((made, 1344), (live, 192), (scored, 1344)):
         assert "float32 rounding" in done.stdout
         assert f"{n_steps:,} steps in" in done.stdout
     assert "last-7-days+physical" in made.stdout
-    shown = command("leaderboard", tmp_path / "results").stdout
+    shown = run("leaderboard", tmp_path / "results").stdout
     assert "last-week+physical" in shown
     assert "last-7-days+physical" in shown
     names = sorted(path.name for path in tmp_path.rglob("results/**/*.json"))

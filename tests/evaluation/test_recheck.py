@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-from typer.testing import Result as CommandResult
 
-from powerphase import Evaluation, Result, Store, Task, cli, forecast, score
+from powerphase import Evaluation, Result, Store, Task, forecast, score
 from powerphase.axes import VARIABLES
 from powerphase.evaluation import Check, array_differences, recheck_rows, row_differences
 from powerphase.evaluation.recheck import CANCELLING, numbers
@@ -30,6 +28,7 @@ from powerphase.records import (
     rounding_of,
     write_result,
 )
+from tests.command_line import invoke
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -336,10 +335,6 @@ def test_committed_sidecars_lack_only_newer_arrays(
         if seed in NOT_DRAWN_SEEDS:
             lacking = {name for name in lacking if not name.startswith(FORECASTS)}
         assert lacking <= set(NOT_IN_OLDER), committed
-
-
-def invoke(*arguments: object) -> CommandResult:
-    return CliRunner().invoke(cli.app, [*map(str, arguments)], env={"COLUMNS": "200"})
 
 
 def test_the_command_fails_if_a_row_is_wrong_and_names_it(

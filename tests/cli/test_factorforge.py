@@ -2,57 +2,50 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
 
-from powerphase.dataset import Store
-from powerphase.models.factorforge.model import FactorForge
-from powerphase.models.framework.run import WEIGHTS, RunFolder
-from powerphase.records import Result as Row
+from powerphase import Store
+from powerphase.models import FactorForge
+from powerphase.models.framework.run import WEIGHTS
 from powerphase.records import open_forecast, read_result
-from tests.command_line import error_of, run
+from tests.cli.conftest import Fails, outcome_of
+from tests.command_line import run
 from tests.models.toys import files_in
 
 
 @pytest.fixture(scope="module")
 def fitted(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    folder = tmp_path_factory.mktemp("runs") / "run"
+    folder: Path = tmp_path_factory.mktemp("runs") / "run"
     return folder, run("train", "factorforge", "--data", sixty_days.path, "--out", folder)
 
 
 def test_train_saves_the_model_and_shows_it(fitted: tuple[Path, Result]) -> None:
-    folder, result = fitted
+    folder, done = fitted
     assert files_in(folder) == {"model.json", WEIGHTS}
-    model = load(folder)
-    for phrase in ("factorforge, seed 42", "finished", "ieee14, 14 buses", "s to fit"):
-        assert phrase in result.stdout
-    assert "epochs" not in result.stdout
-    assert f"{model.n_parameters:,}" in result.stdout
+    model: Any = FactorForge.load(folder)
+    for fact in ("factorforge, seed 42", "finished", "ieee14, 14 buses", "s to fit"):
+        assert fact in done.stdout
+    assert "epochs" not in done.stdout
+    assert f"{model.n_parameters:,}" in done.stdout
 
 
-def load(folder: Path) -> FactorForge:
-    model = FactorForge.load(folder)
-    assert isinstance(model, FactorForge)
-    return model
-
-
-def rows_of(output: str) -> list[list[str]]:
+def rows_of(shown: str) -> list[list[str]]:
     """The table of factors, its heading first."""
-    lines = [line.split() for line in output.splitlines()]
+    lines = [line.split() for line in shown.splitlines()]
     first = next(n for n, line in enumerate(lines) if line[:1] == ["factor"])
     stop = next(n for n in range(first + 1, len(lines)) if lines[n][0] != str(n - first))
     return lines[first:stop]
 
 
-def test_info_shows_the_same_and_what_each_factor_follows(fitted: tuple[Path, Result]) -> None:
-    folder, result = fitted
-    info = run("info", folder).stdout
-    assert result.stdout.endswith(info)
-    outcome = RunFolder.open(folder).header.outcome
-    assert outcome is not None
-    facts = outcome["factors"]
-    heading, *rows = rows_of(info)
+def test_info_shows_the_same_and_what_the_factors_follow(fitted: tuple[Path, Result]) -> None:
+    folder, done = fitted
+    shown = run("info", folder)
+    assert done.stdout.endswith(shown.stdout)
+    facts = outcome_of(folder)["factors"]
+    heading, *rows = rows_of(shown.stdout)
     assert heading[-3:] == ["load", "solar", "wind"]
     assert len(rows) == len(facts["each"]) >= 1
     for row, fact in zip(rows, facts["each"], strict=True):
@@ -63,7 +56,7 @@ def test_info_shows_the_same_and_what_each_factor_follows(fitted: tuple[Path, Re
             f"{fact['error']:.2f}",
         ]
     assert max(abs(value) for value in facts["each"][0]["follows"].values()) > 0.5
-    *_, shares = info.strip().splitlines()
+    *_, shares = shown.stdout.strip().splitlines()
     for name, share in facts["shares"].items():
         assert f"{name} {'–' if share is None else f'{share:.0%}'}" in shares
 
@@ -78,61 +71,74 @@ def test_the_same_command_again_changes_nothing(
     assert {name: (folder / name).read_bytes() for name in files_in(folder)} == before
 
 
-def test_config_seed_and_the_default_folder_are_as_for_every_model(
+def test_config_seed_and_default_folder_work_as_for_every_model(
     sixty_days: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.toml").write_text("factors = 1\nscenarios = 5\n")
-    options = ("--data", sixty_days.path, "--config", "c.toml", "--seed", 5)
-    result = run("train", "factorforge", *options)
-    model = load(tmp_path / "runs" / "factorforge-ieee14-5")
+    arguments = ("--data", sixty_days.path, "--config", "c.toml", "--seed", 5)
+    done = run("train", "factorforge", *arguments)
+    model: Any = FactorForge.load(tmp_path / "runs" / "factorforge-ieee14-5")
     assert (model.config.factors, model.config.scenarios, model.seed) == (1, 5, 5)
-    assert "factorforge+custom, seed 5" in result.stdout
+    assert "factorforge+custom, seed 5" in done.stdout
 
 
 @pytest.mark.parametrize(
-    "options", [{"--epochs": 3}, {"--batch-size": 3, "--channel-block": 8}], ids=str
+    ("arguments", "fact"),
+    [
+        (["--epochs", 3], "--epochs: factorforge"),
+        (["--batch-size", 3, "--channel-block", 8], "--batch-size, --channel-block: factorforge"),
+    ],
 )
 def test_options_of_networks_are_rejected(
-    sixty_days: Store, tmp_path: Path, options: dict[str, int]
+    sixty_days: Store,
+    tmp_path: Path,
+    fails: Fails,
+    arguments: list[object],
+    fact: str,
 ) -> None:
     command = ("train", "factorforge", "--data", sixty_days.path, "--out", tmp_path / "run")
-    message = error_of(*command, *(word for option in options.items() for word in option))
-    assert all(word in message for word in ("factorforge", *options))
+    assert fact in fails(*command, *arguments).problem
     assert not (tmp_path / "run").exists()
 
 
-def test_a_typo_in_the_config_is_reported_with_the_near_miss(
-    sixty_days: Store, tmp_path: Path
+def test_a_misspelt_config_field_gets_a_suggestion(
+    sixty_days: Store, tmp_path: Path, fails: Fails
 ) -> None:
     (tmp_path / "c.toml").write_text("scenario = 5\n")
-    data = ("--data", sixty_days.path, "--config", tmp_path / "c.toml")
-    message = error_of("train", "factorforge", *data, "--out", tmp_path / "run")
-    assert all(word in message for word in ("c.toml", "scenario:", "scenarios"))
+    arguments = (
+        "--data",
+        sixty_days.path,
+        "--config",
+        tmp_path / "c.toml",
+        "--out",
+        tmp_path / "run",
+    )
+    problem = fails("train", "factorforge", *arguments).problem
+    assert "c.toml: scenario: " in problem
+    assert "scenarios" in problem
 
 
 def test_it_is_forecast_and_scored_by_its_name_and_by_its_folder(
     fitted: tuple[Path, Result], sixty_days: Store, tmp_path: Path
 ) -> None:
     data = ("--data", sixty_days.path, "--device", "cpu", "--windows", 2)
-    for model, name in ((fitted[0], "by-folder"), ("factorforge", "by-name")):
-        result = run("forecast", model, *data, "--out", tmp_path / name)
-        assert "factorforge, seed 42" in result.stdout
-    saved = load(fitted[0])
-    assert open_forecast(tmp_path / "by-name").header.scenarios == saved.config.scenarios
-    rows: list[Row] = []
+    for source, name in ((fitted[0], "by-folder"), ("factorforge", "by-name")):
+        done = run("forecast", source, *data, "--out", tmp_path / name)
+        assert "factorforge, seed 42" in done.stdout
+    model: Any = FactorForge.load(fitted[0])
+    assert open_forecast(tmp_path / "by-name").header.scenarios == model.config.scenarios
+    rows: list[Any] = []
     for source in (fitted[0], "factorforge", tmp_path / "by-name"):
         results = tmp_path / f"results-{len(rows)}"
         run("score", source, *data, "--out", results)
         (file,) = results.rglob("factorforge-42.json")
         rows.append(read_result(file))
-    live, *stored = ({k: v for k, v in row.scores.items() if v is not None} for row in rows)
+    live, *others = ({k: v for k, v in row.scores.items() if v is not None} for row in rows)
     assert live["crps"] > 0
-    for scores in stored:
-        assert scores == pytest.approx(live, rel=1e-3, abs=1e-9)
+    for other in others:
+        assert other == pytest.approx(live, rel=1e-3, abs=1e-9)
     for row in rows:
-        assert row.parameters == saved.n_parameters
-        assert float(row.cost["train_s"] or 0) > 0
-    outcome = RunFolder.open(fitted[0]).header.outcome
-    assert outcome is not None
-    assert rows[0].cost["train_s"] == outcome["train_s"]
+        assert row.parameters == model.n_parameters
+        assert row.cost["train_s"] > 0
+    assert rows[0].cost["train_s"] == outcome_of(fitted[0])["train_s"]
