@@ -1,6 +1,6 @@
-"""Draws the pictures of `docs/scores.md` and writes them beside itself, the same bytes every time.
+"""Draws the figures of `docs/scores.md` into this folder, always with the same bytes.
 
-Every score in a picture comes from the package.
+The package computes every score in a figure.
 """
 
 import re
@@ -19,11 +19,11 @@ from scipy.special import ndtri
 
 from powerphase.axes import VARIABLES, V
 from powerphase.metrics import Scorecard, Scorer, energy_score
-from powerphase.records.scores import NORMAL_BAND_PU
+from powerphase.records import NORMAL_BAND_PU
 from powerphase.scenarios import Layout, Scenarios
 from powerphase.seeds import stream
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
+# The colours of Okabe and Ito, which colour-blind readers can distinguish.
 BLUE, SKY, ORANGE, RED, GREY, INK = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#808080", "#333333"
 STYLE = {
     **{"svg.fonttype": "none", "svg.hashsalt": "powerphase", "text.color": INK, "font.size": 9},
@@ -34,23 +34,23 @@ STYLE = {
 }
 LOWEST, HIGHEST = NORMAL_BAND_PU
 VALUES, WEIGHTS, TRUTH = (0.93, 1.00, 1.08), (0.3, 0.65, 0.05), 0.94
-"""The forecast of the worked examples: three scenarios of one voltage, and what happened [p.u.]."""
+"""The forecast of the worked examples: three scenarios of one voltage, and the target [p.u.]."""
 
 HOURS = np.arange(12, 24.1, 0.25)
 """An afternoon and an evening, in the steps of the data."""
 
 
-def scored(values: ArrayLike, truth: ArrayLike, weights: tuple[float, ...] = ()) -> Scorecard:
-    """All scores of scenarios (M x H x C); without C, of a bus whose four channels are the same."""
+def scores_of(values: ArrayLike, truth: ArrayLike, weights: tuple[float, ...] = ()) -> Scorecard:
+    """All scores of scenarios (M x H x C); without C, of a bus with four equal channels."""
     states, target = (torch.from_numpy(np.array(x, dtype=np.float64)) for x in (values, truth))
     if states.ndim < 3:
         states = states.reshape(len(states), -1, 1).repeat(1, 1, len(VARIABLES))
         target = target.reshape(-1, 1).repeat(1, len(VARIABLES))
     n, horizon, n_channels = states.shape
-    each = torch.tensor(weights or [1 / n] * n, dtype=torch.float64)[None, :, None]
+    column = torch.tensor(weights or [1 / n] * n, dtype=torch.float64)[None, :, None]
     bus, branch = np.arange(n_channels // len(VARIABLES)), np.empty((0, 2), dtype=np.int64)
-    scorer = Scorer(Layout("made-up", bus, bus, bus * 1.0, branch, 1.0, 1.0), horizon, 1)
-    scorer.add(0, Scenarios(states[None], each.repeat(1, 1, n_channels)), target[None])
+    scorer = Scorer(Layout("example", bus, bus, bus * 1.0, branch, 1.0, 1.0), horizon, 1)
+    scorer.add(0, Scenarios(states[None], column.repeat(1, 1, n_channels)), target[None])
     return scorer.result()
 
 
@@ -60,37 +60,38 @@ def normal_quantiles(n: int) -> np.ndarray:
 
 
 @cache
-def excess(n_scenarios: int, sampled: bool) -> tuple[float, ...]:
-    """Mean CRPS and fair CRPS of a perfect forecast of normal truths, above the law's 1/√π [%]."""
-    truths = normal_quantiles(20_000).reshape(100, 200)
-    scenarios = normal_quantiles(n_scenarios)[:, None, None] + np.zeros_like(truths)
-    if sampled:
+def excess(n_scenarios: int, are_samples: bool) -> tuple[float, ...]:
+    """Mean CRPS and fair CRPS of perfect forecasts of normal targets, relative to 1/√π [%]."""
+    targets = normal_quantiles(20_000).reshape(100, 200)
+    scenarios = normal_quantiles(n_scenarios)[:, None, None] + np.zeros_like(targets)
+    if are_samples:
         scenarios = stream(0, "samples", n_scenarios).standard_normal(scenarios.shape)
-    card = scored(scenarios, truths)
+    card = scores_of(scenarios, targets)
     return tuple(100 * (card[name] * sqrt(pi) - 1) for name in ("crps", "fair_crps"))
 
 
-def expected(name: str, said: float, true: float) -> float:
-    """The mean score of who states one probability of leaving the band where another is true."""
-    outside, within = (scored((0.9, 1.0), truth, (said, 1 - said))[name] for truth in (0.9, 1.0))
-    return true * outside + (1 - true) * within
+def expected_score(name: str, probability: float, true: float) -> float:
+    """The mean score of forecasting one probability of leaving the band where another is true."""
+    weights = (probability, 1 - probability)
+    outside, inside = (scores_of((0.9, 1.0), truth, weights)[name] for truth in (0.9, 1.0))
+    return true * outside + (1 - true) * inside
 
 
-def courses(label: str, spread: float, n: int) -> np.ndarray:
-    """`n` smooth random courses around 0."""
+def random_curves(label: str, spread: float, n: int) -> np.ndarray:
+    """`n` smooth random curves around 0."""
     random, waves = stream(0, label), np.arange(4)[:, None]
     size, phase = random.normal(0, spread, (n, 4, 1)), random.uniform(0, 2 * pi, (n, 4, 1))
     return (size * np.cos(waves * HOURS * pi / 12 + phase)).sum(1)
 
 
 def evenings(n: int) -> np.ndarray:
-    """Equally likely courses of a voltage that sags in the evening [p.u.]."""
+    """Equally likely curves of a voltage that sags in the evening [p.u.]."""
     sag = np.exp(-(((HOURS - 19) / 3.5) ** 2))
-    return 0.985 - (0.032 + courses("sag", 0.008, n)) * sag + courses("noise", 0.003, n)
+    return 0.985 - (0.032 + random_curves("sag", 0.008, n)) * sag + random_curves("noise", 0.003, n)
 
 
-def hours(axes: Axes, title: str) -> None:
-    """Hours along the axis, a voltage upwards, and the band's lower limit if it is in view."""
+def label_hours(axes: Axes, title: str) -> None:
+    """Label an axis of hours and one of voltages; draw the lower limit of the band if visible."""
     if axes.get_ylim()[0] < LOWEST:
         axes.axhline(LOWEST, color=GREY, linestyle="--", linewidth=1)
         axes.text(12.2, LOWEST + 0.001, "lower limit")
@@ -98,7 +99,7 @@ def hours(axes: Axes, title: str) -> None:
 
 
 def step_functions() -> tuple[np.ndarray, ...]:
-    """Where the example's distribution and the truth's rise, and how high both are from there."""
+    """The steps of the distribution functions of the example and of the target."""
     edges = np.sort([0.90, *VALUES, TRUTH, LOWEST, HIGHEST, 1.10])
     forecast = (np.array(WEIGHTS) * (np.array(VALUES) <= edges[:, None])).sum(1)
     return edges, forecast, (edges >= TRUTH).astype(float)
@@ -116,29 +117,31 @@ def crps(figure: Figure) -> None:
     left.set(title="probability of at most V", xlabel="V [p.u.]", ylim=(0, 1.15))
     right.fill_between(x, (forecast - truth) ** 2, step="post", color=SKY, alpha=0.6)
     right.step(x, (forecast - truth) ** 2, where="post", color=BLUE)
-    found = scored(VALUES, TRUTH, WEIGHTS)["crps"]
-    right.text(1.006, 0.3, f"shaded area:\nCRPS = {found:.4f}", color=BLUE)
-    right.set(title="the gap, squared", xlabel="V [p.u.]")
+    score = scores_of(VALUES, TRUTH, WEIGHTS)["crps"]
+    right.text(1.006, 0.3, f"shaded area:\nCRPS = {score:.4f}", color=BLUE)
+    right.set(title="squared gap", xlabel="V [p.u.]")
 
 
 def distortion(figure: Figure) -> None:
-    """Five scenarios, of which only the best one counts."""
+    """Five scenarios, of which only the best counts."""
     axes, truth = figure.subplots(), 1.0 - 0.01 * np.cos((HOURS - 9) * pi / 6)
     level = np.array([-0.024, -0.015, -0.006, 0.012, 0.02])[:, None]
-    scenarios = truth + level + courses("distortion", 0.003, 5)
-    each = np.sqrt(((scenarios - truth) ** 2).mean(1))
-    for scenario, rmse in zip(scenarios, each, strict=True):
-        is_best = rmse == each.min()
+    scenarios = truth + level + random_curves("distortion", 0.003, 5)
+    errors = np.sqrt(((scenarios - truth) ** 2).mean(1))
+    for scenario, rmse in zip(scenarios, errors, strict=True):
+        is_best = rmse == errors.min()
         color, label = (BLUE, ", the best") if is_best else (GREY, "")
         axes.plot(HOURS, scenario, color=color, linewidth=1 + is_best)
         axes.text(24.2, scenario[-1], f"RMSE {rmse:.3f}{label}", color=color, va="center")
     axes.plot(HOURS, truth, color=INK, linestyle=":", linewidth=2)
     axes.text(24.2, truth[-1], "what happened", va="center")
-    hours(axes, f"Distortion = {scored(scenarios, truth)['distortion']:.3f}, that of the best")
+    label_hours(
+        axes, f"Distortion = {scores_of(scenarios, truth)['distortion']:.3f}, that of the best"
+    )
 
 
 def mse(figure: Figure) -> None:
-    """Two forecasts with the same mean: to MSE they are one."""
+    """Two forecasts with the same mean, which have the same MSE."""
     x, truth = np.linspace(0.94, 1.06, 81), 1.012
     panels = figure.subplots(1, 2, sharey=True)
     for axes, name, spread in zip(panels, ("narrow", "wide"), (0.006, 0.018), strict=True):
@@ -149,28 +152,29 @@ def mse(figure: Figure) -> None:
         axes.axvline(truth, color=INK)
         axes.text(truth + 0.002, 72, "what happened")
         axes.text(0.998, 72, "mean", color=BLUE, ha="right")
-        card = scored(1 + spread * normal_quantiles(100), truth)
+        card = scores_of(1 + spread * normal_quantiles(100), truth)
         axes.set(title=f"{name}: MSE {card['mse']:.6f}, CRPS {card['crps']:.4f}")
         axes.set(xlabel="V [p.u.]", ylabel="density", yticks=[], ylim=(0, 80))
 
 
 def probability(figure: Figure) -> None:
-    """The expected score of each probability that one may state where 0.3 is true."""
-    axes, true, said = figure.subplots(), 0.3, np.linspace(0, 1, 41)
+    """The expected score of each forecast probability where 0.3 is true."""
+    axes, true, forecasts = figure.subplots(), 0.3, np.linspace(0, 1, 41)
     axes.axvline(true, color=GREY, linestyle="--", linewidth=1)
-    places = {"safety_mbrier": (RED, (0.06, 0.278)), "brier": (BLUE, (0.31, 0.16))}
-    for name, (color, place) in places.items():
-        found = np.array([expected(name, p, true) for p in said])
-        best = found.argmin()
-        axes.plot(said, found, color=color)
-        axes.plot(said[best], found[best], "o", color=color, clip_on=False, zorder=3)
-        axes.text(*place, f"{found[best]:.2f}: best to say {said[best]:.1g}", color=color)
-    honest = expected("safety_mbrier", true, true)
+    labels = {"safety_mbrier": (RED, (0.06, 0.278)), "brier": (BLUE, (0.31, 0.16))}
+    for name, (color, position) in labels.items():
+        scores = np.array([expected_score(name, p, true) for p in forecasts])
+        best = scores.argmin()
+        axes.plot(forecasts, scores, color=color)
+        axes.plot(forecasts[best], scores[best], "o", color=color, clip_on=False, zorder=3)
+        label = f"{scores[best]:.2f}: best forecast {forecasts[best]:.1g}"
+        axes.text(*position, label, color=color)
+    honest = expected_score("safety_mbrier", true, true)
     axes.plot(true, honest, "o", color=RED, markerfacecolor="white", zorder=3)
-    axes.text(0.29, honest + 0.02, f"{honest:.2f}: honest", color=RED, ha="right")
+    axes.text(0.29, honest + 0.02, f"{honest:.2f}: forecast {true}", color=RED, ha="right")
     axes.text(0.7, 0.62, "Safety_mBrier", color=RED, ha="right")
     axes.text(0.78, 0.38, "Brier", color=BLUE)
-    axes.set(xlabel=f"stated probability of leaving the band (the true one is {true})")
+    axes.set(xlabel=f"forecast probability of leaving the band (true probability {true})")
     axes.set(ylabel="expected score", xlim=(0, 1), ylim=(0.12, 0.72))
 
 
@@ -179,14 +183,14 @@ def excursions(figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     time, voltage, hour = HOURS[::2], evenings(20)[:, ::2], 19
     left.plot(time, voltage.T, color=GREY, linewidth=0.6)
-    for course in voltage:
-        below = {"where": course < LOWEST, "interpolate": True, "color": ORANGE, "alpha": 0.25}
-        left.fill_between(time, course, LOWEST, **below)
+    for curve in voltage:
+        below = {"where": curve < LOWEST, "interpolate": True, "color": ORANGE, "alpha": 0.25}
+        left.fill_between(time, curve, LOWEST, **below)
     left.axvline(hour, color=INK, linewidth=1, linestyle=":")
-    hours(left, "twenty scenarios and their excursions")
-    now = voltage[:, time == hour].ravel()
-    necv, cvar = (scored(now, truth=1.0)[name] for name in ("necv", "cvar_0.1"))
-    distance = np.sort(np.maximum(LOWEST - now, 0))[::-1]
+    label_hours(left, "twenty scenarios and their excursions")
+    values = voltage[:, time == hour].ravel()
+    necv, cvar = (scores_of(values, truth=1.0)[name] for name in ("necv", "cvar_0.1"))
+    distance = np.sort(np.maximum(LOWEST - values, 0))[::-1]
     for last, color, height in ((20, ORANGE, necv), (2, RED, cvar)):
         right.fill_between(range(last + 1), [*distance[:last], 0], step="post", color=color)
         right.plot([0, last], [height, height], color=INK, linewidth=1)
@@ -196,15 +200,15 @@ def excursions(figure: Figure) -> None:
 
 
 def excursion(figure: Figure) -> None:
-    """The expected excursion against the one that happened: what is too much, what too little."""
+    """The expected and the actual excursion, with the differences of both signs."""
     axes, truth = figure.subplots(), 0.985 - 0.044 * np.exp(-(((HOURS - 19.5) / 2.2) ** 2))
-    card = scored(evenings(20), truth)
-    forecast, happened = (card.by_step[n][:, V] for n in ("necv", "excursion"))
+    card = scores_of(evenings(20), truth)
+    forecast, actual = (card.by_step[n][:, V] for n in ("necv", "excursion"))
     for sign, color, words in ((1, ORANGE, "too much"), (-1, SKY, "too little")):
-        gap = {"where": sign * (forecast - happened) > 0, "interpolate": True, "label": words}
-        axes.fill_between(HOURS, happened, forecast, color=color, alpha=0.4, **gap)
+        gap = {"where": sign * (forecast - actual) > 0, "interpolate": True, "label": words}
+        axes.fill_between(HOURS, actual, forecast, color=color, alpha=0.4, **gap)
     axes.plot(HOURS, forecast, color=BLUE)
-    axes.plot(HOURS, happened, color=INK)
+    axes.plot(HOURS, actual, color=INK)
     axes.text(19.9, 0.0082, "what happened")
     axes.text(20.9, 0.0025, "forecast", color=BLUE)
     axes.legend(loc="upper left", frameon=False)
@@ -214,29 +218,29 @@ def excursion(figure: Figure) -> None:
 
 
 def twcrps(figure: Figure) -> None:
-    """What the score sees of a voltage, and what it leaves of the area that is CRPS."""
+    """The transformed voltage, and the part of CRPS that remains."""
     left, right = figure.subplots(1, 2, sharex=True)
     x, forecast, truth = step_functions()
     left.plot(x, x - x.clip(LOWEST, HIGHEST), color=BLUE)
     left.text(1.0, 0.003, "the band", color=GREY, ha="center")
-    left.set(title="what it sees: signed distance outside", xlabel="V [p.u.]")
+    left.set(title="signed distance outside the band", xlabel="V [p.u.]")
     square, outside = (forecast - truth) ** 2, (x < LOWEST) | (x >= HIGHEST)
     right.fill_between(x, square * outside, step="post", color=BLUE, alpha=0.6)
     right.step(x, square, where="post", color=GREY, linewidth=1)
     for axes in (left, right):
         axes.axvspan(LOWEST, HIGHEST, color=GREY, alpha=0.1)
-    found = scored(VALUES, TRUTH, WEIGHTS)["twcrps"]
-    right.text(1.006, 0.3, f"blue area:\ntwCRPS =\n{found:.4f}", color=BLUE)
-    right.set(title="the gap of CRPS, squared", xlabel="V [p.u.]", ylim=(0, 0.6))
+    score = scores_of(VALUES, TRUTH, WEIGHTS)["twcrps"]
+    right.text(1.006, 0.3, f"blue area:\ntwCRPS =\n{score:.4f}", color=BLUE)
+    right.set(title="squared gap of CRPS", xlabel="V [p.u.]", ylim=(0, 0.6))
 
 
 def fair_crps(figure: Figure) -> None:
-    """How far from the true distribution's score perfect forecasts of few scenarios end up."""
+    """The score of perfect forecasts of few scenarios, relative to the true distribution."""
     axes, counts = figure.subplots(), (4, 8, 16, 32, 64, 100)
-    for sampled, line in ((True, "o-"), (False, "o:")):
+    for are_samples, line in ((True, "o-"), (False, "o:")):
         axes.set_prop_cycle(color=[RED, BLUE])
-        axes.plot(counts, [excess(n, sampled) for n in counts], line, markersize=3.5)
-    for n, share in ((n, excess(n, sampled=True)[0]) for n in (16, 100)):
+        axes.plot(counts, [excess(n, are_samples) for n in counts], line, markersize=3.5)
+    for n, share in ((n, excess(n, are_samples=True)[0]) for n in (16, 100)):
         axes.text(n, share + 2, f"{share:.1f} %", color=RED, ha="center")
     axes.text(4.3, 25, "CRPS of samples", color=RED)
     axes.text(4.3, 5, "CRPS of quantiles", color=RED)
@@ -245,19 +249,21 @@ def fair_crps(figure: Figure) -> None:
     axes.axhline(0, color=GREY, linewidth=1)
     axes.set_xscale("log", base=2)
     axes.set(xticks=counts, xticklabels=counts, xlabel="scenarios", ylim=(-28, 30))
-    axes.set(ylabel="above the true law's score [%]", title="perfect forecasts, few scenarios")
+    axes.set(
+        ylabel="excess over the true distribution [%]", title="perfect forecasts, few scenarios"
+    )
 
 
 def energy(figure: Figure) -> None:
-    """Two clouds whose channels are the same one by one, but not together."""
+    """Two clouds with the same margins but different dependence."""
     random, truth = stream(0, "joint"), np.array([1.0, 0.9])
-    one, other = (random.normal(size=(40, 1)) + 0.3 * random.normal(size=(40, 2))).T
-    clouds = {"together": (one, other), "shuffled": (one, random.permutation(other))}
+    first, second = (random.normal(size=(40, 1)) + 0.3 * random.normal(size=(40, 2))).T
+    clouds = {"dependent": (first, second), "shuffled": (first, random.permutation(second))}
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, (name, cloud) in zip(panels, clouds.items(), strict=True):
         errors = torch.from_numpy(np.transpose(cloud) - truth)[:, None]
         joint = energy_score(errors / sqrt(2), torch.full((40,), 1 / 40, dtype=torch.float64))
-        alone = np.mean([scored(x, z)["crps"] for x, z in zip(cloud, truth, strict=True)])
+        alone = np.mean([scores_of(x, z)["crps"] for x, z in zip(cloud, truth, strict=True)])
         axes.plot(*cloud, "o", color=BLUE, markersize=3.5, alpha=0.7, markeredgewidth=0)
         axes.plot(*truth, "*", color=RED, markersize=12)
         axes.set(xlabel="one channel", ylabel="another", aspect="equal")
@@ -265,33 +271,41 @@ def energy(figure: Figure) -> None:
 
 
 def coverage(figure: Figure) -> None:
-    """A fan whose central interval the truth keeps to, or leaves."""
+    """The central interval of a fan, and a target that is inside or outside of it."""
     axes, (*scenarios, truth) = figure.subplots(), evenings(21)
-    card = scored(scenarios, truth)
-    hit = card.by_step["coverage_80"][:, V] == 1
+    card = scores_of(scenarios, truth)
+    inside = card.by_step["coverage_80"][:, V] == 1
     axes.fill_between(HOURS, *np.sort(scenarios, axis=0)[[1, -2]], color=SKY, alpha=0.35)
     axes.plot(HOURS, truth, color=INK, linewidth=1)
-    for where, marker, color in ((hit, "o", BLUE), (~hit, "X", RED)):
-        axes.plot(HOURS[where], truth[where], marker, color=color, markersize=5, clip_on=False)
+    for steps, marker, color in ((inside, "o", BLUE), (~inside, "X", RED)):
+        axes.plot(HOURS[steps], truth[steps], marker, color=color, markersize=5, clip_on=False)
     axes.text(13, 0.987, "central 80 %", color=BLUE)
-    hours(axes, f"{hit.sum()} of {len(hit)} steps covered, mean width {card['width_80']:.4f} p.u.")
+    label_hours(
+        axes,
+        f"{inside.sum()} of {len(inside)} steps covered, mean width {card['width_80']:.4f} p.u.",
+    )
 
 
-DRAWN = (crps, distortion, mse, probability, excursions, excursion, twcrps, fair_crps, energy)
-PICTURES = {draw.__name__: draw for draw in (*DRAWN, coverage)}
+FIGURES = {
+    draw.__name__: draw
+    for draw in (
+        *(crps, distortion, mse, probability, excursions),
+        *(excursion, twcrps, fair_crps, energy, coverage),
+    )
+}
 
 
 def save(name: str, folder: Path) -> None:
-    """Draw one picture into the folder, of 640 x 300 pixels in a browser."""
+    """Draw one figure of 640 x 300 pixels into the folder."""
     with style.context(["default", STYLE]):
-        figure, drawn = Figure((640 / 96, 300 / 96), layout="constrained"), StringIO()
-        PICTURES[name](figure)
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-    # Within tags, where no text is, hundredths of a point are enough.
-    text = re.sub(r"(\.\d\d)\d+(?=[^<>]*>)", r"\1", drawn.getvalue())
+        figure, svg = Figure((640 / 96, 300 / 96), layout="constrained"), StringIO()
+        FIGURES[name](figure)
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    # Numbers within tags need no more than hundredths of a point.
+    text = re.sub(r"(\.\d\d)\d+(?=[^<>]*>)", r"\1", svg.getvalue())
     (folder / f"{name}.svg").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for each in PICTURES:
-        save(each, Path(__file__).parent)
+    for name in FIGURES:
+        save(name, Path(__file__).parent)
