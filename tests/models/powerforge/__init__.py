@@ -1,4 +1,4 @@
-"""PowerForge on grids of a few buses and days of a few steps: what its tests share."""
+"""Tiny PowerForge networks and windows that the tests share."""
 
 from dataclasses import replace
 
@@ -8,9 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import STEP_S, THETA, P, V
-from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.bridge_inputs import Views
-from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.models.powerforge import HeadOutputs, PowerForgeConfig, PowerForgeNetwork
 from powerphase.scenarios import Context, Layout
 
 TINY = PowerForgeConfig(
@@ -26,7 +24,7 @@ TINY = PowerForgeConfig(
     tokens=3,
     scenarios=4,
 )
-"""All parts, each as small as it can be told from the others."""
+"""All parts, each as small as possible and of a different size."""
 
 ABLATED = {
     "anchor": replace(TINY, anchor=False),
@@ -36,21 +34,21 @@ ABLATED = {
     "bridge": replace(TINY, bridge=False),
     "mixer": replace(TINY, mixer=False),
 }
-"""The paper's six ablations, by what is missing."""
+"""The paper's six ablations by the missing part."""
 
 
 def layout(n_buses: int) -> Layout:
-    """Buses in a row."""
+    """A chain of buses."""
     buses = np.arange(n_buses)
     branch = np.stack([buses[:-1], buses[1:]], axis=1)
     return Layout("row", buses + 1, np.full(n_buses, 3), np.full(n_buses, 110.0), branch, 1.0, 1.0)
 
 
 def grid_states(n_steps: int, n_buses: int = 5, n_windows: int = 2, seed: int = 0) -> Tensor:
-    """States (B, steps, C) that repeat every 12 steps, not quite.
+    """States (B, steps, C) that nearly repeat every 12 steps.
 
-    The angles of the last bus go over π. Of several buses, the first is dead, and the P of the
-    second is constant.
+    The angles of the last bus cross π. If there are several buses, the first is constant, and so is
+    the P of the second.
     """
     rng = np.random.default_rng(seed)
     size = (n_windows, 1, n_buses, 4)
@@ -66,7 +64,7 @@ def grid_states(n_steps: int, n_buses: int = 5, n_windows: int = 2, seed: int = 
 
 
 def context_of(past: Tensor, horizon: int = 12) -> Context:
-    """These states before windows that begin at different times."""
+    """A context with these states, whose windows start at different times."""
     n_windows, n_past, n_channels = past.shape
     steps = np.arange(n_past + horizon) + 29 * np.arange(n_windows)[:, None]
     time = np.datetime64("2016-02-03T04:15", "s") + steps * np.timedelta64(STEP_S, "s")
@@ -90,28 +88,28 @@ def network(
     seed: int = 1,
     backend: str = "auto",
 ) -> PowerForgeNetwork:
-    """A network in float64 whose every parameter is away from where training begins."""
+    """A network in float64, all of whose parameters differ from their initial values."""
     torch.manual_seed(seed)
-    made = PowerForgeNetwork(config, n_buses, n_past, horizon, channel_block, backend).double()
+    network = PowerForgeNetwork(config, n_buses, n_past, horizon, channel_block, backend).double()
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             width = parameter.shape[-1] if parameter.ndim > 1 else 8
-            parameter += 0.85 / width**0.5 * torch.randn_like(parameter)
-        made.decoder.voltage_range.fill_(0.07)
-        # The first is beyond the least and the last beyond the greatest that counts.
-        made.objective.type_weight.copy_(torch.tensor([0.2, 0.8, 1.3, 3.5]))
-    return made
+            parameter.data += 0.85 / width**0.5 * torch.randn_like(parameter)
+        network.decoder.voltage_range.fill_(0.07)
+        # The first and the last are outside the allowed range.
+        network.objective.type_weight.copy_(torch.tensor([0.2, 0.8, 1.3, 3.5]))
+    return network
 
 
-def random_views(
+def random_heads(
     n_windows: int,
     n_buses: int,
     scenarios: int,
     steps: int,
     width: int | None = None,
     seed: int = 3,
-) -> Views:
-    """What heads might see, in float64; nothing beyond the buses, and the same for every width."""
+) -> HeadOutputs:
+    """Random head outputs in float64, with zeros beyond the buses, the same for every width."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*size: int) -> Tensor:
@@ -120,16 +118,16 @@ def random_views(
     rows = 4 * (steps // 4 + 1)
     maps = 0.5 * random(2, steps, 2, rows)
     maps[..., steps + 1 :] = 0
-    views = Views(
+    heads = HeadOutputs(
         power=random(n_windows, 2, 2 * steps, n_buses),
         gate=0.5 * random(n_windows, 2, 3 * steps + 1, n_buses),
         power_table=random(2, 2, steps, scenarios),
         gate_table=0.5 * random(2, steps, scenarios),
         direction_table=0.5 * random(2, steps, scenarios),
         constant_table=random(scenarios),
-        maps=maps.flatten(2),
+        gate_maps=maps.flatten(2),
         bound=torch.tensor([0.07, np.pi], dtype=torch.float64),
         noise=random(2, steps, scenarios),
     )
-    room = (0, (width or n_buses) - n_buses)
-    return views._replace(power=F.pad(views.power, room), gate=F.pad(views.gate, room))
+    padding = (0, (width or n_buses) - n_buses)
+    return heads._replace(power=F.pad(heads.power, padding), gate=F.pad(heads.gate, padding))

@@ -1,12 +1,13 @@
-"""PowerForge once more, as the paper's equations read: nothing folded, nothing split, no blocks.
+"""PowerForge as the paper's equations read, with no linear maps merged and no blocks.
 
-It is the oracle of the network's tests and what its speed is measured against. It has no parameters
-of its own: it is built on a network and uses the network's, so that both have gradients of the same
-tensors. Trajectories are B x M x H x C throughout, and automatic differentiation does the rest.
+It is the oracle of the network's tests and the baseline of its speed measurements. It has no
+parameters: it is built on a network and uses the network's, so that both have gradients of the same
+tensors. Trajectories are B x M x H x C throughout, and autograd computes all gradients.
 """
 
 from functools import cache
 from math import ceil, pi
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.axes import KINDS, THETA, P, Q, V
-from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.models.powerforge import PowerForgeNetwork
 from powerphase.scenarios import Context, Scenarios
 
-Past, Future = Float[Tensor, "B T C"], Float[Tensor, "B H C"]
+Past = Float[Tensor, "B T C"]
+Future = Float[Tensor, "B H C"]
 State = Float[Tensor, "B C K"]
 Noise = Float[Tensor, "2 M H"]
 Kinds = list[Float[Tensor, "B M N H"]]
@@ -29,26 +31,26 @@ DAY_S, WEEK_S = 86_400, 604_800
 
 
 class Straightforward(nn.Module):
-    """The forward pass and the loss of the network that it is given."""
+    """The forward pass and the loss of a given network."""
 
     def __init__(self, network: PowerForgeNetwork) -> None:
         super().__init__()
         self.network, self.config, self.horizon = network, network.config, network.horizon
-        self.ordered = network.config.objective == "ordered-quantile"
+        self.is_ordered = network.config.objective == "ordered-quantile"
 
     def forward(
         self, context: Context, target: Future, noise: Noise | None = None
     ) -> tuple[Float[Tensor, ""], Parts]:
-        """The loss of a batch, and its parts; without noise, some is drawn."""
-        state, reference = self.encoded(context)
-        deviations = self.decoded(state, self.drawn_noise() if noise is None else noise)
-        fan = self.recovered(deviations, reference)
-        if self.ordered:
+        """The loss of a batch, and its parts; noise is drawn unless it is given."""
+        state, reference = self.encode(context)
+        residuals = self.decode(state, self.draw_noise() if noise is None else noise)
+        fan = self.recover(residuals, reference)
+        if self.is_ordered:
             parts = self.ordered_loss(fan, target)
         else:
-            parts = self.best_loss(fan, target, self.scores(state.detach()))
+            parts = self.winner_loss(fan, target, self.scores(state.detach()))
         if self.config.physics:
-            parts |= self.physics_loss(deviations[V], fan)
+            parts |= self.physics_loss(residuals[V], fan)
         weight = self.network.objective.type_weight
         parts["types"] = self.config.type_weight_penalty * (weight - 1).square().sum()
         parts["gates"] = self.config.gate_weight * self.network.encoder.gates.square().sum()
@@ -57,9 +59,9 @@ class Straightforward(nn.Module):
     @torch.no_grad()
     def scenarios(self, context: Context) -> Scenarios:
         """The forecast, without noise."""
-        state, reference = self.encoded(context)
-        fan = self.recovered(self.decoded(state, None), reference)
-        if self.ordered:
+        state, reference = self.encode(context)
+        fan = self.recover(self.decode(state, None), reference)
+        if self.is_ordered:
             level = self.levels()
             border = F.pad((level[1:] + level[:-1]) / 2, (1, 0))
             weights = F.pad(border, (0, 1), value=1.0).diff().expand(len(fan), -1)
@@ -70,22 +72,24 @@ class Straightforward(nn.Module):
     # The anchor.
 
     @torch.no_grad()
-    def anchored(self, past: Past) -> tuple[Past, Future]:
+    def subtract_anchor(self, past: Past) -> tuple[Past, Future]:
         """The past less its reference, and the reference of the future."""
         angles = of_kind(past, THETA)
-        past = with_kind(past, THETA, angles[:, -1:] + wrapped(angles - angles[:, -1:]))
+        past = with_kind(past, THETA, angles[:, -1:] + wrap(angles - angles[:, -1:]))
         day = self.reference_day(past)
         before, after = past.shape[1], self.horizon
         tiled = day.repeat(1, ceil(max(before, after) / day.shape[1]), 1)
-        # Days end where the past ends, and begin where the future begins.
-        of_past, of_future = tiled[:, tiled.shape[1] - before :], tiled[:, :after]
+        # Days end with the past and start with the future.
+        past_reference, future_reference = tiled[:, tiled.shape[1] - before :], tiled[:, :after]
         if self.config.anchor:
-            bias = difference(past, of_past)[:, -self.config.bias_steps :].mean(1, keepdim=True)
-            of_past, of_future = of_past + bias, of_future + bias
-        return difference(past, of_past), of_future
+            bias = difference(past, past_reference)[:, -self.config.bias_steps :].mean(
+                1, keepdim=True
+            )
+            past_reference, future_reference = past_reference + bias, future_reference + bias
+        return difference(past, past_reference), future_reference
 
     def reference_day(self, past: Past) -> Float[Tensor, "B L C"]:
-        """The last days, averaged by how their ends correlate with the end of the past."""
+        """The last days, weighted by the correlation of their ends with the end of the past."""
         config = self.config
         n_days, length, n_query = config.segments, config.segment_steps, config.query_steps
         if not config.anchor:
@@ -101,33 +105,34 @@ class Straightforward(nn.Module):
 
     # Encoder and mixer.
 
-    def encoded(self, context: Context) -> tuple[State, Future]:
-        """What is known of each channel, and the reference of the future."""
+    def encode(self, context: Context) -> tuple[State, Future]:
+        """The channel states, and the reference of the future."""
         past, encoder = context.past, self.network.encoder
-        residual, reference = self.anchored(past)
-        series = self.gated(residual).mT  # B C T
+        residual, reference = self.subtract_anchor(past)
+        series = self.apply_gates(residual).mT  # B C T
         single = series.flatten(0, 1)[:, None]
-        views = [series, *(smooth(single).view_as(series) for smooth in encoder.filters)]
+        views = [series, *(conv(single).view_as(series) for conv in encoder.filters)]
         state = encoder.refine(F.gelu(encoder.project(torch.cat(views, dim=2))))
         state = state + encoder.scale(series.abs().mean(2, keepdim=True))
         state = encoder.dropout(encoder.norm(state))
         kinds = encoder.kind.repeat(self.network.n_buses, 1)
-        names = [encoder.node.repeat_interleave(KINDS, 0), kinds]
-        state = state + encoder.identity(torch.cat(names, dim=1))
+        embeddings = [encoder.node.repeat_interleave(KINDS, 0), kinds]
+        state = state + encoder.identity(torch.cat(embeddings, dim=1))
         state = state + encoder.calendar(mean_waves(context).to(past))[:, None]
-        return (state if self.network.mixer is None else self.mixed(state)), reference
+        return (state if self.network.mixer is None else self.mix(state)), reference
 
-    def gated(self, residual: Past) -> Past:
-        """V and θ with some of their own bus's P and Q."""
+    def apply_gates(self, residual: Past) -> Past:
+        """The residuals with the context gates applied to V and θ."""
         p, q, v, theta = (of_kind(residual, kind) for kind in range(KINDS))
         (p_to_v, q_to_v), (p_to_theta, q_to_theta) = self.network.encoder.gates
         v = v + p_to_v * p + q_to_v * q
         theta = theta + p_to_theta * p + q_to_theta * q
         return torch.stack([p, q, v, theta], dim=3).flatten(2)
 
-    def mixed(self, state: State) -> State:
-        """Read, write, read; the two reads are one attention."""
+    def mix(self, state: State) -> State:
+        """Read, write, read; both reads share their weights."""
         mixer = self.network.mixer
+        assert mixer is not None
         tokens = mixer.tokens.expand(len(state), -1, -1)
         state = state + attention(mixer.read, state, tokens)
         tokens = tokens + attention(mixer.write, tokens, state)
@@ -135,8 +140,8 @@ class Straightforward(nn.Module):
 
     # The decoder.
 
-    def drawn_noise(self) -> Noise:
-        """A shock of P and Q for each scenario and step."""
+    def draw_noise(self) -> Noise:
+        """The noise of P and Q for each scenario and step."""
         like = self.network.decoder.scenario
         noise = like.new_empty(2, self.config.scenarios, self.horizon).normal_()
         if self.config.noise == "student-t":
@@ -144,8 +149,8 @@ class Straightforward(nn.Module):
             noise = noise / (torch.distributions.Chi2(degrees).sample(noise.shape) / degrees).sqrt()
         return noise
 
-    def decoded(self, state: State, noise: Noise | None) -> Kinds:
-        """The deviations of all scenarios from the reference, by kind."""
+    def decode(self, state: State, noise: Noise | None) -> Kinds:
+        """The residuals of all scenarios by kind."""
         decoder = self.network.decoder
         fused = state[:, None] + decoder.scenario[:, None]  # B M C K
         fused = fused.unflatten(2, (-1, KINDS))  # B M N 4 K
@@ -156,47 +161,49 @@ class Straightforward(nn.Module):
                 spread = F.softplus(decoder.spread[kind](fused[:, :, :, kind]))
                 power = power + spread * noise[kind][:, None]
             powers.append(power)
-        seers = fused[:, :, :, V:]  # B M N 2 K
+        responses = fused[:, :, :, V:]  # B M N 2 K
         if decoder.bridge is not None:
             bridge = decoder.bridge
             tokens = [bridge.token[kind](powers[kind]) for kind in (P, Q)]
-            seers = seers + bridge.scale * attention(bridge, seers, torch.stack(tokens, dim=3))
-        v = self.bound() * torch.tanh(decoder.gate[0](seers[:, :, :, 0]))
-        theta = pi * torch.tanh(decoder.gate[1](seers[:, :, :, 1]))
+            responses = responses + bridge.scale * attention(
+                bridge, responses, torch.stack(tokens, dim=3)
+            )
+        v = self.bound() * torch.tanh(decoder.gate[0](responses[:, :, :, 0]))
+        theta = pi * torch.tanh(decoder.gate[1](responses[:, :, :, 1]))
         return [*powers, v, theta]
 
     def bound(self) -> Float[Tensor, ""]:
         """Δ_V."""
         return self.network.decoder.voltage_range.clamp(min=self.config.voltage_range_floor)
 
-    def recovered(self, deviations: Kinds, reference: Future) -> Fan:
-        """The scenarios: on their reference, wrapped, and in ascending order if they are to be."""
+    def recover(self, residuals: Kinds, reference: Future) -> Fan:
+        """The scenarios: reference added, angles wrapped, and sorted for ordered quantiles."""
         kinds = [
-            deviation.mT + of_kind(reference, kind)[:, None]
-            for kind, deviation in enumerate(deviations)
+            residual.mT + of_kind(reference, kind)[:, None]
+            for kind, residual in enumerate(residuals)
         ]
-        kinds[THETA] = wrapped(kinds[THETA])
+        kinds[THETA] = wrap(kinds[THETA])
         fan = torch.stack(kinds, dim=4).flatten(3)
-        return torch.sort(fan, dim=1).values if self.ordered else fan
+        return torch.sort(fan, dim=1).values if self.is_ordered else fan
 
     def scores(self, state: State) -> Float[Tensor, "B M"]:
-        """Of the scenarios, where the winner takes all."""
+        """The scenarios' scores, for winner-takes-all."""
         return self.network.score(state.mean(1))
 
     # The objective.
 
     def ordered_loss(self, fan: Fan, target: Future) -> Parts:
-        """Pinball, what keeps the fan in shape, and the prior of the levels."""
+        """The pinball loss, the quantile-fan regularisers, and the levels' prior."""
         config, level = self.config, self.levels()
         error = target[:, None] - fan
         pinball = error * (level[:, None, None] - (error < 0).to(error.dtype))
         parts = {"pinball": (self.channel_weight(fan) * pinball).mean()}
         if config.quantile_regularisation:
-            deviation = target.std(1, correction=0, keepdim=True).clamp(min=config.deviation_floor)
-            low, high = (nearest(fan, level, wanted) for wanted in config.width_levels)
-            width = (high - low).abs() / (config.width_cap * deviation[:, None])
+            residual = target.std(1, correction=0, keepdim=True).clamp(min=config.deviation_floor)
+            low, high = (nearest(fan, level, target_level) for target_level in config.width_levels)
+            width = (high - low).abs() / (config.width_cap * residual[:, None])
             parts["width"] = config.width_weight * F.relu(width - 1).mean()
-            jitter = (fan - nearest(fan, level, 0.5)).diff(dim=2).abs() / deviation[:, None]
+            jitter = (fan - nearest(fan, level, 0.5)).diff(dim=2).abs() / residual[:, None]
             parts["jitter"] = config.jitter_weight * jitter.sum(1).mean() / (config.scenarios - 1)
         alpha, beta = F.softplus(self.network.objective.law.raw)
         parts["levels"] = (
@@ -205,20 +212,20 @@ class Straightforward(nn.Module):
         )
         return parts
 
-    def best_loss(self, fan: Fan, target: Future, scores: Float[Tensor, "B M"]) -> Parts:
-        """How far the nearest scenario is from what happened, and whether its score was high."""
+    def winner_loss(self, fan: Fan, target: Future, scores: Float[Tensor, "B M"]) -> Parts:
+        """The distance of the nearest scenario from the target, and the loss of its score."""
         error = (target[:, None] - fan).abs()
         best = (self.channel_weight(fan) * error).mean((2, 3)).min(1)
         return {"winner": best.values.mean(), "score": F.cross_entropy(scores, best.indices)}
 
     def physics_loss(self, voltage: Float[Tensor, "B M N H"], fan: Fan) -> Parts:
-        """Voltages that stray, and angles that jump."""
+        """The physics regularisers of voltages and angles."""
         share = voltage / self.bound().detach()
-        stray = F.smooth_l1_loss(share, torch.zeros_like(share))
-        jump = wrapped(of_kind(fan, THETA).diff(dim=2)).abs().mean()
+        voltage_loss = F.smooth_l1_loss(share, torch.zeros_like(share))
+        angle_loss = wrap(of_kind(fan, THETA).diff(dim=2)).abs().mean()
         return {
-            "voltage": self.config.voltage_weight * stray,
-            "angle": self.config.angle_weight * jump,
+            "voltage": self.config.voltage_weight * voltage_loss,
+            "angle": self.config.angle_weight * angle_loss,
         }
 
     def channel_weight(self, fan: Fan) -> Float[Tensor, " C"]:
@@ -230,8 +237,8 @@ class Straightforward(nn.Module):
         """τ_m: the distribution function of Beta(α, β) at an even grid."""
         raw = self.network.objective.law.raw
         ends = self.config.lowest_level, self.config.highest_level
-        kind = {"dtype": torch.float64, "device": raw.device}
-        grid = torch.linspace(*ends, self.config.scenarios, **kind)
+        steps = self.config.scenarios
+        grid = torch.linspace(*ends, steps, dtype=torch.float64, device=raw.device)
         return beta_cdf(grid, *F.softplus(raw).double()).to(raw.dtype)
 
 
@@ -240,7 +247,7 @@ def beta_cdf(
 ) -> Float[Tensor, " M"]:
     """∫ t^(α−1) (1−t)^(β−1) dt from 0 to x over the Beta function, for x below 1.
 
-    With t = x s⁸ the integrand is smooth at 0 for every α that occurs.
+    With t = x s⁸ the integrand is smooth at 0 for all α in use.
     """
     s, weight = gauss_legendre(200, x.device)
     tail = (1 - x[:, None] * s**8) ** (beta - 1)
@@ -256,21 +263,21 @@ def gauss_legendre(n: int, device: torch.device) -> tuple[Float[Tensor, " n"], F
 
 
 def attention(
-    weights: nn.Module, seekers: Float[Tensor, "*B I K"], sources: Float[Tensor, "*B J K"]
+    weights: Any, queries: Float[Tensor, "*B I K"], sources: Float[Tensor, "*B J K"]
 ) -> Float[Tensor, "*B I K"]:
     """Scaled dot-product attention with a module's W_q, W_k and W_v."""
-    query, key, value = weights.query(seekers), weights.key(sources), weights.value(sources)
+    query, key, value = weights.query(queries), weights.key(sources), weights.value(sources)
     return torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, dim=-1) @ value
 
 
-def wrapped(angle: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+def wrap(angle: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     return torch.atan2(torch.sin(angle), torch.cos(angle))
 
 
 def difference(values: Past, reference: Past) -> Past:
-    """By how much the values exceed the reference; angles, the shorter way around."""
+    """The values less the reference, with angles wrapped."""
     plain = values - reference
-    return with_kind(plain, THETA, wrapped(of_kind(plain, THETA)))
+    return with_kind(plain, THETA, wrap(of_kind(plain, THETA)))
 
 
 def of_kind(values: Float[Tensor, "*any C"], kind: int) -> Float[Tensor, "*any N"]:
@@ -280,19 +287,19 @@ def of_kind(values: Float[Tensor, "*any C"], kind: int) -> Float[Tensor, "*any N
 def with_kind(
     values: Float[Tensor, "*any C"], kind: int, new: Float[Tensor, "*any N"]
 ) -> Float[Tensor, "*any C"]:
-    """The same values, but new ones of one kind."""
+    """The values with those of one kind replaced."""
     kinds = list(values.unflatten(-1, (-1, KINDS)).unbind(-1))
     kinds[kind] = new
     return torch.stack(kinds, dim=-1).flatten(-2)
 
 
-def nearest(fan: Fan, level: Float[Tensor, " M"], wanted: float) -> Float[Tensor, "B 1 H C"]:
-    """The quantile whose level is nearest to the wanted one."""
-    return fan.index_select(1, (level - wanted).abs().argmin()[None])
+def nearest(fan: Fan, level: Float[Tensor, " M"], target_level: float) -> Float[Tensor, "B 1 H C"]:
+    """The quantile whose level is nearest to the target level."""
+    return fan.index_select(1, (level - target_level).abs().argmin()[None])
 
 
 def mean_waves(context: Context) -> Float[Tensor, "B 4"]:
-    """Mean sine and cosine of the time of day and of week, of the past."""
+    """Mean sine and cosine of the time of day and of week over the past."""
     time = context.time[:, : context.past.shape[1]].astype("datetime64[s]").astype(np.int64)
     turns = [2 * pi * (time % period) / period for period in (DAY_S, WEEK_S)]
     waves = [wave(turn).mean(1) for turn in turns for wave in (np.sin, np.cos)]

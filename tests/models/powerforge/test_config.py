@@ -1,18 +1,19 @@
-"""PowerForge's constants: the paper's, what may be changed, and how that is called."""
+"""PowerForge's settings: the paper's values, rejected values, and the names of variants."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from powerphase.errors import ConfigError
 from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.powerforge.config import ABLATIONS, BATCH_SIZES, PowerForgeConfig
+from powerphase.models.powerforge import ABLATIONS, BATCH_SIZES, PowerForgeConfig
 
 CONFIG = PowerForgeConfig()
 
-BROKEN = [
+INVALID: list[tuple[dict[str, Any], str]] = [
     *(
-        ({name: 0}, f"{name} must be 1 or more")
+        ({name: 0}, name)
         for name in (
             "segments",
             "segment_steps",
@@ -26,33 +27,33 @@ BROKEN = [
             "calibration_batches",
         )
     ),
-    ({"scenarios": 1}, "scenarios must be 2 or more"),
-    ({"kernels": (5, 4)}, "kernels must be odd numbers"),
-    ({"kernels": (-3,)}, "kernels must be odd numbers"),
-    ({"query_steps": 97}, "query_steps must lie within a segment"),
-    ({"dropout": 1.0}, "dropout must be in"),
-    ({"dropout": -0.1}, "dropout must be in"),
-    ({"lowest_level": 0.0}, "0 < lowest_level < highest_level < 1"),
-    ({"highest_level": 1.0}, "0 < lowest_level < highest_level < 1"),
-    ({"lowest_level": 0.6, "highest_level": 0.4}, "0 < lowest_level < highest_level < 1"),
-    ({"width_levels": (0.9, 0.1)}, "width_levels must be two ascending numbers"),
-    ({"width_levels": (0.1, 0.5, 0.9)}, "width_levels must be two ascending numbers"),
-    ({"type_weight_range": (3.0, 0.3)}, "type_weight_range must be"),
-    ({"type_weight_range": (0.3,)}, "type_weight_range must be"),
-    ({"noise_start": 0.0}, "noise_start must be above 0"),
-    ({"temperature": 0.0}, "temperature must be above 0"),
-    ({"deviation_floor": 0.0}, "deviation_floor must be above 0"),
+    ({"scenarios": 1}, "scenarios"),
+    ({"kernels": (5, 4)}, "kernels"),
+    ({"kernels": (-3,)}, "kernels"),
+    ({"query_steps": 97}, "query_steps"),
+    ({"dropout": 1.0}, "dropout"),
+    ({"dropout": -0.1}, "dropout"),
+    ({"lowest_level": 0.0}, "lowest_level"),
+    ({"highest_level": 1.0}, "lowest_level"),
+    ({"lowest_level": 0.6, "highest_level": 0.4}, "lowest_level"),
+    ({"width_levels": (0.9, 0.1)}, "width_levels"),
+    ({"width_levels": (0.1, 0.5, 0.9)}, "width_levels"),
+    ({"type_weight_range": (3.0, 0.3)}, "type_weight_range"),
+    ({"type_weight_range": (0.3,)}, "type_weight_range"),
+    ({"noise_start": 0.0}, "noise_start"),
+    ({"temperature": 0.0}, "temperature"),
+    ({"deviation_floor": 0.0}, "deviation_floor"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), BROKEN)
-def test_what_makes_no_model_is_refused(changes, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize(("changes", "field"), INVALID)
+def test_invalid_values_are_rejected(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
         PowerForgeConfig(**changes)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"hidden must .*; scenarios must .*; dropout must"):
+def test_an_error_names_all_problems() -> None:
+    with pytest.raises(ConfigError, match=r"hidden.*scenarios.*dropout"):
         PowerForgeConfig(hidden=0, scenarios=1, dropout=2.0)
 
 
@@ -98,26 +99,27 @@ def test_the_defaults_are_the_papers_table() -> None:
 
 
 @pytest.mark.parametrize(("grid", "size"), [*BATCH_SIZES.items(), ("ieee14", 32)])
-def test_each_grid_has_its_batch_size(grid: str, size: int) -> None:
+def test_each_grid_has_the_papers_batch_size(grid: str, size: int) -> None:
     assert CONFIG.for_grid(grid).training.batch_size == size
     assert replace(CONFIG.for_grid(grid), training=CONFIG.training) == CONFIG
 
 
-def test_a_batch_size_that_is_given_stays() -> None:
-    given = PowerForgeConfig(training=TrainingConfig(batch_size=5))
-    assert given.for_grid("pegase9241") is given
+def test_a_given_batch_size_is_kept() -> None:
+    config = PowerForgeConfig(training=TrainingConfig(batch_size=5))
+    assert config.for_grid("pegase9241") is config
 
 
-def test_the_papers_recipe_has_no_name() -> None:
+def test_the_papers_configuration_is_no_variant() -> None:
     assert CONFIG.variant("pegase9241") is None
     assert CONFIG.for_grid("pegase9241").variant("pegase9241") is None
     assert PowerForgeConfig(training=TrainingConfig(batch_size=8)).variant("pegase9241") is None
 
 
 @pytest.mark.parametrize("field", ABLATIONS)
-def test_an_ablation_is_called_by_what_is_missing(field: str) -> None:
+def test_an_ablation_is_named_after_the_missing_part(field: str) -> None:
     value = "winner-takes-all" if field == "objective" else False
-    assert replace(CONFIG, **{field: value}).variant("ieee14") == ABLATIONS[field]
+    changes: dict[str, Any] = {field: value}
+    assert replace(CONFIG, **changes).variant("ieee14") == ABLATIONS[field]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +139,8 @@ def test_an_ablation_is_called_by_what_is_missing(field: str) -> None:
         ({"mixer": False, "hidden": 64}, {"epochs": 10}, "no-mixer-short-custom"),
     ],
 )
-def test_a_variant_says_what_is_not_the_papers(changes, training, name: str) -> None:
+def test_a_variant_names_the_differences_from_the_paper(
+    changes: dict[str, Any], training: dict[str, Any], name: str
+) -> None:
     config = replace(CONFIG, **changes, training=replace(CONFIG.training, **training))
     assert config.variant("ieee14") == name

@@ -1,4 +1,4 @@
-"""The levels against SciPy's Beta distribution."""
+"""The quantile levels against SciPy's Beta distribution."""
 
 from dataclasses import replace
 from math import log
@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta as beta_distribution
 
-from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.objective import QuantileLaw
+from powerphase.models.powerforge import PowerForgeConfig, QuantileLaw
 from tests.models.powerforge.straightforward import beta_cdf
 
 SHAPES = [(1, 1), (1.1, 0.9), (0.6, 1.7), (0.5, 0.5), (0.3, 0.4), (2, 5), (7.5, 6), (40, 25)]
@@ -29,16 +28,16 @@ def law_of(alpha: float, beta: float, n: int = 16) -> QuantileLaw:
 def test_levels_are_the_distribution_function_at_an_even_grid(
     n: int, alpha: float, beta: float
 ) -> None:
-    found = law_of(alpha, beta, n).levels().detach()
-    wanted = beta_distribution.cdf(np.linspace(0.05, 0.95, n), alpha, beta)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+    levels = law_of(alpha, beta, n).levels().detach()
+    expected = beta_distribution.cdf(np.linspace(0.05, 0.95, n), alpha, beta)
+    np.testing.assert_allclose(levels, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("alpha", "beta"), SHAPES)
-def test_the_oracles_levels_are_the_distribution_function_too(alpha: float, beta: float) -> None:
+def test_the_oracles_levels_are_the_same(alpha: float, beta: float) -> None:
     grid = np.linspace(0.05, 0.95, 7)
-    found = beta_cdf(torch.from_numpy(grid), *torch.tensor([alpha, beta], dtype=torch.float64))
-    np.testing.assert_allclose(found, beta_distribution.cdf(grid, alpha, beta), rtol=0, atol=1e-11)
+    levels = beta_cdf(torch.from_numpy(grid), *torch.tensor([alpha, beta], dtype=torch.float64))
+    np.testing.assert_allclose(levels, beta_distribution.cdf(grid, alpha, beta), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize(("alpha", "beta"), SHAPES)
@@ -46,13 +45,15 @@ def test_gradients_of_the_levels_are_differences_of_the_distribution_function(
     alpha: float, beta: float
 ) -> None:
     law, grid, step = law_of(alpha, beta, 5), np.linspace(0.05, 0.95, 5), 1e-5
-    found = torch.autograd.functional.jacobian(lambda raw: levels_at(law, raw), law.raw.detach())
+    levels = torch.autograd.functional.jacobian(lambda raw: levels_at(law, raw), law.raw.detach())
     shape = np.array([alpha, beta])
-    for k, slope in enumerate(-np.expm1(-shape)):  # of softplus, where it is the shape
+    for k, derivative in enumerate(
+        -np.expm1(-shape)
+    ):  # the derivative of softplus at the raw shape
         move = step * shape * np.eye(2)[k]
         upper, lower = (beta_distribution.cdf(grid, *(shape + s * move)) for s in (1, -1))
-        wanted = slope * (upper - lower) / (2 * step * shape[k])
-        np.testing.assert_allclose(found[:, k], wanted, rtol=0, atol=1e-8)
+        expected = derivative * (upper - lower) / (2 * step * shape[k])
+        np.testing.assert_allclose(levels[:, k], expected, rtol=0, atol=1e-8)
 
 
 def levels_at(law: QuantileLaw, raw: torch.Tensor) -> torch.Tensor:
@@ -60,7 +61,7 @@ def levels_at(law: QuantileLaw, raw: torch.Tensor) -> torch.Tensor:
 
 
 class Levels(torch.nn.Module):
-    """A law as a module that can be called."""
+    """A law as a callable module."""
 
     def __init__(self, law: QuantileLaw) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class Levels(torch.nn.Module):
         return self.law.levels()
 
 
-def test_training_begins_with_the_even_grid_and_no_penalty() -> None:
+def test_training_starts_with_the_even_grid_and_no_penalty() -> None:
     law = QuantileLaw(PowerForgeConfig())
     np.testing.assert_allclose(law.levels().detach(), np.linspace(0.05, 0.95, 16), rtol=1e-6)
     np.testing.assert_allclose(law.shape.detach(), [1, 1], rtol=1e-6)
@@ -86,7 +87,7 @@ def test_weights_follow_the_midpoints_of_the_levels() -> None:
     np.testing.assert_allclose(law.weights().detach(), np.diff(border), rtol=1e-13)
 
 
-def test_the_prior_is_paid_for_mean_and_concentration() -> None:
+def test_the_prior_penalises_mean_and_concentration() -> None:
     config = replace(PowerForgeConfig(), law_mean_weight=2.0, law_concentration_weight=3.0)
     law = QuantileLaw(config).double()
     law.raw.data = law_of(3, 5).raw.data
@@ -95,12 +96,12 @@ def test_the_prior_is_paid_for_mean_and_concentration() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.2, 12), st.floats(0.2, 12), st.integers(2, 32))
-def test_levels_ascend_and_weights_are_shares(alpha: float, beta: float, n: int) -> None:
+def test_levels_increase_and_weights_sum_to_one(alpha: float, beta: float, n: int) -> None:
     law = law_of(alpha, beta, n)
     levels, weights = law.levels(), law.weights()
     assert (levels.diff() > 0).all()
     assert levels[0] > 0
-    assert levels[-1] <= 1  # no double is nearer to 1 than 10⁻¹⁶, and levels may be
+    assert levels[-1] <= 1  # a level may be closer to 1 than any double
     assert (weights > 0).all()
     assert weights.sum().item() == pytest.approx(1, abs=1e-12)
     mirrored = law_of(beta, alpha, n)

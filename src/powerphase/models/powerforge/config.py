@@ -16,7 +16,7 @@ BATCH_SIZES = {
     "polish3120": 32,
     "pegase9241": 8,
 }
-"""The paper's; they are what its GPUs could hold. Other grids take the default."""
+"""The paper's batch sizes, which are what its GPUs could hold; other grids use the default."""
 
 DEFAULT_BATCH_SIZE = 32
 
@@ -28,31 +28,31 @@ ABLATIONS = {
     "bridge": "no-bridge",
     "mixer": "no-mixer",
 }
-"""The paper's six switches, by field, and how a variant is called in which one is thrown."""
+"""The paper's six ablations: the field that is switched, and the variant's name."""
 
 
 @dataclass(frozen=True)
 class PowerForgeConfig:
-    """What PowerForge is made of, what it is trained for, and how."""
+    """Settings of the network, the objective and the training."""
 
-    # The anchor: the reference day that forecasts deviate from.
+    # The anchor: the reference day from which residuals are taken.
     anchor: bool = True
     segments: int = 7
     """Past days that are averaged."""
     segment_steps: int = STEPS_PER_DAY
     query_steps: int = 8
-    """Last steps of each day by which it is compared with now."""
+    """Last steps of each day that are compared with the last steps of the context."""
     bias_steps: int = 8
-    """Last steps that the reference day is shifted to meet."""
+    """Last steps over which the bias correction averages."""
     temperature: float = 0.5
     stabiliser: float = 1e-8
-    """Added to each variance in the correlation, so that dead channels have none."""
+    """Added to each variance in the correlation, so that constant channels have none."""
 
     # The encoder.
     hidden: int = 128
     kernels: tuple[int, ...] = (5, 25, 97)
     scale_hidden: int = 16
-    """Width of the small network that reads a channel's mean size."""
+    """Width of the small network that computes the scale token."""
     node_embedding: int = 8
     type_embedding: int = 2
     dropout: float = 0.1
@@ -64,13 +64,13 @@ class PowerForgeConfig:
     # The decoder.
     scenarios: int = 16
     scenario_start: float = 1.0
-    """Size of the scenarios' first embeddings."""
+    """Size of the scenario embeddings before training."""
     head_start: float = 0.01
-    """Factor on the heads' first weights, so that forecasts begin near the reference day."""
+    """Factor on the heads' initial weights, so that forecasts start near the reference day."""
     bridge: bool = True
     bridge_scale: float = 1.0
     voltage_range: float = 0.05
-    """Where the learned bound of a voltage's deviation starts [p.u.]."""
+    """Initial value of Δ_V, the learned bound of a voltage's residual [p.u.]."""
     voltage_range_floor: float = 1e-4
     noise: Literal["gaussian", "student-t"] = "gaussian"
     student_degrees: float = 3.0
@@ -87,7 +87,7 @@ class PowerForgeConfig:
     quantile_regularisation: bool = True
     width_weight: float = 0.002
     width_cap: float = 1.0
-    """How many standard deviations of the target the fan may span unpunished."""
+    """Standard deviations of the target that the fan may span without a penalty."""
     width_levels: tuple[float, ...] = (0.1, 0.9)
     jitter_weight: float = 0.001
     deviation_floor: float = 1e-4
@@ -132,24 +132,27 @@ class PowerForgeConfig:
             (not 0 <= self.dropout < 1, "dropout must be in [0, 1)"),
             (not 0 < low < high < 1, "0 < lowest_level < highest_level < 1 must hold"),
             (not _is_range(self.width_levels), "width_levels must be two ascending numbers"),
-            (not _is_range(self.type_weight_range), "type_weight_range must be two of them too"),
+            (
+                not _is_range(self.type_weight_range),
+                "type_weight_range must be two ascending numbers",
+            ),
             *((getattr(self, name) <= 0, f"{name} must be above 0") for name in positive),
             (self.stabiliser < 0, "stabiliser must be 0 or more"),
             (
                 self.bias_steps > self.segments * self.segment_steps,
-                "bias_steps exceed the segments",
+                "bias_steps must lie within the segments",
             ),
         ]
 
     def for_grid(self, grid: str) -> "PowerForgeConfig":
-        """The same with the paper's batch size for this grid, where none is given."""
+        """The config with the paper's batch size for this grid, unless one is given."""
         if self.training.batch_size is not None:
             return self
         size = BATCH_SIZES.get(grid, DEFAULT_BATCH_SIZE)
         return replace(self, training=replace(self.training, batch_size=size))
 
     def variant(self, grid: str) -> str | None:
-        """What is not the paper's about it, in a word each; None if nothing is."""
+        """The name of what differs from the paper, or None."""
         return variant_of(self.for_grid(grid), PowerForgeConfig().for_grid(grid), self.VARIANTS)
 
 

@@ -1,12 +1,13 @@
-"""The decoder: M deviations from the reference day for every channel, by heads made for each kind.
+"""The type-aware decoder: M residuals from the reference day for every channel.
 
-A head reads h + e_m, channel plus scenario. It is linear, so W(h + e_m) = Wh + We_m: each channel
-is projected once, not M times, and scenarios have tables of their own. P and Q come first. V and θ
-then look at the P and Q that the same scenario gives their own bus, through the bridge, which is
-folded likewise: its tokens W_φ·traj, their keys and values and the head behind them are linear in
-the trajectories, so that nothing of hidden size exists per scenario.
+Each kind has its own heads. A head reads h + e_m, channel state plus scenario embedding. It is
+linear, so W(h + e_m) = Wh + We_m: each channel is projected once, not M times, and scenarios have
+small tables. P and Q come first. Through the causal cross-type bridge, V and θ then attend to the P
+and Q that the same scenario predicts for their bus. The bridge's tokens W_φ·traj, their keys and
+values, and the head after them are linear in the trajectories too, so no tensor of hidden size per
+scenario is needed.
 
-All that is learned meets here. What comes out, `Views`, is small, and scenarios are made of it.
+The result, `HeadOutputs`, is small; kernels and loss compute the scenarios from it.
 """
 
 from math import expm1, log, pi
@@ -19,19 +20,62 @@ from torch.nn import functional as F
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.bridge_inputs import Views
 
 ALIGNED_ROWS = 4
-"""Matrix products are fast where rows are whole multiples of 16 bytes."""
+"""Matrix products are fast if rows are multiples of 16 bytes."""
+
+
+class HeadOutputs(NamedTuple):
+    """The linear outputs of the decoder's heads, from which all scenarios are computed.
+
+    For each bus, P and Q have a mean and a spread before softplus; V and θ have a gate before tanh,
+    two directions along which the trajectories of P and Q change the bridge's logit, and the
+    logit's constant. The tables hold what each scenario adds to these.
+    """
+
+    power: Float[Tensor, "B 2 HH W"]
+    gate: Float[Tensor, "B 2 HHH1 W"]
+    power_table: Float[Tensor, "2 2 H M"]
+    gate_table: Float[Tensor, "2 H M"]
+    direction_table: Float[Tensor, "2 H M"]
+    constant_table: Float[Tensor, " M"]
+    gate_maps: Float[Tensor, "2 H RR"]
+    """From the bridge's inputs to the gates of V and θ."""
+    bound: Float[Tensor, " 2"]
+    """The largest residuals of V and θ, Δ_V and π."""
+    noise: Float[Tensor, "2 H M"]
+    """The noise of P and Q."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """B, M, H and W."""
+        (windows, _, _, width), (_, steps, scenarios) = self.power.shape, self.gate_table.shape
+        return windows, scenarios, steps, width
+
+    def trajectory(self, source: int) -> Float[Tensor, "B M H W"]:
+        """The residuals of P (0) or Q (1)."""
+        steps = self.gate_table.shape[1]
+        mean, spread = self.power[:, source].unflatten(1, (2, steps)).unsqueeze(2).unbind(1)
+        scenario_mean, scenario_spread = self.power_table[source].mT.unsqueeze(3).unbind(0)  # M H 1
+        size = F.softplus(spread + scenario_spread)
+        return mean + scenario_mean + size * self.noise[source].T.unsqueeze(2)
+
+    def open_gate(
+        self, bridge: Float[Tensor, "2 B M H W"], number: int
+    ) -> Float[Tensor, "B M H W"]:
+        """The tanh gates of V (0) or θ (1), between −1 and 1, with the bridge's output added."""
+        steps = self.gate_table.shape[1]
+        of_bus = self.gate[:, number, :steps].unsqueeze(1)
+        return torch.tanh(bridge[number] + of_bus + self.gate_table[number].T.unsqueeze(2))
 
 
 def _heads(n_in: int, n_out: int) -> Any:
-    """Two linear maps, which mypy takes as a list and torch as a module."""
+    """Two linear maps, a list to mypy and a module to torch."""
     return nn.ModuleList(nn.Linear(n_in, n_out) for _ in range(2))
 
 
 class Decoder(nn.Module):
-    """From channels to views. It treats every bus by itself, so buses can come in blocks."""
+    """From channel states to head outputs; each bus by itself, so buses can come in blocks."""
 
     def __init__(self, config: PowerForgeConfig, horizon: int) -> None:
         super().__init__()
@@ -51,12 +95,12 @@ class Decoder(nn.Module):
 
     @property
     def bounds(self) -> Float[Tensor, " 2"]:
-        """The largest deviation of a voltage, Δ_V [p.u.], and of an angle [rad]."""
+        """The largest residual of a voltage, Δ_V [p.u.], and of an angle, π [rad]."""
         voltage = self.voltage_range.clamp(min=self.config.voltage_range_floor)
         return torch.stack([voltage, torch.full_like(voltage, pi)])
 
     def draw_noise(self, generator: torch.Generator | None = None) -> Float[Tensor, "2 H M"]:
-        """One shock of P and one of Q for each step and scenario, shared by the whole grid."""
+        """The noise of P and of Q for each step and scenario, shared by the whole grid."""
         size = (2, self.horizon, self.config.scenarios)
         device = self.scenario.device if generator is None else generator.device
         noise = torch.randn(size, device=device, generator=generator)
@@ -66,37 +110,37 @@ class Decoder(nn.Module):
             noise = noise / (gamma * 2 / self.config.student_degrees).sqrt()
         return noise.to(self.scenario)
 
-    def folded(self) -> "Folded":
-        """All maps of channels and scenarios as few products; the same for all blocks of buses.
+    def linear_maps(self) -> "DecoderMaps":
+        """The linear maps of channels and scenarios; they are the same for all blocks of buses.
 
         They are small, so they are never rounded to half precision.
         """
         with torch.autocast(self.scenario.device.type, enabled=False):
-            return self._folded()
+            return self._linear_maps()
 
-    def _folded(self) -> "Folded":
+    def _linear_maps(self) -> "DecoderMaps":
         scenario, horizon = self.scenario, self.horizon
         power = [torch.cat([mean.weight, spread.weight]) for mean, spread in self._powers()]
         bias = [torch.cat([mean.bias, spread.bias]) for mean, spread in self._powers()]
-        of_power = torch.stack(power)  # 2 2H K
-        table = of_power @ scenario.T + torch.stack(bias).unsqueeze(2)
+        power_maps = torch.stack(power)  # 2 2H K
+        table = power_maps @ scenario.T + torch.stack(bias).unsqueeze(2)
         gate = torch.stack([head.weight for head in self.gate])  # 2 H K
         gate_table = gate @ scenario.T + torch.stack([h.bias for h in self.gate]).unsqueeze(2)
         rows = -(-(horizon + 1) // ALIGNED_ROWS) * ALIGNED_ROWS
         if self.bridge is None:
-            seen = scenario.new_zeros(2 * horizon + 1, scenario.shape[1])
-            maps = scenario.new_zeros(2, horizon, 2 * rows)
+            bridge_rows = scenario.new_zeros(2 * horizon + 1, scenario.shape[1])
+            gate_maps = scenario.new_zeros(2, horizon, 2 * rows)
         else:
-            seen, maps = self.bridge.directions(), self.bridge.maps(gate, rows)
-        directions, constants = (seen @ scenario.T).split([2 * horizon, 1])
-        return Folded(
-            power=of_power,
-            gate=torch.cat([gate, seen.expand(2, -1, -1)], dim=1),
+            bridge_rows, gate_maps = self.bridge.directions(), self.bridge.maps(gate, rows)
+        directions, constants = (bridge_rows @ scenario.T).split([2 * horizon, 1])
+        return DecoderMaps(
+            power=power_maps,
+            gate=torch.cat([gate, bridge_rows.expand(2, -1, -1)], dim=1),
             power_table=table.unflatten(1, (2, horizon)),
             gate_table=gate_table,
             direction_table=directions.unflatten(0, (2, horizon)),
             constant_table=constants[0],
-            maps=maps,
+            gate_maps=gate_maps,
             bounds=self.bounds,
         )
 
@@ -104,8 +148,8 @@ class Decoder(nn.Module):
         return list(zip(self.mean, self.spread, strict=True))
 
 
-class Folded(NamedTuple):
-    """What a decoder does to channels, and what its scenarios add."""
+class DecoderMaps(NamedTuple):
+    """The maps from channel states to head outputs, and the scenarios' tables."""
 
     power: Float[Tensor, "2 HH K"]
     gate: Float[Tensor, "2 HHH1 K"]
@@ -113,22 +157,22 @@ class Folded(NamedTuple):
     gate_table: Float[Tensor, "2 H M"]
     direction_table: Float[Tensor, "2 H M"]
     constant_table: Float[Tensor, " M"]
-    maps: Float[Tensor, "2 H RR"]
+    gate_maps: Float[Tensor, "2 H RR"]
     bounds: Float[Tensor, " 2"]
 
-    def views(
+    def head_outputs(
         self, state: Float[Tensor, "B 4 N K"], noise: Float[Tensor, "2 H M"], width: int
-    ) -> Views:
-        """What the heads see of these buses; W is `width`, with nothing beyond N."""
-        project: Any = _Projected.apply
+    ) -> HeadOutputs:
+        """The head outputs of these buses, padded with zeros from N to W = `width`."""
+        project: Any = _Projection.apply
         with torch.autocast(state.device.type, enabled=False):
-            # What comes out of a head is never rounded to half precision.
-            power, gate = project(state.to(self.maps.dtype), self.power, self.gate, width)
-        return Views(power, gate, *self[2:], noise)
+            # Head outputs are never rounded to half precision.
+            power, gate = project(state.to(self.gate_maps.dtype), self.power, self.gate, width)
+        return HeadOutputs(power, gate, *self[2:], noise)
 
 
-class _Projected(torch.autograd.Function):
-    """The heads of each kind on its own channels, with the buses side by side.
+class _Projection(torch.autograd.Function):
+    """The heads of each kind, applied to its channels, with buses along the last axis.
 
     PyTorch's broadcasting would copy and transpose the channels of each kind before the product.
     """
@@ -137,35 +181,35 @@ class _Projected(torch.autograd.Function):
     def forward(
         ctx: Any, state: Tensor, power: Tensor, gate: Tensor, width: int
     ) -> tuple[Tensor, ...]:
-        (windows, _, ctx.buses, _), found = state.shape, []
+        (windows, _, ctx.buses, _), outputs = state.shape, []
         state = F.pad(state, (0, 0, 0, width - ctx.buses))
         ctx.save_for_backward(state, power, gate)
         for heads, kinds in ((power, (P, Q)), (gate, (V, THETA))):
-            made = state.new_empty(windows, 2, heads.shape[1], width)
-            for place, kind in enumerate(kinds):
-                by = heads[place].expand(windows, -1, -1)
-                torch.bmm(by, state[:, kind].mT, out=made[:, place])
-            found.append(made)
-        return tuple(found)
+            output = state.new_empty(windows, 2, heads.shape[1], width)
+            for number, kind in enumerate(kinds):
+                weight = heads[number].expand(windows, -1, -1)
+                torch.bmm(weight, state[:, kind].mT, out=output[:, number])
+            outputs.append(output)
+        return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, of_power: Tensor, of_gate: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_power: Tensor, grad_gate: Tensor) -> tuple[Tensor | None, ...]:
         state, power, gate = ctx.saved_tensors
-        of_state, of_heads = torch.empty_like(state), []
-        for heads, slope, kinds in ((power, of_power, (P, Q)), (gate, of_gate, (V, THETA))):
-            found = []
-            for place, kind in enumerate(kinds):
-                by = heads[place].expand(len(state), -1, -1)
-                torch.bmm(slope[:, place].mT, by, out=of_state[:, kind])
-                found.append(torch.bmm(slope[:, place], state[:, kind]).sum(0))
-            of_heads.append(torch.stack(found))
-        return of_state[:, :, : ctx.buses], *of_heads, None
+        grad_state, grad_heads = torch.empty_like(state), []
+        for heads, gradient, kinds in ((power, grad_power, (P, Q)), (gate, grad_gate, (V, THETA))):
+            by_kind = []
+            for number, kind in enumerate(kinds):
+                weight = heads[number].expand(len(state), -1, -1)
+                torch.bmm(gradient[:, number].mT, weight, out=grad_state[:, kind])
+                by_kind.append(torch.bmm(gradient[:, number], state[:, kind]).sum(0))
+            grad_heads.append(torch.stack(by_kind))
+        return grad_state[:, :, : ctx.buses], *grad_heads, None
 
 
 class Bridge(nn.Module):
-    """What V and θ learn from the P and Q of the same bus and scenario, never the reverse.
+    """The causal cross-type bridge from P and Q to V and θ of the same bus and scenario.
 
-    Each of them attends to two tokens, of P and of Q. A softmax over two keys is a sigmoid of the
+    V and θ attend to two tokens, of P and of Q. A softmax over two keys is a sigmoid of the
     difference of their logits.
     """
 
@@ -179,18 +223,18 @@ class Bridge(nn.Module):
         self.scale = nn.Parameter(torch.tensor(config.bridge_scale))
 
     def directions(self) -> Float[Tensor, "HH1 K"]:
-        """Of h + e_m: along which P and Q change the logit of P over Q, and its constant.
+        """From h + e_m to the directions along which P and Q change the logit, and its constant.
 
-        The logit of a token is traj·(W_φᵀ W_kᵀ W_q)(h + e_m): the query, as a direction among
-        trajectories.
+        The logit of a token is traj·(W_φᵀ W_kᵀ W_q)(h + e_m), so the query becomes a direction in
+        the space of trajectories.
         """
-        fold = self.key.weight.T @ self.query.weight / self.query.in_features**0.5
+        key_query = self.key.weight.T @ self.query.weight / self.query.in_features**0.5
         of_p, of_q = self.token
         maps = torch.cat([of_p.weight, -of_q.weight, (of_p.bias - of_q.bias).unsqueeze(1)], dim=1)
-        return maps.T @ fold
+        return maps.T @ key_query
 
     def maps(self, gate: Float[Tensor, "2 H K"], rows: int) -> Float[Tensor, "2 H RR"]:
-        """From P and a row of ones, and the same of Q, in `rows` rows each, to the gates."""
+        """From P and a row of ones, then Q and a row of ones, `rows` rows each, to the gates."""
         value = self.scale * (gate @ self.value.weight)
         parts = [torch.cat([token.weight, token.bias.unsqueeze(1)], dim=1) for token in self.token]
         return torch.cat([F.pad(value @ part, (0, rows - part.shape[1])) for part in parts], dim=2)

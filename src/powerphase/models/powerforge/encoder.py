@@ -1,9 +1,14 @@
-"""The encoder: one vector for each channel, from a week of deviations and from what it is.
+"""The channel encoder, and the global token mixer.
 
-A linear layer reads a channel's week four times: as it is, and smoothed by filters of 5, 25 and 97
-steps. Filters and layer are both linear, so together they are one matrix on the week as it is. It
-is made anew in each step, from the filters and the layer that are trained; the smoothed weeks, four
-times the data, never exist.
+The encoder's first layer reads a channel's residuals four times: raw, and filtered by kernels of 5,
+25 and 97 steps. Filters and layer are linear, so together they are one matrix on the raw residuals,
+which every step computes from the trained weights. The filtered residuals, four times the data, are
+never stored.
+
+The mixer lets all channels exchange information through a few global tokens. Channels read from the
+tokens, the tokens read from the channels (write), and the channels read once more: attention at a
+cost linear in the number of channels. All projections of channels are applied to the few tokens
+instead: q·k = (W_q h)·(W_k g) = h·(W_qᵀ W_k g), and the value of a mean is the mean of the values.
 """
 
 from typing import Any
@@ -16,20 +21,20 @@ from torch.nn import functional as F
 
 from powerphase.axes import KINDS
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.encoder_output import settled
-from powerphase.models.powerforge.kernels.gating import gated
+from powerphase.models.powerforge.kernels.encoder_output import normalise_and_embed
+from powerphase.models.powerforge.kernels.gating import gated_features
 
 DAY_S, WEEK_S = 86_400, 7 * 86_400
 
 
 class ChannelEncoder(nn.Module):
-    """From deviations to one vector of K numbers for each channel."""
+    """From residuals to a state of K numbers for each channel."""
 
     def __init__(self, config: PowerForgeConfig, n_buses: int, context_steps: int) -> None:
         super().__init__()
         hidden, n_views = config.hidden, 1 + len(config.kernels)
         self.gates = nn.Parameter(torch.zeros(2, 2))
-        """What V (first row) and θ see of their own bus's P and Q."""
+        """The context gates: how much of their bus's P and Q is added to V (first row) and θ."""
         self.filters: Any = nn.ModuleList(
             nn.Conv1d(1, 1, width, padding=width // 2) for width in config.kernels
         )
@@ -52,16 +57,24 @@ class ChannelEncoder(nn.Module):
         calendar: Float[Tensor, "B 4"],
         fast: bool = False,
     ) -> Float[Tensor, "B 4 N K"]:
-        """The vectors of all channels, by kind; `fast` by kernels, which need Triton and a GPU."""
+        """The states of all channels by kind; `fast` runs Triton kernels, which need a GPU."""
         with torch.autocast(residual.device.type, enabled=False):
-            weight, bias = self.folded()
-        weeks = residual.flatten(0, 1).mT
-        seen = torch.bmm(weeks, weight.T.expand(len(weeks), -1, -1)).unflatten(0, (-1, KINDS))
+            weight, bias = self.linear_map()
+        series = residual.flatten(0, 1).mT
+        projected = torch.bmm(series, weight.T.expand(len(series), -1, -1))
         inner, _, outer = self.scale
-        read = gated(seen, size, self.gates, bias, inner.weight, inner.bias, fast)
-        # The token of the size is added to the refined week: one layer of both.
-        refined = F.linear(read, torch.cat([self.refine.weight, outer.weight], dim=1))
-        return settled(
+        features = gated_features(
+            projected.unflatten(0, (-1, KINDS)),
+            size,
+            self.gates,
+            bias,
+            inner.weight,
+            inner.bias,
+            fast,
+        )
+        # The scale token is added to the second layer's output: together they are one layer.
+        refined = F.linear(features, torch.cat([self.refine.weight, outer.weight], dim=1))
+        return normalise_and_embed(
             refined,
             self.refine.bias + outer.bias,
             self.norm.weight,
@@ -73,17 +86,17 @@ class ChannelEncoder(nn.Module):
             fast,
         )
 
-    def folded(self) -> tuple[Float[Tensor, "K T"], Float[Tensor, " K"]]:
-        """Filters and first layer as one linear map of the week as it is."""
+    def linear_map(self) -> tuple[Float[Tensor, "K T"], Float[Tensor, " K"]]:
+        """Filters and first layer as one linear map of the raw residuals."""
         views = self.project.weight.unflatten(1, (1 + len(self.filters), -1))
         weight, bias = views[:, 0], self.project.bias
-        for view, smooth in zip(views.unbind(1)[1:], self.filters, strict=True):
-            weight = weight + _filtered_back(view, smooth.weight[0, 0])
-            bias = bias + view.sum(1) * smooth.bias
+        for view, conv in zip(views.unbind(1)[1:], self.filters, strict=True):
+            weight = weight + _transpose_filter(view, conv.weight[0, 0])
+            bias = bias + view.sum(1) * conv.bias
         return weight, bias
 
     def _identity(self) -> Float[Tensor, "4 N K"]:
-        """Which bus, and which variable."""
+        """The embeddings of bus and kind, projected."""
         n_node = self.node.shape[1]
         weight = self.identity.weight
         of_node = self.node @ weight[:, :n_node].T
@@ -91,13 +104,13 @@ class ChannelEncoder(nn.Module):
         return of_node + of_kind[:, None]
 
 
-def _filtered_back(
+def _transpose_filter(
     view: Float[Tensor, "K T"], taps: Float[Tensor, " taps"]
 ) -> Float[Tensor, "K T"]:
-    """What a linear map of a filtered week is on the week itself: the transposed filter.
+    """The linear map on the raw series that equals `view` on the filtered series.
 
-    As a matrix product, whose gradient is the same in every run; that of a convolution on a GPU
-    need not be.
+    A matrix product, because its gradient is deterministic; that of a convolution on a GPU need not
+    be.
     """
     reach = len(taps) // 2
     shifted = F.pad(view, (reach, reach)).unfold(1, len(taps), 1)  # K T taps
@@ -107,7 +120,7 @@ def _filtered_back(
 def mean_calendar(time: Shaped[np.ndarray, "B T"]) -> Float[Tensor, "B 4"]:
     """Sine and cosine of the times of day and of week (UTC), averaged over each context.
 
-    Over exactly seven days both are constant, as the paper has it; other contexts tell more.
+    Over exactly seven days both are constant, as in the paper; over other contexts they vary.
     """
     second = time.astype("datetime64[s]").astype(np.int64)
     angles = [2 * np.pi * (second % period) / period for period in (DAY_S, WEEK_S)]
@@ -116,7 +129,7 @@ def mean_calendar(time: Shaped[np.ndarray, "B T"]) -> Float[Tensor, "B 4"]:
 
 
 class TokenMixer(nn.Module):
-    """Single-head attention between channels and tokens, each step added to what was there."""
+    """Single-head attention between channels and global tokens, with residual connections."""
 
     def __init__(self, config: PowerForgeConfig) -> None:
         super().__init__()
@@ -126,14 +139,14 @@ class TokenMixer(nn.Module):
         self.write = Attention(hidden)
 
     def forward(self, state: Float[Tensor, "B C K"]) -> Float[Tensor, "B C K"]:
-        """Channels that know of each other."""
-        state = self.read.from_few(state, self.tokens.expand(len(state), -1, -1))
-        tokens = self.tokens + self.write.from_many(self.tokens, state)
-        return self.read.from_few(state, tokens)
+        """The states after the channels have exchanged information."""
+        state = self.read.few_to_many(state, self.tokens.expand(len(state), -1, -1))
+        tokens = self.tokens + self.write.many_to_few(self.tokens, state)
+        return self.read.few_to_many(state, tokens)
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention, folded for the case that one side is small."""
+    """Scaled dot-product attention whose projections are applied to the smaller side."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -141,21 +154,21 @@ class Attention(nn.Module):
         self.key = nn.Linear(hidden, hidden, bias=False)
         self.value = nn.Linear(hidden, hidden, bias=False)
 
-    def from_few(
+    def few_to_many(
         self, many: Float[Tensor, "B C K"], few: Float[Tensor, "B G K"]
     ) -> Float[Tensor, "B C K"]:
-        """Many, each with what it takes from a few."""
-        directions = self._scaled(self.key(few)) @ self.query.weight  # B G K
+        """The many, plus their attention to the few."""
+        directions = self._divide_by_root(self.key(few)) @ self.query.weight  # B G K
         attention = torch.softmax(torch.bmm(many, directions.mT), dim=-1)
         return torch.baddbmm(many, attention, self.value(few))
 
-    def from_many(
+    def many_to_few(
         self, few: Float[Tensor, "G K"], many: Float[Tensor, "B C K"]
     ) -> Float[Tensor, "B G K"]:
-        """What each of a few takes from many."""
-        directions = self._scaled(self.query(few)) @ self.key.weight  # G K
+        """The attention of each of the few to the many."""
+        directions = self._divide_by_root(self.query(few)) @ self.key.weight  # G K
         attention = torch.softmax(directions @ many.mT, dim=-1)
         return self.value(attention @ many)
 
-    def _scaled(self, vectors: Float[Tensor, "*B G K"]) -> Float[Tensor, "*B G K"]:
+    def _divide_by_root(self, vectors: Float[Tensor, "*B G K"]) -> Float[Tensor, "*B G K"]:
         return vectors / vectors.shape[-1] ** 0.5

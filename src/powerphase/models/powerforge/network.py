@@ -11,16 +11,17 @@ from powerphase.axes import KINDS, THETA
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.models.framework.kernels import check_backend, uses_triton
 from powerphase.models.framework.network import CapturableNetwork, Losses
-from powerphase.models.powerforge.anchor import reference, wrap
+from powerphase.models.framework.ops import window_seeds
+from powerphase.models.powerforge.anchor import tile_day, wrap
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.decoder import Decoder, Folded
+from powerphase.models.powerforge.decoder import Decoder, DecoderMaps
 from powerphase.models.powerforge.encoder import ChannelEncoder, TokenMixer, mean_calendar
-from powerphase.models.powerforge.kernels.anchor import anchored
-from powerphase.models.powerforge.objective import Counts, Objective, Truth, deviations
+from powerphase.models.powerforge.kernels.anchor import anchor_context
+from powerphase.models.powerforge.objective import Counts, Objective, Truth, residuals
 from powerphase.scenarios import Batches, Context, Scenarios
 
 ALIGNED_BUSES = 16
-"""What kernels and matrix products like: rows that are whole multiples of so many numbers."""
+"""Kernels and matrix products are fastest if rows are multiples of this many numbers."""
 
 Input = tuple[Float[Tensor, "B T C"], Float[Tensor, "B 4"], Float[Tensor, "B H C"]]
 """Past, calendar and target."""
@@ -34,9 +35,9 @@ class PowerForgeNetwork(CapturableNetwork):
         n_buses: buses of the grid, N.
         context_steps: steps before each window, T.
         horizon: steps to forecast, H.
-        channel_block: how many channels to decode at a time. It computes the same, with less
-            memory.
-        backend: "triton", "torch", or "auto" for Triton's kernels on a GPU, PyTorch elsewhere.
+        channel_block: channels to decode at a time; a smaller number takes less memory and gives
+            the same result.
+        backend: "triton", "torch", or "auto" for Triton kernels on a GPU and PyTorch elsewhere.
     """
 
     def __init__(
@@ -60,16 +61,16 @@ class PowerForgeNetwork(CapturableNetwork):
             self.score = nn.Linear(config.hidden, config.scenarios)
 
     def prepare(self, batches: Batches) -> None:
-        """Weigh the kinds by how much they move in the first batches."""
-        found = torch.zeros(KINDS)
+        """Initialise the kinds' weights from their volatility in the first batches."""
+        volatility = torch.zeros(KINDS)
         for number in range(self.config.calibration_batches):
             _, target = batches[number]
-            moves = target.std(1, correction=0).unflatten(1, (-1, KINDS))
-            found += moves.mean((0, 1)).cpu()
-        self.objective.calibrate(found / self.config.calibration_batches)
+            deviation = target.std(1, correction=0).unflatten(1, (-1, KINDS))
+            volatility += deviation.mean((0, 1)).cpu()
+        self.objective.calibrate(volatility / self.config.calibration_batches)
 
     def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
-        """All that `losses` wants to know of a batch."""
+        """The tensors of a batch that `losses` needs."""
         return context.past, _calendar(context), target
 
     def losses(
@@ -78,124 +79,139 @@ class PowerForgeNetwork(CapturableNetwork):
         calendar: Float[Tensor, "B 4"],
         target: Float[Tensor, "B H C"],
     ) -> Losses:
-        """The loss and its parts. It never waits for the device, so that a GPU can replay it."""
-        state, day = self._encoded(past, calendar)
-        counts, blocks = self._blocks(state, day, target)
-        folded, noise = self.decoder.folded(), self.decoder.draw_noise()
-        chosen = None if self.objective.is_ordered else self._chosen(folded, noise, blocks, counts)
-        found = [
-            self.objective.of_block(
-                folded.views(part, noise, self._width(part)), truth, counts, chosen, self.is_fast
+        """The loss and its parts, without ever waiting for the device."""
+        state, day = self._encode(past, calendar)
+        counts, blocks = self._split_buses(state, day, target)
+        maps, noise = self.decoder.linear_maps(), self.decoder.draw_noise()
+        winner = None if self.objective.is_ordered else self._winners(maps, noise, blocks, counts)
+        contributions = [
+            self.objective.block_loss(
+                maps.head_outputs(part, noise, self._width(part)),
+                truth,
+                counts,
+                winner,
+                self.is_fast,
             )
             for part, truth in blocks
         ]
-        loss, parts = (torch.stack(column).sum(0) for column in zip(*found, strict=True))
+        loss, parts = (torch.stack(column).sum(0) for column in zip(*contributions, strict=True))
         loss, named = self.objective.losses(loss, parts)
         more = {"gates": self.config.gate_weight * self.encoder.gates.square().sum()}
-        if chosen is not None:
-            # Detached: what is learned about scores must not bend the scenarios.
-            more["score"] = F.cross_entropy(self._scores(state.detach()), chosen.argmax(1))
+        if winner is not None:
+            # Detached, so that the score head's loss does not change the scenarios.
+            more["score"] = F.cross_entropy(self._scores(state.detach()), winner.argmax(1))
         loss = loss + torch.stack(list(more.values())).sum()
         return Losses(loss, {**named, **{name: part.detach() for name, part in more.items()}})
 
     @torch.no_grad()
     def crps(self, context: Context, target: Float[Tensor, "B H C"]) -> Float[Tensor, ""]:
-        """The mean CRPS of these windows: that of `scenarios`, which are not made for it."""
+        """The mean CRPS of `scenarios` for these windows, computed without them where possible."""
         if not self.objective.is_ordered:
-            fan = Fan.of(self.scenarios(context))
+            fan = Fan.of(self._scenarios(context, self._no_noise()))
             return crps(fan, target).mean()
         past, calendar, _ = self.inputs(context, target)
-        state, day = self._encoded(past, calendar)
-        counts, blocks = self._blocks(state, day, target)
-        folded, noise = self.decoder.folded(), self._no_noise()
-        found = [
+        state, day = self._encode(past, calendar)
+        counts, blocks = self._split_buses(state, day, target)
+        maps, noise = self.decoder.linear_maps(), self._no_noise()
+        contributions = [
             self.objective.crps(
-                folded.views(part, noise, self._width(part)), truth, counts, self.is_fast
+                maps.head_outputs(part, noise, self._width(part)), truth, counts, self.is_fast
             )
             for part, truth in blocks
         ]
-        return torch.stack(found).sum()
+        return torch.stack(contributions).sum()
 
     @torch.no_grad()
     def scenarios(
         self, context: Context, seed: int = 0, generator: torch.Generator | None = None
     ) -> Scenarios:
-        """The scenarios of these windows; with a generator, P and Q are noisy."""
-        state, day = self._encoded(context.past, _calendar(context))
+        """The scenarios of these windows.
+
+        The seed fixes the noise of P and Q, which only `noise_at_prediction` adds; a generator
+        always adds it.
+        """
+        if generator is None and self.config.noise_at_prediction:
+            number = window_seeds(seed, context.time)[0]
+            generator = torch.Generator().manual_seed(number)  # the same on every device
         noise = self._no_noise() if generator is None else self.decoder.draw_noise(generator)
+        return self._scenarios(context, noise)
+
+    @torch.no_grad()
+    def _scenarios(self, context: Context, noise: Float[Tensor, "2 H M"]) -> Scenarios:
+        state, day = self._encode(context.past, _calendar(context))
         size = (len(state), self.config.scenarios, self.horizon, self.n_buses, KINDS)
-        values, folded = day.new_empty(size), self.decoder.folded()
+        values, maps = day.new_empty(size), self.decoder.linear_maps()
         for first in range(0, self.n_buses, self.buses_at_once):
-            here = slice(first, first + self.buses_at_once)
-            made = self._made(folded, noise, state[:, :, here], day[..., here])
-            for kind, part in enumerate(made):
+            buses = slice(first, first + self.buses_at_once)
+            by_kind = self._decode(maps, noise, state[:, :, buses], day[..., buses])
+            for kind, part in enumerate(by_kind):
                 ordered = part.sort(1).values if self.objective.is_ordered else part
-                values[:, :, :, here, kind] = ordered
+                values[:, :, :, buses, kind] = ordered
         weights = self._weights(state).unsqueeze(2).expand(-1, -1, self.n_buses * KINDS)
         return Scenarios(values.flatten(3), weights)
 
     @property
     def is_fast(self) -> bool:
-        """Whether Triton's kernels run."""
+        """Whether Triton kernels run."""
         return uses_triton(self.backend, self.decoder.scenario.device)
 
-    def _encoded(
+    def _encode(
         self, past: Float[Tensor, "B T C"], calendar: Float[Tensor, "B 4"]
     ) -> tuple[Float[Tensor, "B 4 N K"], Float[Tensor, "4 B H N"]]:
-        """What each channel has come to know, and the reference day of each, by kind."""
+        """The channel states and the reference days, by kind."""
         width = self._padded(self.n_buses)
-        week = anchored(past, self.encoder.gates, self.config, width, self.is_fast)
-        state = self.encoder(week.residual, week.size, calendar, self.is_fast)
+        anchored = anchor_context(past, self.encoder.gates, self.config, width, self.is_fast)
+        state = self.encoder(anchored.residual, anchored.size, calendar, self.is_fast)
         if self.mixer is not None:
-            # In half precision its products are no faster than rounding the states for them.
+            # Half precision would save no more time than rounding the states for it takes.
             with torch.autocast(state.device.type, enabled=False):
                 state = self.mixer(state.flatten(1, 2)).unflatten(1, (KINDS, -1))
-        return state, reference(week.day, self.horizon)
+        return state, tile_day(anchored.day, self.horizon)
 
-    def _blocks(
+    def _split_buses(
         self,
         state: Float[Tensor, "B 4 N K"],
         day: Float[Tensor, "4 B H N"],
         target: Float[Tensor, "B H C"],
     ) -> tuple[Counts, list[tuple[Tensor, Truth]]]:
-        """The batch by blocks of buses."""
+        """The batch in blocks of buses: states and truth of each block."""
         counts = Counts(len(target), self.n_buses, self.config.scenarios, self.horizon)
         truth = by_kind(target)
         if self.buses_at_once >= self.n_buses:
             return counts, [(state, Truth(day, truth))]
-        parts = [whole.split(self.buses_at_once, axis) for whole, axis in
-                 ((state, 2), (day, 3), (truth, 3))]  # fmt: skip
+        tensors = ((state, 2), (day, 3), (truth, 3))
+        parts = (tensor.split(self.buses_at_once, axis) for tensor, axis in tensors)
         return counts, [
-            (part, Truth(one.contiguous(), other.contiguous()))
-            for part, one, other in zip(*parts, strict=True)
+            (states, Truth(days.contiguous(), targets.contiguous()))
+            for states, days, targets in zip(*parts, strict=True)
         ]
 
-    def _made(
+    def _decode(
         self,
-        folded: Folded,
+        maps: DecoderMaps,
         noise: Float[Tensor, "2 H M"],
         state: Float[Tensor, "B 4 N K"],
         day: Float[Tensor, "4 B H N"],
     ) -> list[Float[Tensor, "B M H N"]]:
-        """The scenarios of some buses by kind, as the decoder numbers them."""
-        views = folded.views(state, noise, self._width(state))
-        parts = zip(deviations(views, self.is_fast), day.unsqueeze(2), strict=True)
-        made = [part[..., : day.shape[3]] + reference for part, reference in parts]
-        made[THETA] = wrap(made[THETA])
-        return made
+        """The scenarios of a block of buses by kind, not yet sorted."""
+        heads = maps.head_outputs(state, noise, self._width(state))
+        parts = zip(residuals(heads, self.is_fast), day.unsqueeze(2), strict=True)
+        scenarios = [part[..., : day.shape[3]] + reference for part, reference in parts]
+        scenarios[THETA] = wrap(scenarios[THETA])
+        return scenarios
 
     @torch.no_grad()
-    def _chosen(
-        self, folded: Folded, noise: Float[Tensor, "2 H M"], blocks: Any, counts: Counts
+    def _winners(
+        self, maps: DecoderMaps, noise: Float[Tensor, "2 H M"], blocks: Any, counts: Counts
     ) -> Float[Tensor, "B M"]:
-        """1 for the scenario of each window that is nearest to the truth on the whole grid."""
-        found = [
+        """1 for the scenario of each window that is nearest to the target on the whole grid."""
+        contributions = [
             self.objective.distances(
-                self._made(folded, noise, part, truth.day), truth.target, counts
+                self._decode(maps, noise, part, truth.day), truth.target, counts
             )
             for part, truth in blocks
         ]
-        distance = torch.stack(found).sum(0)
+        distance = torch.stack(contributions).sum(0)
         return F.one_hot(distance.argmin(1), counts.scenarios).to(distance)
 
     def _width(self, state: Float[Tensor, "B 4 N K"]) -> int:
@@ -222,5 +238,5 @@ def _calendar(context: Context) -> Float[Tensor, "B 4"]:
 
 
 def by_kind(values: Float[Tensor, "B H C"]) -> Float[Tensor, "4 B H N"]:
-    """The same numbers by variable, with the buses side by side."""
+    """The same numbers by kind, with buses along the last axis."""
     return values.unflatten(2, (-1, KINDS)).permute(3, 0, 1, 2).contiguous()

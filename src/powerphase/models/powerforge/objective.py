@@ -1,7 +1,11 @@
-"""The objective: what the scenarios of a batch are punished for, part by part.
+"""The training objective: quantile levels, the loss of scenarios with its gradient, and its terms.
 
-Buses may come in blocks: what each block contributes is added up, and `Objective.losses` adds what
-is not of single buses.
+The forward pass computes the scenarios, their loss and its gradient along the head outputs, and
+discards the scenarios. The head outputs are small, so their gradient is what is kept, and the
+backward pass only multiplies it.
+
+Buses may come in blocks: the contributions of all blocks are summed, and `Objective.losses` adds
+the terms that do not belong to single buses.
 """
 
 from dataclasses import dataclass
@@ -19,23 +23,25 @@ from powerphase.axes import KINDS
 from powerphase.models.framework.kernels import product_dtype
 from powerphase.models.framework.network import Losses
 from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.kernels.bridge_inputs import Views, hear, power_slopes, trajectory
-from powerphase.models.powerforge.kernels.pinball import Sums, Terms, gate_fans, opening, power_fans
+from powerphase.models.powerforge.decoder import HeadOutputs
+from powerphase.models.powerforge.kernels.bridge_inputs import make_bridge_inputs, power_gradients
+from powerphase.models.powerforge.kernels.pinball import gate_loss, power_loss
+from powerphase.models.powerforge.kernels.pinball_torch import LossSums, LossTerms
 
 NODES = 24
-"""Of Gauss and Legendre, between two neighbours of the grid."""
+"""Gauss-Legendre nodes between two neighbouring points of the grid."""
 
 CROWDING = 8
-"""Power by which they crowd at 0 and 1, where the density of a Beta law may be infinite."""
+"""Power that concentrates the nodes at 0 and 1, where a Beta density may be infinite."""
 
 
 class QuantileLaw(nn.Module):
-    """τ_m = F(u_m): F is the distribution function of Beta(α, β), u is even.
+    """The quantile levels τ_m = F(u_m), where u is an even grid and F that of Beta(α, β).
 
-    It begins with α = β = 1, where τ = u. The integral is a sum of Gauss-Legendre pieces between
-    neighbours of the grid, so that τ ascends whatever α and β are. With x = sin²φ the density is
-    2 sin^(2α−1)φ cos^(2β−1)φ; with φ ∝ s⁸ in the first piece, and likewise in the last, it is
-    smooth.
+    Training starts at α = β = 1, where τ = u. The integral is a sum of Gauss-Legendre pieces
+    between neighbouring points of the grid, so that τ increases for any α and β. With x = sin²φ the
+    density is 2 sin^(2α−1)φ cos^(2β−1)φ; with φ ∝ s⁸ in the first piece, and likewise in the last,
+    it is smooth.
     """
 
     def __init__(self, config: PowerForgeConfig) -> None:
@@ -70,18 +76,18 @@ class QuantileLaw(nn.Module):
         alpha, beta = self.shape.double()
         density = (2 * alpha - 1) * self._log_sine + (2 * beta - 1) * self._log_cosine
         piece = (density.exp() * self._weight).sum(1)
-        whole = piece.cumsum(0)
-        return (whole[:-1] / whole[-1]).to(self.raw.dtype)
+        total = piece.cumsum(0)
+        return (total[:-1] / total[-1]).to(self.raw.dtype)
 
     def weights(self) -> Float[Tensor, " M"]:
-        """Of the scenarios: each stands for the levels that are nearest to its own."""
+        """The scenarios' weights: each represents the levels that are nearest to its own."""
         level = self.levels().double()
         between = (level[1:] + level[:-1]) / 2
         border = torch.cat([level.new_zeros(1), between, level.new_ones(1)])
         return border.diff().to(self.raw.dtype)
 
     def prior(self) -> Float[Tensor, ""]:
-        """The price of moving mean and concentration away from where they began."""
+        """The Beta prior: the penalty for moving mean and concentration from their start."""
         alpha, beta = self.shape
         mean, concentration = alpha / (alpha + beta), alpha + beta
         return (
@@ -94,78 +100,83 @@ PARTS = ("pinball", "width", "jitter", "angle", "voltage")
 
 
 class Truth(NamedTuple):
-    """What scenarios deviate from, and what they are held against."""
+    """The reference day, to which residuals are added, and the target."""
 
     day: Float[Tensor, "4 B H N"]
     target: Float[Tensor, "4 B H N"]
 
 
-def judged(
-    views: Views,
+def scenario_loss(
+    heads: HeadOutputs,
     level: Float[Tensor, " M"],
     weight: Float[Tensor, " 4"],
     truth: Truth,
-    terms: Terms,
+    terms: LossTerms,
     fast: bool,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, " 5"]]:
-    """The loss of these scenarios, and its parts.
+    """The loss of the scenarios, and its parts.
 
-    Gradients go to the views, to the levels and to the kinds' weights, which are in `terms` too;
-    the parts are for reading only.
+    Gradients go to the head outputs, to the levels and to the kinds' weights, whose values are in
+    `terms` too; the parts are for the log.
     """
-    apply: Any = _Judged.apply
-    loss, parts = apply(*views[:-1], level, weight, views.noise, truth, terms, fast)
+    apply: Any = _ScenarioLoss.apply
+    loss, parts = apply(*heads[:-1], level, weight, heads.noise, truth, terms, fast)
     return loss, parts
 
 
 @torch.no_grad()
-def pinball(views: Views, truth: Truth, terms: Terms, fast: bool) -> Float[Tensor, ""]:
-    """The pinball part alone, without gradients."""
-    power, _ = power_fans(views, *truth, terms, None, fast)
-    gate, _ = gate_fans(views, heard_by(views, fast), *truth, terms, False, fast)
-    return (
-        _pinball(power, terms.worth[:2], terms).sum() + _pinball(gate, terms.worth[2:], terms).sum()
-    )
+def pinball_loss(
+    heads: HeadOutputs, truth: Truth, terms: LossTerms, fast: bool
+) -> Float[Tensor, ""]:
+    """The pinball loss alone, without gradients."""
+    power, _ = power_loss(heads, *truth, terms, None, fast)
+    gate, _ = gate_loss(heads, bridge_outputs(heads, fast), *truth, terms, False, fast)
+    of_power = _pinball_by_kind(power, terms.weight[:2], terms)
+    return of_power.sum() + _pinball_by_kind(gate, terms.weight[2:], terms).sum()
 
 
 @torch.no_grad()
-def deviations(views: Views, fast: bool) -> list[Float[Tensor, "B M H W"]]:
-    """The deviations of all scenarios from the reference day, by kind."""
-    added = heard_by(views, fast)
-    powers = [trajectory(views, source) for source in range(2)]
-    return powers + [views.bound[kind] * opening(views, added, kind) for kind in range(2)]
+def residuals(heads: HeadOutputs, fast: bool) -> list[Float[Tensor, "B M H W"]]:
+    """The residuals of all scenarios by kind."""
+    bridge = bridge_outputs(heads, fast)
+    powers = [heads.trajectory(source) for source in range(2)]
+    return powers + [heads.bound[kind] * heads.open_gate(bridge, kind) for kind in range(2)]
 
 
-def heard_by(views: Views, fast: bool) -> Float[Tensor, "2 B M H W"]:
-    """What P and Q add to the gates of V and θ."""
-    return _mapped(views.maps, hear(views, views.power.dtype, fast)[0])
+def bridge_outputs(heads: HeadOutputs, fast: bool) -> Float[Tensor, "2 B M H W"]:
+    """What the bridge adds to the gates of V and θ."""
+    return _apply_maps(heads.gate_maps, make_bridge_inputs(heads, heads.power.dtype, fast)[0])
 
 
-class _Judged(torch.autograd.Function):
+class _ScenarioLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        *of_views, _, weight, noise, truth, terms, fast = given
-        views = Views._make([*of_views, noise])
-        dtype = product_dtype(views.power)
-        with torch.autocast(views.power.device.type, enabled=False):
-            heard, share = hear(views, dtype, fast)
-            added = _mapped(views.maps, heard)
-            power_sums, of_power = power_fans(views, truth.day, truth.target, terms, dtype, fast)
-            gate_sums, of_gate = gate_fans(views, added, truth.day, truth.target, terms, True, fast)
-            assert of_power is not None
-            assert of_gate is not None
-            slopes = _slopes(views, heard, share, added, of_power, of_gate, fast)
-        sums = Sums(*(torch.cat(pair) for pair in zip(power_sums, gate_sums, strict=True)))
-        by_kind = _pinball(sums, terms.worth, terms)
-        shaped = terms.factors[:4] * torch.stack(
-            [sums.width.sum(), sums.jitter.sum(), sums.ramp.sum(), sums.opening.sum()]
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *head_tensors, _, weight, noise, truth, terms, fast = inputs
+        heads = HeadOutputs._make([*head_tensors, noise])
+        dtype = product_dtype(heads.power)
+        with torch.autocast(heads.power.device.type, enabled=False):
+            bridge_inputs, attention = make_bridge_inputs(heads, dtype, fast)
+            bridge = _apply_maps(heads.gate_maps, bridge_inputs)
+            day, target = truth
+            power_sums, grad_power = power_loss(heads, day, target, terms, dtype, fast)
+            gate_sums, grad_gate = gate_loss(heads, bridge, day, target, terms, True, fast)
+            assert grad_power is not None
+            assert grad_gate is not None
+            # The loss has overwritten the bridge's output by its gradient.
+            gradients = _gradients(
+                heads, bridge_inputs, attention, bridge, grad_power, grad_gate, fast
+            )
+        sums = LossSums(*(torch.cat(pair) for pair in zip(power_sums, gate_sums, strict=True)))
+        by_kind = _pinball_by_kind(sums, terms.weight, terms)
+        regularisers = terms.factors[:4] * torch.stack(
+            [sums.width.sum(), sums.jitter.sum(), sums.ramp.sum(), sums.gate.sum()]
         )
-        parts = torch.cat([by_kind.sum().reshape(1), shaped])
-        # Δ_V bends the gate's own term too: of v² / 2 Δ², Δ is held where it divides only.
-        of_bound = gate_sums.bound.clone()
-        of_bound[0] += 2 * shaped[3] / views.bound[0]
-        of_level = (terms.worth * sums.error).sum(0)
-        ctx.save_for_backward(*slopes, of_bound, of_level, by_kind / weight)
+        parts = torch.cat([by_kind.sum().reshape(1), regularisers])
+        # In the voltage term v² / 2 Δ_V², only the divisor is detached, so Δ_V has a gradient here.
+        grad_bound = gate_sums.bound.clone()
+        grad_bound[0] += 2 * regularisers[3] / heads.bound[0]
+        grad_level = (terms.weight * sums.error).sum(0)
+        ctx.save_for_backward(*gradients, grad_bound, grad_level, by_kind / weight)
         ctx.mark_non_differentiable(parts)
         return parts.sum(), parts
 
@@ -174,60 +185,60 @@ class _Judged(torch.autograd.Function):
         return *torch._foreach_mul(ctx.saved_tensors, upstream), *[None] * 4
 
 
-def _pinball(sums: Sums, worth: Float[Tensor, "K M"], terms: Terms) -> Float[Tensor, " K"]:
-    return sums.above + (worth * terms.level * sums.error).sum(1)
+def _pinball_by_kind(
+    sums: LossSums, weight: Float[Tensor, "K M"], terms: LossTerms
+) -> Float[Tensor, " K"]:
+    return sums.overshoot + (weight * terms.level * sums.error).sum(1)
 
 
-def _mapped(
-    maps: Float[Tensor, "2 I J"], given: Float[Tensor, "2 B M J W"], out: Tensor | None = None
+def _apply_maps(
+    maps: Float[Tensor, "2 I J"], vectors: Float[Tensor, "2 B M J W"], out: Tensor | None = None
 ) -> Float[Tensor, "2 B M I W"]:
-    """The maps of both kinds, for every window and scenario."""
-    _, windows, scenarios, _, width = given.shape
+    """Both kinds' maps, applied for every window and scenario."""
+    _, windows, scenarios, _, width = vectors.shape
     if out is None:
-        out = given.new_empty(2, windows, scenarios, maps.shape[1], width)
-    maps = maps.to(given.dtype)
+        out = vectors.new_empty(2, windows, scenarios, maps.shape[1], width)
+    maps = maps.to(vectors.dtype)
     for kind in range(2):
-        # Seen from all windows and scenarios the map is one and the same, not a copy for each.
-        by = maps[kind].expand(windows * scenarios, -1, -1)
-        torch.bmm(by, given[kind].flatten(0, 1), out=out[kind].flatten(0, 1))
+        # An expanded view: all windows and scenarios share one map without copies.
+        map_ = maps[kind].expand(windows * scenarios, -1, -1)
+        torch.bmm(map_, vectors[kind].flatten(0, 1), out=out[kind].flatten(0, 1))
     return out
 
 
-def _slopes(
-    views: Views,
-    heard: Float[Tensor, "2 B M RR W"],
-    share: Float[Tensor, "2 B M W"],
-    of_added: Float[Tensor, "2 B M H W"],
-    of_power: Float[Tensor, "2 B M H W"],
-    of_gate: Float[Tensor, "B 2 HHH1 W"],
+def _gradients(
+    heads: HeadOutputs,
+    bridge_inputs: Float[Tensor, "2 B M RR W"],
+    attention: Float[Tensor, "2 B M W"],
+    grad_bridge: Float[Tensor, "2 B M H W"],
+    grad_trajectory: Float[Tensor, "2 B M H W"],
+    grad_gate: Float[Tensor, "B 2 HHH1 W"],
     fast: bool,
 ) -> list[Tensor]:
-    """Along the views but their bounds, in their order. What was heard is overwritten."""
-    steps, rows = views.gate_table.shape[1], views.maps.shape[2] // 2
-    by_scenario = torch.stack(
-        [
-            torch.bmm(slope.flatten(0, 1), source.flatten(0, 1).mT).unflatten(0, (len(slope), -1))
-            for slope, source in zip(of_added, heard, strict=True)
-        ]
-    ).sum(1, dtype=views.maps.dtype)  # 2 M H RR
-    # The rows of ones, times the shares of P and of Q, add up to one.
-    of_gate_table = (by_scenario[..., steps] + by_scenario[..., rows + steps]).mT
-    of_heard = _mapped(views.maps.mT, of_added, out=heard)
-    through = power_slopes(views, share, of_heard, of_power, of_gate, fast)
+    """Gradients of the head outputs but bound and noise; they overwrite the bridge's inputs."""
+    steps, rows = heads.gate_table.shape[1], heads.gate_maps.shape[2] // 2
+    pairs = zip(grad_bridge.flatten(1, 2), bridge_inputs.flatten(1, 2), strict=True)
+    products = [torch.bmm(gradient, inputs.mT) for gradient, inputs in pairs]
+    by_window = torch.stack(products).unflatten(1, (grad_bridge.shape[1], -1))
+    by_scenario = by_window.sum(1, dtype=heads.gate_maps.dtype)  # 2 M H RR
+    # The rows of ones, times the attention weights of P and of Q, sum to one.
+    grad_gate_table = (by_scenario[..., steps] + by_scenario[..., rows + steps]).mT
+    grad_inputs = _apply_maps(heads.gate_maps.mT, grad_bridge, out=bridge_inputs)
+    through_power = power_gradients(heads, attention, grad_inputs, grad_trajectory, grad_gate, fast)
     return [
-        through.power,
-        of_gate,
-        through.power_table,
-        of_gate_table,
-        through.direction_table,
-        through.logit.sum((0, 1, 3)),
+        through_power.power,
+        grad_gate,
+        through_power.power_table,
+        grad_gate_table,
+        through_power.direction_table,
+        through_power.logit.sum((0, 1, 3)),
         by_scenario.sum(1),
     ]
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The size of a whole batch, by which sums over its blocks are divided."""
+    """The sizes of a whole batch, by which sums over its blocks are divided."""
 
     windows: int
     buses: int
@@ -236,17 +247,17 @@ class Counts:
 
     @property
     def points(self) -> int:
-        """Of one kind: windows × buses × steps."""
+        """Points of one kind: windows × buses × steps."""
         return self.windows * self.buses * self.steps
 
     @property
     def ramps(self) -> int:
-        """Of one kind: windows × buses × pairs of neighbouring steps."""
+        """Steps of one kind: windows × buses × pairs of neighbouring steps."""
         return self.windows * self.buses * max(self.steps - 1, 1)
 
 
 class Objective(nn.Module):
-    """Ordered quantiles (or the winner takes all), physics, and what keeps the fan in shape."""
+    """Ordered-quantile loss (or winner-takes-all), physics, and the quantile-fan regularisers."""
 
     def __init__(self, config: PowerForgeConfig) -> None:
         super().__init__()
@@ -258,60 +269,67 @@ class Objective(nn.Module):
 
     @property
     def bounded_type_weight(self) -> Float[Tensor, " 4"]:
-        """ω: how much each kind counts."""
+        """ω, the weight of each kind, within its range."""
         return self.type_weight.clamp(*self.config.type_weight_range)
 
     @torch.no_grad()
     def calibrate(self, volatility: Float[Tensor, " 4"]) -> None:
-        """Begin with ω inverse to how much each kind moves, at a mean of 1."""
+        """Initialise ω inversely to each kind's volatility, with a mean of 1."""
         inverse = 1 / volatility.clamp(min=self.config.deviation_floor)
         weight = inverse / inverse.mean()
         self.type_weight.copy_(weight.clamp(*self.config.type_weight_range))
 
-    def of_block(
+    def block_loss(
         self,
-        views: Views,
+        heads: HeadOutputs,
         truth: Truth,
         counts: Counts,
-        chosen: Float[Tensor, "B M"] | None,
+        winner: Float[Tensor, "B M"] | None,
         fast: bool,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " 5"]]:
-        """What the channels of some buses contribute, and its parts."""
+        """The loss contribution of a block of buses, and its parts."""
         weight = self.bounded_type_weight
         level = self.law.levels() if self.is_ordered else weight.new_zeros(counts.scenarios)
-        terms = self._terms(truth.target, level.detach(), weight.detach(), counts, chosen)
-        return judged(views, level, weight, truth, terms, fast)
+        terms = self._terms(truth.target, level.detach(), weight.detach(), counts, winner)
+        return scenario_loss(heads, level, weight, truth, terms, fast)
 
     def losses(self, loss: Float[Tensor, ""], parts: Float[Tensor, " 5"]) -> Losses:
-        """The loss and its parts, from what all blocks contribute."""
-        config, shaped = self.config, self.config.quantile_regularisation and self.is_ordered
-        used = (True, shaped, shaped, config.physics, config.physics)
-        found = {name: part for name, part, use in zip(PARTS, parts, used, strict=True) if use}
-        own = {"types": config.type_weight_penalty * (self.type_weight - 1).square().sum()}
+        """The loss and its parts, from the sum of all blocks' contributions."""
+        config, regularised = self.config, self.config.quantile_regularisation and self.is_ordered
+        enabled = (True, regularised, regularised, config.physics, config.physics)
+        pairs = zip(PARTS, parts, enabled, strict=True)
+        named = {name: part for name, part, is_enabled in pairs if is_enabled}
+        priors = {"types": config.type_weight_penalty * (self.type_weight - 1).square().sum()}
         if self.is_ordered:
-            own["levels"] = self.law.prior()
+            priors["levels"] = self.law.prior()
         else:
-            found["winner"] = found.pop("pinball")
-        total = loss + torch.stack(list(own.values())).sum()
-        return Losses(total, {**found, **{name: part.detach() for name, part in own.items()}})
+            named["winner"] = named.pop("pinball")
+        total = loss + torch.stack(list(priors.values())).sum()
+        return Losses(total, {**named, **{name: part.detach() for name, part in priors.items()}})
 
-    def crps(self, views: Views, truth: Truth, counts: Counts, fast: bool) -> Float[Tensor, ""]:
-        """What some buses contribute to the mean CRPS of ordered scenarios.
+    def crps(
+        self, heads: HeadOutputs, truth: Truth, counts: Counts, fast: bool
+    ) -> Float[Tensor, ""]:
+        """The contribution of a block of buses to the mean CRPS of ordered scenarios.
 
-        2 Σ w_m ρ(z − x_m) at the levels F_m − w_m / 2, F the sum of the weights w so far.
+        2 Σ w_m ρ(z − x_m) at the levels F_m − w_m / 2, with F_m the cumulative weight.
         """
         weight = self.law.weights()
-        worth = (2 * weight / (KINDS * counts.points)).expand(KINDS, -1)
+        pinball_weight = (2 * weight / (KINDS * counts.points)).expand(KINDS, -1)
         scale = torch.ones_like(truth.target[:, :, 0])
         factors, nearest = scale.new_ones(5), scale.new_zeros(3, dtype=torch.long)
         level = weight.cumsum(0) - weight / 2
-        return pinball(views, truth, Terms(factors, level, worth, nearest, scale), fast)
+        terms = LossTerms(factors, level, pinball_weight, nearest, scale)
+        return pinball_loss(heads, truth, terms, fast)
 
     def distances(
-        self, made: list[Float[Tensor, "B M H N"]], target: Float[Tensor, "4 B H N"], counts: Counts
+        self,
+        scenarios: list[Float[Tensor, "B M H N"]],
+        target: Float[Tensor, "4 B H N"],
+        counts: Counts,
     ) -> Float[Tensor, "B M"]:
-        """What some buses contribute to each scenario's mean absolute error, kinds weighed."""
-        pairs = zip(made, target.unsqueeze(2), strict=True)
+        """A block's contribution to each scenario's mean absolute error, weighted by ω."""
+        pairs = zip(scenarios, target.unsqueeze(2), strict=True)
         by_kind = torch.stack([(z - x).abs().sum((2, 3)) for x, z in pairs], dim=2)  # B M 4
         return (by_kind * self.bounded_type_weight).sum(2) / (KINDS * counts.buses * counts.steps)
 
@@ -321,31 +339,32 @@ class Objective(nn.Module):
         level: Float[Tensor, " M"],
         weight: Float[Tensor, " 4"],
         counts: Counts,
-        chosen: Float[Tensor, "B M"] | None,
-    ) -> Terms:
-        # Of a winner, every point counts once; of a fan, M times a little.
+        winner: Float[Tensor, "B M"] | None,
+    ) -> LossTerms:
+        # A winner counts once per point; ordered scenarios share that weight among M.
         share = counts.scenarios if self.is_ordered else 1
-        worth = weight[:, None].expand(-1, counts.scenarios) / (KINDS * counts.points * share)
+        count = KINDS * counts.points * share
+        pinball_weight = weight[:, None].expand(-1, counts.scenarios) / count
         scale = target.std(2, correction=0).clamp(min=self.config.deviation_floor)
-        factors, wanted = _constants(self.config, counts, level.device, level.dtype)
-        nearest = (level - wanted).abs().argmin(1)
-        return Terms(factors, level, worth, nearest, scale, chosen)
+        factors, reference_levels = _constants(self.config, counts, level.device, level.dtype)
+        nearest = (level - reference_levels).abs().argmin(1)
+        return LossTerms(factors, level, pinball_weight, nearest, scale, winner)
 
 
 @cache
 def _constants(
     config: PowerForgeConfig, counts: Counts, device: torch.device, dtype: torch.dtype
 ) -> tuple[Float[Tensor, " 5"], Float[Tensor, "3 1"]]:
-    """The factors of `Terms` and the levels that it looks for; kept on the device, at hand."""
-    shaped, others = config.quantile_regularisation, max(counts.scenarios - 1, 1)
+    """The factors of `LossTerms`, and its reference levels; cached on the device."""
+    regularised, others = config.quantile_regularisation, max(counts.scenarios - 1, 1)
     values = (
-        shaped * config.width_weight / (KINDS * counts.points),
-        # The median itself does not count.
-        shaped * config.jitter_weight / (KINDS * counts.ramps * others),
+        regularised * config.width_weight / (KINDS * counts.points),
+        # The median itself is not counted.
+        regularised * config.jitter_weight / (KINDS * counts.ramps * others),
         config.physics * config.angle_weight / (counts.ramps * counts.scenarios),
         config.physics * config.voltage_weight / (counts.points * counts.scenarios),
         config.width_cap,
     )
-    wanted = [[level] for level in (*config.width_levels, 0.5)]
+    reference_levels = [[level] for level in (*config.width_levels, 0.5)]
     factors = torch.tensor(values, device=device, dtype=dtype)
-    return factors, torch.tensor(wanted, device=device, dtype=dtype)
+    return factors, torch.tensor(reference_levels, device=device, dtype=dtype)

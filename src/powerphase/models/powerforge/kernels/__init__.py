@@ -1,6 +1,10 @@
-"""The passes over whole weeks and scenarios, as Triton kernels and, beside them, in plain PyTorch.
+"""The passes over contexts and scenarios, as Triton kernels and in plain PyTorch.
 
-Scenarios are by far the largest thing in PowerForge, and the weeks before them the second, so both
-are touched as rarely as can be. Every pass takes `fast`: with it a kernel runs, without it its
-twin, which says the same in a few lines and is what the kernel is tested against.
+Scenarios are by far the largest tensors of PowerForge, and contexts the second largest, so both are
+read and written as rarely as possible. Every pass has an argument `fast`: it selects the kernel, or
+else the same computation in a few lines of PyTorch, which is what tests compare the kernel with.
 """
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

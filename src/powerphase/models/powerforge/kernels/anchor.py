@@ -1,4 +1,4 @@
-"""Weeks: the anchor, and the sizes of the deviations from it, read from the past in one pass."""
+"""The anchor, the residuals and their mean sizes, computed from the context in one pass."""
 
 from typing import Any, NamedTuple, no_type_check
 
@@ -22,18 +22,18 @@ from powerphase.models.powerforge import anchor
 from powerphase.models.powerforge.config import PowerForgeConfig
 
 STEPS_AT_ONCE, BUSES_AT_ONCE, WARPS = 8, 16, 4
-"""One step of one bus for each thread: it loads the four kinds at once, and stores each in a row
-with its neighbours, without any exchange between threads."""
+"""One step of one bus for each thread: it loads the four kinds at once, and stores each next to
+those of its neighbours, without any exchange between threads."""
 
 
 class Anchored(NamedTuple):
-    """What the anchor makes of the past.
+    """The context in residual form.
 
     Attributes:
         residual: the past less its reference, by kind; W is N or more, with zeros beyond N. In
-            the precision of matrix products, for one of which it is made.
+            the precision of matrix products, since it is the input of one.
         day: the reference day, L steps from the origin on.
-        size: mean size of what the encoder sees of each channel, its gates included.
+        size: mean absolute value of each channel's residual, its context gates included.
     """
 
     residual: Float[Tensor, "B 4 T W"]
@@ -41,30 +41,30 @@ class Anchored(NamedTuple):
     size: Float[Tensor, "B 4 N"]
 
 
-def anchored(
+def anchor_context(
     past: Float[Tensor, "B T C"],
     gates: Float[Tensor, "2 2"],
     config: PowerForgeConfig,
     width: int,
     fast: bool,
 ) -> Anchored:
-    """Deviations, reference day and sizes; the sizes alone have a gradient, by the gates.
+    """Residuals, reference day and sizes; only the sizes have a gradient, along the gates.
 
     Args:
-        past: the context; one that is not in memory as it should be costs a copy.
-        gates: what V (first row) and θ see of their own bus's P and Q.
-        config: how days are compared and averaged.
-        width: buses to make room for in the deviations, W.
-        fast: by the kernel, which needs Triton and a GPU.
+        past: the context; the kernel copies it if its memory layout does not fit.
+        gates: how much of their bus's P and Q is added to V (first row) and θ.
+        config: settings of the anchor.
+        width: buses to make room for in the residuals, W.
+        fast: run the kernel, which needs Triton and a GPU.
     """
-    return Anchored(*(_Fast.apply if fast else _plain)(past, gates, config, width))
+    return Anchored(*(_Anchor.apply if fast else _anchor_plain)(past, gates, config, width))
 
 
-def _plain(
+def _anchor_plain(
     past: Float[Tensor, "B T C"], gates: Float[Tensor, "2 2"], config: PowerForgeConfig, width: int
 ) -> tuple[Float[Tensor, "B 4 T W"], Float[Tensor, "4 B L N"], Float[Tensor, "B 4 N"]]:
-    """The same as the kernel, in PyTorch."""
-    residual, day = anchor.anchored(past, config)
+    """The same in plain PyTorch."""
+    residual, day = anchor.subtract_anchor(past, config)
     kinds = list(residual.unflatten(2, (-1, KINDS)).unbind(3))  # each B T N
     padded = F.pad(torch.stack(kinds, dim=1), (0, width - kinds[P].shape[2]))
     padded = padded.to(product_dtype(past))
@@ -74,7 +74,7 @@ def _plain(
     return padded, day.unflatten(2, (-1, KINDS)).permute(3, 0, 1, 2).contiguous(), size
 
 
-class _Fast(torch.autograd.Function):
+class _Anchor(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -83,10 +83,10 @@ class _Fast(torch.autograd.Function):
         config: PowerForgeConfig,
         width: int,
     ) -> tuple[Float[Tensor, "B 4 T W"], Float[Tensor, "4 B L N"], Float[Tensor, "B 4 N"]]:
-        residual, day, size, slope = _launch(past, gates, config, width)
-        ctx.save_for_backward(slope)
+        residual, day, size, gate_gradient = _launch(past, gates, config, width)
+        ctx.save_for_backward(gate_gradient)
         ctx.mark_non_differentiable(residual, day)
-        # Or the backward pass would be given zeros for these two, as large as the past.
+        # Otherwise PyTorch would pass zeros for these two, as large as the past, to `backward`.
         ctx.set_materialize_grads(False)
         return residual, day, size
 
@@ -94,34 +94,34 @@ class _Fast(torch.autograd.Function):
     def backward(
         ctx: Any, _residual: None, _day: None, size: Float[Tensor, "B 4 N"]
     ) -> tuple[None, Float[Tensor, "2 2"], None, None]:
-        (slope,) = ctx.saved_tensors
-        return None, (size[:, V:, None] * slope).sum((0, 3)), None, None
+        (gate_gradient,) = ctx.saved_tensors
+        return None, (size[:, V:, None] * gate_gradient).sum((0, 3)), None, None
 
 
 def _launch(
     past: Float[Tensor, "B T C"], gates: Float[Tensor, "2 2"], config: PowerForgeConfig, width: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Deviations, day, sizes, and the slopes of V's and θ's sizes by their gates (B 2 2 N)."""
+    """Residuals, day, sizes, and the gradients of V's and θ's sizes along their gates (B 2 2 N)."""
     anchor.check_length(past.shape[1], config)
-    # Strides count buses: then it is known that they are whole, and a bus is loaded at once.
+    # Strides in buses: the compiler then knows that a bus can be loaded at once.
     if past.stride(2) != 1 or past.stride(1) % KINDS or past.stride(0) % KINDS:
         past = past.contiguous()
     n_windows, n_past, n_buses = past.shape[0], past.shape[1], past.shape[2] // KINDS
     residual = past.new_empty((n_windows, KINDS, n_past, width), dtype=product_dtype(past))
     day = past.new_empty((KINDS, n_windows, config.segment_steps, n_buses))
     size = past.new_empty((n_windows, KINDS, n_buses))
-    slope = past.new_empty((n_windows, 2, 2, n_buses))
-    _anchor[(-(-width // BUSES_AT_ONCE), n_windows)](
-        *(past, gates.to(past.dtype).contiguous(), residual, day, size, slope),
+    gate_gradient = past.new_empty((n_windows, 2, 2, n_buses))
+    _anchor_kernel[(-(-width // BUSES_AT_ONCE), n_windows)](
+        *(past, gates.to(past.dtype).contiguous(), residual, day, size, gate_gradient),
         *(past.stride(0) // KINDS, past.stride(1) // KINDS, n_buses, width),
         **_constants(n_past, config),
         num_warps=WARPS,
     )
-    return residual, day, size, slope
+    return residual, day, size, gate_gradient
 
 
 def _constants(n_past: int, config: PowerForgeConfig) -> dict[str, Any]:
-    """What a kernel is compiled for."""
+    """The constants for which the kernel is compiled."""
     return {
         "STEPS": n_past,
         "ANCHOR": config.anchor,
@@ -137,21 +137,21 @@ def _constants(n_past: int, config: PowerForgeConfig) -> dict[str, Any]:
     }
 
 
-# In the kernel, a tile is steps × channels. Steps count backwards, `back` = 0 is the last: so the
-# phase in the day is that of `back` modulo the day, however long the context. `source` is where
-# values come from: pointers to the first step, which of them exist, the stride in buses, and by
-# channel the last value and whether it is an angle.
+# In the kernel, a tile is steps × channels. Steps count backwards from the last, `back` = 0: then
+# `back` modulo the day gives the phase for any length of the context. `source` describes the input:
+# pointers to the first step, which channels exist, the stride in buses, and for each channel its
+# last value and whether it is an angle.
 
 
 @jit
 @no_type_check
-def _anchor(
+def _anchor_kernel(
     past,
     gates,
     residual,
     day,
     size,
-    slope,
+    gate_gradient,
     window_stride,
     step_stride,
     n_buses,
@@ -168,10 +168,10 @@ def _anchor(
     ROWS: constexpr,
     BUSES: constexpr,
 ):
-    """One window of some buses.
+    """One window of a block of buses.
 
-    A block of phases at a time: its average over the days, then the deviations from it. These read
-    the same numbers again, so few and so soon that they are still at hand.
+    For each block of phases it computes the average over the days, then the residuals. The second
+    pass rereads so few numbers, so soon, that they are still in the cache.
     """
     window = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * BUSES
@@ -194,39 +194,39 @@ def _anchor(
             days = _days(source, back, back < DAY, STEPS, SEGMENTS, DAY)
             average = _average(days, weights, SEGMENTS) + bias
         else:
-            average = _flat(source[3], ROWS)
+            average = _flat_reference(source[3], ROWS)
         phase = (DAY - 1 - back)[:, None]
         _store(day + phase * n_buses, average, day_plane, (phase >= 0) & (bus < n_buses))
         for segment in range((STEPS + DAY - 1) // DAY):
             earlier = back + segment * DAY
             inside = (back < DAY) & (earlier < STEPS)
-            deviation = _values(source, earlier, inside, STEPS) - average
-            deviation = _turned(deviation, 0.0, source[4])
-            deviation = tl.where(inside[:, None] & source[1], deviation, 0.0)
+            residual_tile = _values(source, earlier, inside, STEPS) - average
+            residual_tile = _remove_turns(residual_tile, 0.0, source[4])
+            residual_tile = tl.where(inside[:, None] & source[1], residual_tile, 0.0)
             row = residual + (STEPS - 1 - earlier).to(tl.int64)[:, None] * width
-            _store(row, deviation, residual_plane, inside[:, None] & (bus < width))
-            sums = _with_sizes(sums, deviation, gate)
+            _store(row, residual_tile, residual_plane, inside[:, None] & (bus < width))
+            sums = _add_sizes(sums, residual_tile, gate)
     for number in tl.static_range(4):
         offset = (window * 4 + number) * n_buses + bus
         tl.store(size + offset, _mean(sums[number], STEPS), bus < n_buses)
-        tl.store(slope + offset, _mean(sums[4 + number], STEPS), bus < n_buses)
+        tl.store(gate_gradient + offset, _mean(sums[4 + number], STEPS), bus < n_buses)
 
 
 @jit
 @no_type_check
 def _source(past, first, step_stride, n_buses, STEPS: constexpr, BUSES: constexpr):
     channel = first * 4 + tl.arange(0, 4 * BUSES)[None, :]
-    known = channel < n_buses * 4
+    valid = channel < n_buses * 4
     step_stride = tl.cast(step_stride, tl.int64)
-    last = tl.load(past + (STEPS - 1) * step_stride * 4 + channel, known, 0.0)
-    # As bits, from which the compiler sees what is no angle and leaves out its turns.
-    return past + channel, known, step_stride, last, (channel & 3) == 3
+    last = tl.load(past + (STEPS - 1) * step_stride * 4 + channel, valid, 0.0)
+    # Bit operations let the compiler see which channels are no angles, and skip their turns.
+    return past + channel, valid, step_stride, last, (channel & 3) == 3
 
 
 @jit
 @no_type_check
-def _turned(values, centre, is_angle):
-    """Angles without the whole turns between them and the centre."""
+def _remove_turns(values, centre, is_angle):
+    """Angles within half a turn of the centre; other values are unchanged."""
     turns = nearest_integer((values - centre) * PER_TURN)
     return tl.where(is_angle, values - TURN * turns, values)
 
@@ -234,10 +234,10 @@ def _turned(values, centre, is_angle):
 @jit
 @no_type_check
 def _values(source, back, inside, STEPS: constexpr):
-    past, known, step_stride, last, is_angle = source
+    past, valid, step_stride, last, is_angle = source
     step = (STEPS - 1 - back)[:, None] * step_stride * 4
-    values = tl.load(past + step, inside[:, None] & known, 0.0)
-    return _turned(values, last, is_angle)
+    values = tl.load(past + step, inside[:, None] & valid, 0.0)
+    return _remove_turns(values, last, is_angle)
 
 
 @jit
@@ -259,8 +259,8 @@ def _days(
 
 @jit
 @no_type_check
-def _flat(channels, ROWS: constexpr):
-    """No anchor: deviations are from 0, and for voltages from 1 p.u."""
+def _flat_reference(channels, ROWS: constexpr):
+    """The reference without an anchor: 0, and 1 p.u. for voltages."""
     is_voltage = tl.arange(0, channels.shape[1])[None, :] % 4 == 2
     return tl.zeros([ROWS, 1], channels.dtype) + is_voltage.to(channels.dtype)
 
@@ -286,25 +286,25 @@ def _weights(
     TEMPERATURE: constexpr,
     STABILISER: constexpr,
 ):
-    """How much each day counts: the softmax of its correlation with the newest."""
+    """The weight of each day: the softmax of its correlation with the newest."""
     back = tl.arange(0, QUERY_ROWS)
     days = _days(source, back, back < QUERY, STEPS, SEGMENTS, DAY)
     query = _centred(days[0], back, QUERY)
-    spread = _mean(query * query, QUERY) + STABILISER
-    likeness = ()
+    variance = _mean(query * query, QUERY) + STABILISER
+    correlation = ()
     for segment in tl.static_range(SEGMENTS):
         key = _centred(days[segment], back, QUERY)
-        both = (_mean(key * key, QUERY) + STABILISER) * spread
-        likeness += (_mean(key * query, QUERY) / (tl.sqrt(both) * TEMPERATURE),)
-    top = likeness[0]
+        variances = (_mean(key * key, QUERY) + STABILISER) * variance
+        correlation += (_mean(key * query, QUERY) / (tl.sqrt(variances) * TEMPERATURE),)
+    largest = correlation[0]
     for segment in tl.static_range(1, SEGMENTS):
-        top = tl.maximum(top, likeness[segment])
-    total = tl.zeros_like(top)
+        largest = tl.maximum(largest, correlation[segment])
+    total = tl.zeros_like(largest)
     for segment in tl.static_range(SEGMENTS):
-        total += tl.exp(likeness[segment] - top)
+        total += tl.exp(correlation[segment] - largest)
     weights = ()
     for segment in tl.static_range(SEGMENTS):
-        weights += (tl.exp(likeness[segment] - top) / total,)
+        weights += (tl.exp(correlation[segment] - largest) / total,)
     return weights
 
 
@@ -331,7 +331,7 @@ def _bias(
     BIAS: constexpr,
     ROWS: constexpr,
 ):
-    """How far the last steps lie above the average day, in the mean."""
+    """The bias correction: the mean of the last steps less the average day."""
     total = tl.zeros_like(weights[0])
     for block in range((BIAS + ROWS - 1) // ROWS):
         back = block * ROWS + tl.arange(0, ROWS)
@@ -346,7 +346,7 @@ def _bias(
 @jit
 @no_type_check
 def _by_kind(values):
-    """A tile of channels as four of buses."""
+    """A tile of channels as four tiles of buses."""
     pairs = tl.reshape(values, [values.shape[0], values.shape[1] // 4, 2, 2])
     p_and_v, q_and_theta = tl.split(pairs)
     p, v = tl.split(p_and_v)
@@ -357,7 +357,7 @@ def _by_kind(values):
 @jit
 @no_type_check
 def _store(rows, values, plane, inside):
-    """Each kind into its plane."""
+    """Store each kind in its plane."""
     kinds = _by_kind(values)
     for kind in tl.static_range(4):
         tl.store(rows + kind * plane, kinds[kind], inside)
@@ -365,9 +365,9 @@ def _store(rows, values, plane, inside):
 
 @jit
 @no_type_check
-def _with_sizes(sums, deviation, gate):
-    """The sums of sizes by kind, and of their slopes by gate, with these deviations added."""
-    p, q, v, theta = _by_kind(deviation)
+def _add_sizes(sums, residual_tile, gate):
+    """Add these residuals to the sums of sizes by kind and of their gradients by gate."""
+    p, q, v, theta = _by_kind(residual_tile)
     v += gate[0] * p + gate[1] * q
     theta += gate[2] * p + gate[3] * q
     return (

@@ -1,13 +1,12 @@
-"""Powers: the trajectories of P and Q, as V and θ see them, and the way back.
+"""The inputs of the cross-type bridge, made of the trajectories of P and Q; and their gradients.
 
-Each scenario of V and of θ listens to the P and to the Q of its bus, in shares that add up to one.
-What it hears is laid out for one matrix product: P and a row of ones, both times the share of P,
-and beneath them the same of Q. (The ones carry what the maps have of constants.) The trajectories
-themselves never exist: a few rows for each bus and small tables for the scenarios make them anew
-wherever they are needed.
+Each scenario of V and of θ attends to the P and the Q of its bus, with attention weights that sum
+to one. The inputs are laid out for one matrix product: P and a row of ones, both times the weight
+of P, above the same for Q. (The ones carry the maps' constants.) The trajectories are never stored:
+they are recomputed from a few rows per bus and small tables per scenario wherever they are needed.
 
-Buses lie side by side in memory. W, their number, may be padded for the sake of matrix products;
-what lies beyond the N buses of the grid counts for nothing.
+Buses are contiguous in memory. Their number, W, may be padded for matrix products; the padding
+beyond the N buses of the grid has no effect.
 """
 
 from typing import NamedTuple, no_type_check
@@ -24,121 +23,85 @@ from powerphase.models.framework.kernels import (
     tl,
     triton,
 )
+from powerphase.models.powerforge.decoder import HeadOutputs
 
 BLOCK, PARTS = 32, 4
-"""Buses that one program works on, and parts into which the steps are divided among programs."""
+"""Buses of one program, and parts into which programs divide the steps."""
 
 TILE = {"BLOCK": BLOCK, "PARTS": PARTS, "num_warps": 1}
 
 
-class Views(NamedTuple):
-    """What the heads see of channels and scenarios: all that scenarios are made of.
-
-    Of each bus, P and Q have a mean and a spread before softplus; V and θ have a gate before tanh,
-    two directions, along which the trajectories of P and Q speak to them, and one constant. The
-    tables hold what scenarios add to the same.
-    """
-
-    power: Float[Tensor, "B 2 HH W"]
-    gate: Float[Tensor, "B 2 HHH1 W"]
-    power_table: Float[Tensor, "2 2 H M"]
-    gate_table: Float[Tensor, "2 H M"]
-    direction_table: Float[Tensor, "2 H M"]
-    constant_table: Float[Tensor, " M"]
-    maps: Float[Tensor, "2 H RR"]
-    """From what V and θ hear to their gates."""
-    bound: Float[Tensor, " 2"]
-    """The largest deviations of V and θ."""
-    noise: Float[Tensor, "2 H M"]
-    """The shocks of P and Q."""
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """B, M, H and W."""
-        (windows, _, _, width), (_, steps, scenarios) = self.power.shape, self.gate_table.shape
-        return windows, scenarios, steps, width
-
-
-def trajectory(views: Views, source: int) -> Float[Tensor, "B M H W"]:
-    """The deviations of P (0) or Q (1)."""
-    steps = views.gate_table.shape[1]
-    mean, spread = views.power[:, source].unflatten(1, (2, steps)).unsqueeze(2).unbind(1)
-    of_mean, of_spread = views.power_table[source].mT.unsqueeze(3).unbind(0)  # M H 1
-    size = F.softplus(spread + of_spread)
-    return mean + of_mean + size * views.noise[source].T.unsqueeze(2)
-
-
-def hear(
-    views: Views, dtype: torch.dtype, fast: bool
+def make_bridge_inputs(
+    heads: HeadOutputs, dtype: torch.dtype, fast: bool
 ) -> tuple[Float[Tensor, "2 B M RR W"], Float[Tensor, "2 B M W"]]:
-    """What V and θ hear of P and Q, in this precision, and the share of P in it."""
-    return (_hear_fast if fast else _hear_plain)(views, dtype)
+    """The bridge's inputs for V and θ in this precision, and the attention weight of P."""
+    return (_inputs_fast if fast else _inputs_plain)(heads, dtype)
 
 
-def _hear_plain(views: Views, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    windows, scenarios, steps, width = views.sizes
-    rows = views.maps.shape[2] // 2
-    logit = (views.gate[:, :, -1:] + views.constant_table[:, None]).transpose(0, 1)  # 2 B M W
-    sources = [trajectory(views, source) for source in range(2)]
+def _inputs_plain(heads: HeadOutputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    windows, scenarios, steps, width = heads.sizes
+    rows = heads.gate_maps.shape[2] // 2
+    logit = (heads.gate[:, :, -1:] + heads.constant_table[:, None]).transpose(0, 1)  # 2 B M W
+    sources = [heads.trajectory(source) for source in range(2)]
     for kind in range(2):
         for source, x in enumerate(sources):
-            logit[kind] += (x * _directions(views, kind, source)).sum(2)
-    share = torch.sigmoid(logit)
-    heard = views.power.new_zeros(2, windows, scenarios, 2 * rows, width, dtype=dtype)
+            logit[kind] += (x * _directions(heads, kind, source)).sum(2)
+    attention = torch.sigmoid(logit)
+    inputs = heads.power.new_zeros(2, windows, scenarios, 2 * rows, width, dtype=dtype)
     for kind in range(2):
-        for source, part in enumerate((share[kind], 1 - share[kind])):
+        for source, weight in enumerate((attention[kind], 1 - attention[kind])):
             first = source * rows
-            heard[kind, :, :, first : first + steps] = sources[source] * part.unsqueeze(2)
-            heard[kind, :, :, first + steps] = part
-    return heard, share
+            inputs[kind, :, :, first : first + steps] = sources[source] * weight.unsqueeze(2)
+            inputs[kind, :, :, first + steps] = weight
+    return inputs, attention
 
 
-def _directions(views: Views, kind: int, source: int) -> Float[Tensor, "B M H W"]:
-    seen = views.gate[:, kind, _rows(views, source)].unsqueeze(1)
-    return seen + views.direction_table[source].T.unsqueeze(2)
+def _directions(heads: HeadOutputs, kind: int, source: int) -> Float[Tensor, "B M H W"]:
+    of_bus = heads.gate[:, kind, _rows(heads, source)].unsqueeze(1)
+    return of_bus + heads.direction_table[source].T.unsqueeze(2)
 
 
-def _rows(views: Views, source: int) -> slice:
-    """Where the direction of a source is among the rows of a gate."""
-    steps = views.gate_table.shape[1]
+def _rows(heads: HeadOutputs, source: int) -> slice:
+    """The rows of a gate that hold the direction of a source."""
+    steps = heads.gate_table.shape[1]
     return slice((1 + source) * steps, (2 + source) * steps)
 
 
 @jit
 @no_type_check
-def power_at(mean, spread, tables, noise, counts, H: constexpr, M: constexpr):
-    """One step of a trajectory, and its shock times the slope of its spread.
+def power_at(mean, spread, tables, noise, valid, H: constexpr, M: constexpr):
+    """One step of a trajectory, and its derivative with respect to the raw spread.
 
-    Mean and spread are those of the buses; the pointers are at the scenarios' share in this step.
+    Mean and spread are those of the buses; the pointers are at the scenarios' entries of this step.
     """
-    shock = tl.load(noise, counts, 0.0)
-    size, slope = softplus(spread + tl.load(tables + H * M, counts, 0.0))
-    return mean + tl.load(tables, counts, 0.0) + size * shock, slope * shock
+    shock = tl.load(noise, valid, 0.0)
+    size, derivative = softplus(spread + tl.load(tables + H * M, valid, 0.0))
+    return mean + tl.load(tables, valid, 0.0) + size * shock, derivative * shock
 
 
-# A program has M scenarios × BLOCK buses of one window, and some of the steps of P or of Q: `part`
-# says which. So there are enough of them for small grids too.
+# A program has M scenarios × BLOCK buses of one window, and a part of the steps of P or of Q, which
+# `part` selects. This gives enough programs for small grids too.
 
 
 @jit
 @no_type_check
-def _power_of(
-    power, power_table, noise, source, h, m, there, counts, width, H: constexpr, M: constexpr
+def _load_power(
+    power, power_table, noise, source, h, m, valid_n, valid_m, width, H: constexpr, M: constexpr
 ):
-    """`power_at` a step of a source; `power` is at the buses of its first one."""
-    now, at = there & (h < H), (source * H + h) * M + m
-    mean = tl.load(power + h * width, now, 0.0)
-    spread = tl.load(power + (H + h) * width, now, 0.0)
-    table = power_table + source * H * M + at
-    return power_at(mean, spread, table, noise + at, counts & (h < H), H, M)
+    """`power_at` for a step of a source; `power` points to the buses of its first step."""
+    n_now, entry = valid_n & (h < H), (source * H + h) * M + m
+    mean = tl.load(power + h * width, n_now, 0.0)
+    spread = tl.load(power + (H + h) * width, n_now, 0.0)
+    table = power_table + source * H * M + entry
+    return power_at(mean, spread, table, noise + entry, valid_m & (h < H), H, M)
 
 
 @jit
 @no_type_check
-def _shares_of(share, source, place, other, both):
-    """How much V and θ listen to a source."""
-    v = tl.load(share + place, both, 0.0)
-    theta = tl.load(share + other + place, both, 0.0)
+def _attention_to(attention, source, offset, plane, valid):
+    """The attention weights of V and θ on a source."""
+    v = tl.load(attention + offset, valid, 0.0)
+    theta = tl.load(attention + plane + offset, valid, 0.0)
     if source == 1:
         v = 1 - v
         theta = 1 - theta
@@ -161,37 +124,37 @@ def _logits_kernel(
     BLOCK: constexpr,
     PARTS: constexpr,
 ):
-    """What some steps of P or Q add to the logits of V and θ."""
+    """What a part of the steps of P or Q adds to the logits of V and θ."""
     b, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     source = part // PARTS
     n = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))[None, :]
     m = tl.arange(0, M2)[:, None]
-    there, counts = n < width, m < M
+    valid_n, valid_m = n < width, m < M
     gate += (b * 2 * (3 * H + 1) + (1 + source) * H) * width + n
     power += (b * 2 + source) * 2 * H * width + n
     v = tl.zeros([M2, BLOCK], power.dtype.element_ty)
     theta = tl.zeros([M2, BLOCK], power.dtype.element_ty)
     for step in range((H + PARTS - 1) // PARTS):
         h = step * PARTS + part % PARTS
-        x, _ = _power_of(power, power_table, noise, source, h, m, there, counts, width, H, M)
-        now, has = there & (h < H), counts & (h < H)
-        along = tl.load(direction_table + (source * H + h) * M + m, has, 0.0)
-        v += x * (along + tl.load(gate + h * width, now, 0.0))
-        theta += x * (along + tl.load(gate + (3 * H + 1 + h) * width, now, 0.0))
+        x, _ = _load_power(power, power_table, noise, source, h, m, valid_n, valid_m, width, H, M)
+        n_now, m_now = valid_n & (h < H), valid_m & (h < H)
+        direction = tl.load(direction_table + (source * H + h) * M + m, m_now, 0.0)
+        v += x * (direction + tl.load(gate + h * width, n_now, 0.0))
+        theta += x * (direction + tl.load(gate + (3 * H + 1 + h) * width, n_now, 0.0))
     windows = tl.num_programs(1)
-    place = ((part * 2 * windows + b) * M + m) * width + n
-    tl.store(logits + place, v, there & counts)
-    tl.store(logits + place + windows * M * width, theta, there & counts)
+    offset = ((part * 2 * windows + b) * M + m) * width + n
+    tl.store(logits + offset, v, valid_n & valid_m)
+    tl.store(logits + offset + windows * M * width, theta, valid_n & valid_m)
 
 
 @jit
 @no_type_check
-def _heard_kernel(
+def _inputs_kernel(
     power,
     power_table,
     noise,
-    share,
-    heard,
+    attention,
+    inputs,
     width,
     M: constexpr,
     H: constexpr,
@@ -200,49 +163,49 @@ def _heard_kernel(
     BLOCK: constexpr,
     PARTS: constexpr,
 ):
-    """Some steps of P or Q times their shares, for V and θ, with the row of ones."""
+    """A part of the steps of P or Q, with the row of ones, times the attention of V and of θ."""
     b, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     source = part // PARTS
     n = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))[None, :]
     m = tl.arange(0, M2)[:, None]
-    there, counts = n < width, m < M
-    both = there & counts
+    valid_n, valid_m = n < width, m < M
+    valid = valid_n & valid_m
     power += (b * 2 + source) * 2 * H * width + n
-    other = tl.num_programs(1).to(tl.int64) * M * width
-    v, theta = _shares_of(share, source, (b * M + m) * width + n, other, both)
-    heard += ((b * M + m) * 2 * R + source * R) * width + n
+    plane = tl.num_programs(1).to(tl.int64) * M * width
+    v, theta = _attention_to(attention, source, (b * M + m) * width + n, plane, valid)
+    inputs += ((b * M + m) * 2 * R + source * R) * width + n
     for step in range((R + PARTS - 1) // PARTS):
         h = step * PARTS + part % PARTS
-        x, _ = _power_of(power, power_table, noise, source, h, m, there, counts, width, H, M)
+        x, _ = _load_power(power, power_table, noise, source, h, m, valid_n, valid_m, width, H, M)
         x = tl.where(h < H, x, tl.where(h == H, 1.0, 0.0))
-        tl.store(heard + h * width, x * v, both & (h < R))
-        tl.store(heard + other * 2 * R + h * width, x * theta, both & (h < R))
+        tl.store(inputs + h * width, x * v, valid & (h < R))
+        tl.store(inputs + plane * 2 * R + h * width, x * theta, valid & (h < R))
 
 
-def _hear_fast(views: Views, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    windows, scenarios, steps, width = views.sizes
-    both_rows = views.maps.shape[2]
-    logits = views.power.new_empty(2 * PARTS, 2, windows, scenarios, width)
-    heard = views.power.new_empty(2, windows, scenarios, both_rows, width, dtype=dtype)
+def _inputs_fast(heads: HeadOutputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    windows, scenarios, steps, width = heads.sizes
+    n_rows = heads.gate_maps.shape[2]
+    logits = heads.power.new_empty(2 * PARTS, 2, windows, scenarios, width)
+    inputs = heads.power.new_empty(2, windows, scenarios, n_rows, width, dtype=dtype)
     grid = (triton.cdiv(width, BLOCK), windows, 2 * PARTS)
     sizes = {"M": scenarios, "H": steps, "M2": triton.next_power_of_2(scenarios), **TILE}
     _logits_kernel[grid](
-        *(views.power, views.gate, views.power_table, views.direction_table, views.noise),
+        *(heads.power, heads.gate, heads.power_table, heads.direction_table, heads.noise),
         *(logits, width),
         **sizes,
     )
-    constant = (views.gate[:, :, -1:] + views.constant_table[:, None]).transpose(0, 1)
-    share = torch.sigmoid(logits.sum(0) + constant)
-    _heard_kernel[grid](
-        *(views.power, views.power_table, views.noise, share, heard, width),
-        R=both_rows // 2,
+    constant = (heads.gate[:, :, -1:] + heads.constant_table[:, None]).transpose(0, 1)
+    attention = torch.sigmoid(logits.sum(0) + constant)
+    _inputs_kernel[grid](
+        *(heads.power, heads.power_table, heads.noise, attention, inputs, width),
+        R=n_rows // 2,
         **sizes,
     )
-    return heard, share
+    return inputs, attention
 
 
-class PowerSlopes(NamedTuple):
-    """Slopes of the loss along what the trajectories of P and Q, and the shares, are made of."""
+class PowerGradients(NamedTuple):
+    """Gradients of the loss along everything that trajectories and attention depend on."""
 
     power: Float[Tensor, "B 2 HH W"]
     power_table: Float[Tensor, "2 2 H M"]
@@ -250,61 +213,68 @@ class PowerSlopes(NamedTuple):
     logit: Float[Tensor, "2 B M W"]
 
 
-def power_slopes(
-    views: Views,
-    share: Float[Tensor, "2 B M W"],
-    of_heard: Float[Tensor, "2 B M RR W"],
-    of_power: Float[Tensor, "2 B M H W"],
-    of_gate: Float[Tensor, "B 2 HHH1 W"],
+def power_gradients(
+    heads: HeadOutputs,
+    attention: Float[Tensor, "2 B M W"],
+    grad_inputs: Float[Tensor, "2 B M RR W"],
+    grad_trajectory: Float[Tensor, "2 B M H W"],
+    grad_gate: Float[Tensor, "B 2 HHH1 W"],
     fast: bool,
-) -> PowerSlopes:
-    """From the slopes along what is heard, and along P and Q, to those of all they are made of.
+) -> PowerGradients:
+    """Propagate the gradients of the bridge's inputs and of the trajectories of P and Q.
 
-    Those along the directions and the constant of V and θ are written into `of_gate`.
+    The gradients of V's and θ's directions and constant are written into `grad_gate`.
     """
-    return (_slopes_fast if fast else _slopes_plain)(views, share, of_heard, of_power, of_gate)
+    return (_gradients_fast if fast else _gradients_plain)(
+        heads, attention, grad_inputs, grad_trajectory, grad_gate
+    )
 
 
-def _slopes_plain(
-    views: Views, share: Tensor, of_heard: Tensor, of_power: Tensor, of_gate: Tensor
-) -> PowerSlopes:
-    steps, rows = views.gate_table.shape[1], views.maps.shape[2] // 2
-    sources = [F.pad(trajectory(views, source), (0, 0, 0, 1), value=1.0) for source in range(2)]
-    heard = of_heard.unflatten(3, (2, rows))[:, :, :, :, : steps + 1].unbind(3)  # each 2 B M H+1 W
-    of_share = (heard[0] * sources[0] - heard[1] * sources[1]).sum(3)
-    of_logit = of_share * share * (1 - share)
-    of_gate[:, :, -1] = of_logit.sum(2).transpose(0, 1)
-    power, table = torch.empty_like(views.power), torch.empty_like(views.power_table)
-    direction = torch.zeros_like(views.direction_table)
-    for source, part in enumerate((share, 1 - share)):
-        total = of_power[source] + (heard[source][..., :steps, :] * part.unsqueeze(3)).sum(0)
+def _gradients_plain(
+    heads: HeadOutputs,
+    attention: Tensor,
+    grad_inputs: Tensor,
+    grad_trajectory: Tensor,
+    grad_gate: Tensor,
+) -> PowerGradients:
+    steps, rows = heads.gate_table.shape[1], heads.gate_maps.shape[2] // 2
+    sources = [F.pad(heads.trajectory(source), (0, 0, 0, 1), value=1.0) for source in range(2)]
+    by_source = grad_inputs.unflatten(3, (2, rows))[:, :, :, :, : steps + 1].unbind(3)
+    grad_attention = (by_source[0] * sources[0] - by_source[1] * sources[1]).sum(3)
+    grad_logit = grad_attention * attention * (1 - attention)
+    grad_gate[:, :, -1] = grad_logit.sum(2).transpose(0, 1)
+    grad_power, grad_table = torch.empty_like(heads.power), torch.empty_like(heads.power_table)
+    grad_direction = torch.zeros_like(heads.direction_table)
+    for source, weight in enumerate((attention, 1 - attention)):
+        through_bridge = by_source[source][..., :steps, :] * weight.unsqueeze(3)
+        total = grad_trajectory[source] + through_bridge.sum(0)
         for kind in range(2):
-            slope = of_logit[kind].unsqueeze(2)
-            total += slope * _directions(views, kind, source)
-            along = slope * sources[source][:, :, :steps]
-            of_gate[:, kind, _rows(views, source)] = along.sum(1)
-            direction[source] += along.sum((0, 3)).T
-        spread = views.power[:, source, steps:].unsqueeze(1)
-        shock = views.noise[source].T.unsqueeze(2)
-        of_spread = (
-            total * shock * torch.sigmoid(spread + views.power_table[source, 1].T[..., None])
+            grad_of_kind = grad_logit[kind].unsqueeze(2)
+            total += grad_of_kind * _directions(heads, kind, source)
+            grad_along = grad_of_kind * sources[source][:, :, :steps]
+            grad_gate[:, kind, _rows(heads, source)] = grad_along.sum(1)
+            grad_direction[source] += grad_along.sum((0, 3)).T
+        spread = heads.power[:, source, steps:].unsqueeze(1)
+        shock = heads.noise[source].T.unsqueeze(2)
+        grad_spread = (
+            total * shock * torch.sigmoid(spread + heads.power_table[source, 1].T[..., None])
         )
-        power[:, source] = torch.cat([total.sum(1), of_spread.sum(1)], dim=1)
-        table[source] = torch.stack([total.sum((0, 3)).T, of_spread.sum((0, 3)).T])
-    return PowerSlopes(power, table, direction, of_logit)
+        grad_power[:, source] = torch.cat([total.sum(1), grad_spread.sum(1)], dim=1)
+        grad_table[source] = torch.stack([total.sum((0, 3)).T, grad_spread.sum((0, 3)).T])
+    return PowerGradients(grad_power, grad_table, grad_direction, grad_logit)
 
 
 @jit
 @no_type_check
-def _unheard_kernel(
+def _inputs_backward_kernel(
     power,
     power_table,
     noise,
-    share,
-    of_heard,
-    of_trajectory,
-    of_power,
-    of_shares,
+    attention,
+    grad_inputs,
+    grad_trajectory,
+    grad_power,
+    grad_attention,
     tables,
     width,
     M: constexpr,
@@ -314,59 +284,59 @@ def _unheard_kernel(
     BLOCK: constexpr,
     PARTS: constexpr,
 ):
-    """What some steps of P or Q owe to being heard, and to themselves; and the slopes of shares."""
+    """Gradients of P or Q through the bridge's inputs and directly; and those of the attention."""
     b, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     source, block = part // PARTS, tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    of_m = tl.arange(0, M2)
-    n, m = block[None, :], of_m[:, None]
-    there, counts = n < width, m < M
-    both = there & counts
-    powers = (b * 2 + source) * 2 * H * width
-    power += powers + n
+    scenario = tl.arange(0, M2)
+    n, m = block[None, :], scenario[:, None]
+    valid_n, valid_m = n < width, m < M
+    valid = valid_n & valid_m
+    power_start = (b * 2 + source) * 2 * H * width
+    power += power_start + n
     windows = tl.num_programs(1).to(tl.int64)
-    other = windows * M * width
-    v, theta = _shares_of(share, source, (b * M + m) * width + n, other, both)
-    of_heard += ((b * M + m) * 2 * R + source * R) * width + n
-    of_trajectory += ((source * windows + b) * M + m) * H * width + n
-    of_v = tl.zeros([M2, BLOCK], v.dtype)
-    of_theta = tl.zeros([M2, BLOCK], v.dtype)
-    tables += ((b * tl.num_programs(0) + tl.program_id(0)) * 2 + source) * 5 * H * M + of_m
+    plane = windows * M * width
+    v, theta = _attention_to(attention, source, (b * M + m) * width + n, plane, valid)
+    grad_inputs += ((b * M + m) * 2 * R + source * R) * width + n
+    grad_trajectory += ((source * windows + b) * M + m) * H * width + n
+    grad_v = tl.zeros([M2, BLOCK], v.dtype)
+    grad_theta = tl.zeros([M2, BLOCK], v.dtype)
+    tables += ((b * tl.num_programs(0) + tl.program_id(0)) * 2 + source) * 5 * H * M + scenario
     for step in range(H // PARTS + 1):
         h = step * PARTS + part % PARTS
-        row = powers + h * width
-        x, by_spread = _power_of(
-            power, power_table, noise, source, h, m, there, counts, width, H, M
+        row = power_start + h * width
+        x, spread_factor = _load_power(
+            power, power_table, noise, source, h, m, valid_n, valid_m, width, H, M
         )
         x = tl.where(h < H, x, 1.0)
-        along_v = tl.load(of_heard + h * width, both & (h <= H), 0.0).to(v.dtype)
-        along_theta = tl.load(of_heard + other * 2 * R + h * width, both & (h <= H), 0.0)
-        along_theta = along_theta.to(v.dtype)
-        of_v += along_v * x
-        of_theta += along_theta * x
-        total = tl.load(of_trajectory + h * width, both & (h < H), 0.0).to(v.dtype)
-        total += along_v * v + along_theta * theta
-        by_spread *= total
-        inside = (block < width) & (h < H)
-        tl.store(of_power + row + block, tl.sum(total, 0), inside)
-        tl.store(of_power + row + H * width + block, tl.sum(by_spread, 0), inside)
-        tl.store(tables + h * M, tl.sum(total, 1), (of_m < M) & (h < H))
-        tl.store(tables + (H + h) * M, tl.sum(by_spread, 1), (of_m < M) & (h < H))
-    place = ((part * 2 * windows + b) * M + m) * width + n
-    tl.store(of_shares + place, of_v, both)
-    tl.store(of_shares + place + other, of_theta, both)
+        from_v = tl.load(grad_inputs + h * width, valid & (h <= H), 0.0).to(v.dtype)
+        from_theta = tl.load(grad_inputs + plane * 2 * R + h * width, valid & (h <= H), 0.0)
+        from_theta = from_theta.to(v.dtype)
+        grad_v += from_v * x
+        grad_theta += from_theta * x
+        total = tl.load(grad_trajectory + h * width, valid & (h < H), 0.0).to(v.dtype)
+        total += from_v * v + from_theta * theta
+        spread_factor *= total
+        store_n = (block < width) & (h < H)
+        tl.store(grad_power + row + block, tl.sum(total, 0), store_n)
+        tl.store(grad_power + row + H * width + block, tl.sum(spread_factor, 0), store_n)
+        tl.store(tables + h * M, tl.sum(total, 1), (scenario < M) & (h < H))
+        tl.store(tables + (H + h) * M, tl.sum(spread_factor, 1), (scenario < M) & (h < H))
+    offset = ((part * 2 * windows + b) * M + m) * width + n
+    tl.store(grad_attention + offset, grad_v, valid)
+    tl.store(grad_attention + offset + plane, grad_theta, valid)
 
 
 @jit
 @no_type_check
-def _unlistened_kernel(
+def _logits_backward_kernel(
     power,
     gate,
     power_table,
     direction_table,
     noise,
-    of_logit,
-    of_gate,
-    of_power,
+    grad_logit,
+    grad_gate,
+    grad_power,
     tables,
     width,
     M: constexpr,
@@ -375,69 +345,87 @@ def _unlistened_kernel(
     BLOCK: constexpr,
     PARTS: constexpr,
 ):
-    """What some steps of P or Q owe to logits, added to the rest; and the directions' slopes."""
+    """Gradients of P or Q through the logits, added to the rest; and those of the directions."""
     b, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     source, block = part // PARTS, tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    of_m = tl.arange(0, M2)
-    n, m = block[None, :], of_m[:, None]
-    there, counts = n < width, m < M
-    both = there & counts
-    gates = (b * 2 * (3 * H + 1) + (1 + source) * H) * width
-    powers = (b * 2 + source) * 2 * H * width
-    power += powers + n
-    of_logit += (b * M + m) * width + n
-    of_v = tl.load(of_logit, both, 0.0)
-    of_theta = tl.load(of_logit + tl.num_programs(1).to(tl.int64) * M * width, both, 0.0)
-    tables += ((b * tl.num_programs(0) + tl.program_id(0)) * 2 + source) * 5 * H * M + of_m
+    scenario = tl.arange(0, M2)
+    n, m = block[None, :], scenario[:, None]
+    valid_n, valid_m = n < width, m < M
+    valid = valid_n & valid_m
+    gate_start = (b * 2 * (3 * H + 1) + (1 + source) * H) * width
+    power_start = (b * 2 + source) * 2 * H * width
+    power += power_start + n
+    grad_logit += (b * M + m) * width + n
+    grad_v = tl.load(grad_logit, valid, 0.0)
+    grad_theta = tl.load(grad_logit + tl.num_programs(1).to(tl.int64) * M * width, valid, 0.0)
+    tables += ((b * tl.num_programs(0) + tl.program_id(0)) * 2 + source) * 5 * H * M + scenario
     for step in range((H + PARTS - 1) // PARTS):
         h = step * PARTS + part % PARTS
-        row = powers + h * width
-        x, by_spread = _power_of(
-            power, power_table, noise, source, h, m, there, counts, width, H, M
+        row = power_start + h * width
+        x, spread_factor = _load_power(
+            power, power_table, noise, source, h, m, valid_n, valid_m, width, H, M
         )
-        now, has = there & (h < H), counts & (h < H)
-        along = tl.load(direction_table + (source * H + h) * M + m, has, 0.0)
-        seen = gates + h * width
-        total = of_v * (along + tl.load(gate + seen + n, now, 0.0))
-        total += of_theta * (along + tl.load(gate + seen + (3 * H + 1) * width + n, now, 0.0))
-        by_spread *= total
-        inside = (block < width) & (h < H)
-        tl.store(of_gate + seen + block, tl.sum(of_v * x, 0), inside)
-        tl.store(of_gate + seen + (3 * H + 1) * width + block, tl.sum(of_theta * x, 0), inside)
-        of_mean = of_power + row + block
-        tl.store(of_mean, tl.load(of_mean, inside, 0.0) + tl.sum(total, 0), inside)
-        of_spread = of_mean + H * width
-        tl.store(of_spread, tl.load(of_spread, inside, 0.0) + tl.sum(by_spread, 0), inside)
-        fits = (of_m < M) & (h < H)
-        tl.store(tables + (2 * H + h) * M, tl.sum(total, 1), fits)
-        tl.store(tables + (3 * H + h) * M, tl.sum(by_spread, 1), fits)
-        tl.store(tables + (4 * H + h) * M, tl.sum((of_v + of_theta) * x, 1), fits)
+        n_now, m_now = valid_n & (h < H), valid_m & (h < H)
+        direction = tl.load(direction_table + (source * H + h) * M + m, m_now, 0.0)
+        gate_row = gate_start + h * width
+        total = grad_v * (direction + tl.load(gate + gate_row + n, n_now, 0.0))
+        total += grad_theta * (
+            direction + tl.load(gate + gate_row + (3 * H + 1) * width + n, n_now, 0.0)
+        )
+        spread_factor *= total
+        store_n = (block < width) & (h < H)
+        tl.store(grad_gate + gate_row + block, tl.sum(grad_v * x, 0), store_n)
+        tl.store(
+            grad_gate + gate_row + (3 * H + 1) * width + block, tl.sum(grad_theta * x, 0), store_n
+        )
+        grad_mean = grad_power + row + block
+        tl.store(grad_mean, tl.load(grad_mean, store_n, 0.0) + tl.sum(total, 0), store_n)
+        grad_spread = grad_mean + H * width
+        tl.store(
+            grad_spread, tl.load(grad_spread, store_n, 0.0) + tl.sum(spread_factor, 0), store_n
+        )
+        store_m = (scenario < M) & (h < H)
+        tl.store(tables + (2 * H + h) * M, tl.sum(total, 1), store_m)
+        tl.store(tables + (3 * H + h) * M, tl.sum(spread_factor, 1), store_m)
+        tl.store(tables + (4 * H + h) * M, tl.sum((grad_v + grad_theta) * x, 1), store_m)
 
 
-def _slopes_fast(
-    views: Views, share: Tensor, of_heard: Tensor, of_power: Tensor, of_gate: Tensor
-) -> PowerSlopes:
-    windows, scenarios, steps, width = views.sizes
+def _gradients_fast(
+    heads: HeadOutputs,
+    attention: Tensor,
+    grad_inputs: Tensor,
+    grad_trajectory: Tensor,
+    grad_gate: Tensor,
+) -> PowerGradients:
+    windows, scenarios, steps, width = heads.sizes
     n_blocks = triton.cdiv(width, BLOCK)
-    power = torch.empty_like(views.power)
-    shares = power.new_empty(2 * PARTS, 2, windows, scenarios, width)
-    # What scenarios have in common is summed over programs afterwards, always in the same order.
-    tables = power.new_empty(windows * n_blocks, 2, 5, steps, scenarios)
+    grad_power = torch.empty_like(heads.power)
+    grad_attention = grad_power.new_empty(2 * PARTS, 2, windows, scenarios, width)
+    # Gradients of the tables are summed over programs afterwards, always in the same order.
+    partial_tables = grad_power.new_empty(windows * n_blocks, 2, 5, steps, scenarios)
     grid = (n_blocks, windows, 2 * PARTS)
     sizes = {"M": scenarios, "H": steps, "M2": triton.next_power_of_2(scenarios), **TILE}
-    _unheard_kernel[grid](
-        *(views.power, views.power_table, views.noise, share, of_heard, of_power, power),
-        *(shares, tables, width),
-        R=views.maps.shape[2] // 2,
+    _inputs_backward_kernel[grid](
+        *(
+            heads.power,
+            heads.power_table,
+            heads.noise,
+            attention,
+            grad_inputs,
+            grad_trajectory,
+            grad_power,
+        ),
+        *(grad_attention, partial_tables, width),
+        R=heads.gate_maps.shape[2] // 2,
         **sizes,
     )
-    of_p, of_q = shares.unflatten(0, (2, PARTS)).sum(1)
-    of_logit = (of_p - of_q) * share * (1 - share)
-    of_gate[:, :, -1] = of_logit.sum(2).transpose(0, 1)
-    _unlistened_kernel[grid](
-        *(views.power, views.gate, views.power_table, views.direction_table, views.noise),
-        *(of_logit, of_gate, power, tables, width),
+    grad_p, grad_q = grad_attention.unflatten(0, (2, PARTS)).sum(1)
+    grad_logit = (grad_p - grad_q) * attention * (1 - attention)
+    grad_gate[:, :, -1] = grad_logit.sum(2).transpose(0, 1)
+    _logits_backward_kernel[grid](
+        *(heads.power, heads.gate, heads.power_table, heads.direction_table, heads.noise),
+        *(grad_logit, grad_gate, grad_power, partial_tables, width),
         **sizes,
     )
-    summed = tables.sum(0)
-    return PowerSlopes(power, summed[:, :2] + summed[:, 2:4], summed[:, 4], of_logit)
+    tables = partial_tables.sum(0)
+    return PowerGradients(grad_power, tables[:, :2] + tables[:, 2:4], tables[:, 4], grad_logit)

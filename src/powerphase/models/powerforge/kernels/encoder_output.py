@@ -1,6 +1,6 @@
-"""Settling: all that happens after the encoder's second layer, in one pass.
+"""Everything after the encoder's second layer in one pass: norm, dropout and embeddings.
 
-States have the precision of the parameters, whatever that of matrix products is.
+States have the precision of the parameters, regardless of that of matrix products.
 """
 
 from functools import cache
@@ -22,14 +22,14 @@ from powerphase.models.framework.kernels import (
 )
 
 ROUNDS = constexpr(7)
-"""Of Philox: as few as pass all tests of randomness (Salmon et al. 2011, 10.1145/2063384.2063405).
-"""
+"""Rounds of Philox, the fewest that pass all tests of randomness (Salmon et al. 2011,
+10.1145/2063384.2063405)."""
 
-AT_ONCE = 528
-"""Programs that run at a time: four on each multiprocessor of an H200."""
+PROGRAMS_AT_ONCE = 528
+"""Programs that run concurrently: four on each multiprocessor of an H200."""
 
 
-def settled(
+def normalise_and_embed(
     refined: Float[Tensor, "B 4 N K"],
     bias: Float[Tensor, " K"],
     norm: Float[Tensor, " K"],
@@ -40,28 +40,28 @@ def settled(
     dropout: float,
     fast: bool,
 ) -> Float[Tensor, "B 4 N K"]:
-    """The states: normed, with dropout, then named and dated.
+    """The channel states: layer norm and dropout, then the embeddings of channel and calendar.
 
     Args:
-        refined: from the second layers, without their bias.
-        bias: of the second layers. Its gradient is a sum over all channels, as others are that are
-            made here.
-        norm: factors of the norm, whose precision the states have.
-        norm_bias: its offsets.
-        identity: what is added for being this channel.
-        calendar: what is added for being this window.
+        refined: the second layers' output without bias.
+        bias: bias of the second layers. The kernel computes its gradient, a sum over all channels,
+            like those of the other parameters.
+        norm: factors of the norm; the states have their precision.
+        norm_bias: offsets of the norm.
+        identity: embedding of each channel.
+        calendar: embedding of each window's time.
         epsilon: added to the variance.
-        dropout: how likely a number is dropped; 0 outside training. The kernel has a generator of
-            its own, whose seed comes from PyTorch's: it drops other numbers than PyTorch would.
-        fast: by the kernel, which needs Triton and a GPU.
+        dropout: probability of dropping a number; 0 outside training. The kernel has its own
+            generator, seeded from PyTorch's, so it drops other numbers than PyTorch would.
+        fast: run the kernel, which needs Triton and a GPU.
     """
-    added = (identity.to(norm.dtype), calendar.to(norm.dtype))
-    inputs = (refined, bias, norm, norm_bias, *added, epsilon, dropout)
-    found: Tensor = (_Settled.apply if fast else _settled_plain)(*inputs)
-    return found
+    embeddings = (identity.to(norm.dtype), calendar.to(norm.dtype))
+    inputs = (refined, bias, norm, norm_bias, *embeddings, epsilon, dropout)
+    state: Tensor = (_NormaliseAndEmbed.apply if fast else _normalise_and_embed_plain)(*inputs)
+    return state
 
 
-def _settled_plain(
+def _normalise_and_embed_plain(
     refined: Tensor,
     bias: Tensor,
     norm: Tensor,
@@ -71,12 +71,12 @@ def _settled_plain(
     epsilon: float,
     dropout: float,
 ) -> Tensor:
-    """The same as the kernel, in PyTorch."""
+    """The same in plain PyTorch."""
     state = F.layer_norm(refined + bias, norm.shape, norm, norm_bias, epsilon)
     return F.dropout(state, dropout) + identity + calendar[:, None, None]
 
 
-class _Settled(torch.autograd.Function):
+class _NormaliseAndEmbed(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -92,12 +92,12 @@ class _Settled(torch.autograd.Function):
         refined, identity, calendar = (
             tensor.contiguous() for tensor in (refined, identity, calendar)
         )
-        # Drawn on the device, so that a recorded step draws another one at each replay.
+        # Drawn on the device, so that each replay of a captured step draws another seed.
         seed = torch.randint(2**62, (1,), device=refined.device) if dropout else refined
         state = torch.empty_like(refined, dtype=norm.dtype)
         moments = norm.new_empty(2, *refined.shape[:3])
-        ctx.grid, ctx.constants = _settling(refined.shape, dropout)
-        _settle[ctx.grid](
+        ctx.grid, ctx.constants = _launch_grid(refined.shape, dropout)
+        _forward_kernel[ctx.grid](
             *(refined, bias, norm, norm_bias, identity, calendar, seed, state, moments),
             *(len(refined), refined.shape[2]),
             EPSILON=epsilon,
@@ -107,30 +107,30 @@ class _Settled(torch.autograd.Function):
         return state
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refined, bias, norm, seed, moments = ctx.saved_tensors
         n_windows, _, n_buses, hidden = refined.shape
         n_blocks, _, n_chunks = ctx.grid
-        of_refined = torch.empty_like(refined)
-        # Each program's own sums, to be added always in the same order.
-        of_identity = norm.new_empty(n_chunks, KINDS, n_buses, hidden)
-        of_calendar = norm.new_empty(KINDS * n_blocks, n_windows, hidden)
+        grad_refined = torch.empty_like(refined)
+        # Sums of each program, added afterwards, always in the same order.
+        grad_identity = norm.new_empty(n_chunks, KINDS, n_buses, hidden)
+        grad_calendar = norm.new_empty(KINDS * n_blocks, n_windows, hidden)
         sums = norm.new_empty(n_chunks * KINDS * n_blocks, 3, hidden)
-        _settle_backward[ctx.grid](
-            *(refined, bias, norm, seed, moments, slope.contiguous()),
-            *(of_refined, of_identity, of_calendar, sums, n_windows, n_buses),
+        _backward_kernel[ctx.grid](
+            *(refined, bias, norm, seed, moments, gradient.contiguous()),
+            *(grad_refined, grad_identity, grad_calendar, sums, n_windows, n_buses),
             **ctx.constants,
             maxnreg=REGISTERS,
         )
-        of_identity = of_identity.sum(0) if n_chunks > 1 else of_identity[0]
-        return of_refined, *sums.sum(0), of_identity, of_calendar.sum(0), None, None
+        grad_identity = grad_identity.sum(0) if n_chunks > 1 else grad_identity[0]
+        return grad_refined, *sums.sum(0), grad_identity, grad_calendar.sum(0), None, None
 
 
-def _settling(size: torch.Size, dropout: float) -> tuple[tuple[int, int, int], dict[str, Any]]:
-    """Programs by block of buses, kind and chunk of windows, and what they are compiled for.
+def _launch_grid(size: torch.Size, dropout: float) -> tuple[tuple[int, int, int], dict[str, Any]]:
+    """Programs by block of buses, kind and chunk of windows, and the kernels' constants.
 
-    A program goes through the windows of its chunk with one block of buses: so the sums over
-    windows, as large as all states of one window, are made in registers.
+    A program loops over the windows of its chunk with one block of buses, so that the sums over
+    windows, as large as all states of one window, stay in registers.
     """
     n_windows, _, n_buses, hidden = size
     columns = max(4, triton.next_power_of_2(hidden))
@@ -149,36 +149,36 @@ def _settling(size: torch.Size, dropout: float) -> tuple[tuple[int, int, int], d
 
 @cache
 def _windows_per_chunk(n_windows: int, n_programs: int) -> int:
-    """So many that all programs end together, as near as may be; sums cost as much as a window."""
+    """The chunk for which all programs end soonest; writing sums costs as much as a window."""
 
     def duration(per_chunk: int) -> int:
-        n_turns = -(-n_programs * (n_windows // per_chunk) // AT_ONCE)
+        n_turns = -(-n_programs * (n_windows // per_chunk) // PROGRAMS_AT_ONCE)
         return n_turns * (per_chunk + 1)
 
-    whole = [per_chunk for per_chunk in range(n_windows, 0, -1) if n_windows % per_chunk == 0]
-    return min(whole, key=duration)
+    divisors = [per_chunk for per_chunk in range(n_windows, 0, -1) if n_windows % per_chunk == 0]
+    return min(divisors, key=duration)
 
 
 @jit
 @no_type_check
-def _kept(values, row, seed, DROPOUT: constexpr):
-    """With dropout, the same at each call with the same rows and seed.
+def _apply_dropout(values, row, seed, DROPOUT: constexpr):
+    """The values with dropout, which is the same at each call with the same rows and seed.
 
-    Four neighbours share one draw of four numbers, which is what Philox gives at once.
+    Four neighbours share one draw, because Philox returns four numbers at once.
     """
     if DROPOUT > 0:
         quarter = tl.arange(0, values.shape[1] // 4)[None, :] + tl.zeros_like(row)
         none = tl.zeros_like(quarter)
         a, b, c, d = tl.philox(tl.load(seed), row + none, quarter, none, none, ROUNDS)
-        drawn = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), values.shape)
-        kept = drawn >= int(DROPOUT * 4294967296)
-        values = tl.where(kept, values * (1 / (1 - DROPOUT)), 0.0)
+        draws = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), values.shape)
+        keep = draws >= int(DROPOUT * 4294967296)
+        values = tl.where(keep, values * (1 / (1 - DROPOUT)), 0.0)
     return values
 
 
 @jit
 @no_type_check
-def _settle(
+def _forward_kernel(
     refined,
     bias,
     norm,
@@ -197,51 +197,54 @@ def _settle(
     ROWS: constexpr,
     COLUMNS: constexpr,
 ):
-    """Some buses of one kind, in some windows."""
+    """A block of buses of one kind, in a chunk of windows."""
     kind = tl.program_id(1)
     bus = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
-    known, real = bus < n_buses, column < HIDDEN
+    valid_bus, valid_column = bus < n_buses, column < HIDDEN
     offset = bus * HIDDEN + column
-    above = tl.load(bias + column, real, 0.0)
-    factor = tl.load(norm + column, real, 0.0)
-    summand = tl.load(norm_bias + column, real, 0.0)
-    own = tl.load(identity + kind * n_buses * HIDDEN + offset, known & real, 0.0)
+    second_bias = tl.load(bias + column, valid_column, 0.0)
+    factor = tl.load(norm + column, valid_column, 0.0)
+    summand = tl.load(norm_bias + column, valid_column, 0.0)
+    embedding = tl.load(identity + kind * n_buses * HIDDEN + offset, valid_bus & valid_column, 0.0)
     for step in range(WINDOWS):
         window = tl.program_id(2) * WINDOWS + step
         row = (window * 4 + kind) * n_buses + bus
         start = (window * 4 + kind).to(tl.int64) * n_buses * HIDDEN
-        x = tl.load(refined + start + offset, known & real, 0.0).to(own.dtype) + above
+        x = (
+            tl.load(refined + start + offset, valid_bus & valid_column, 0.0).to(embedding.dtype)
+            + second_bias
+        )
         mean = tl.sum(x, 1, keep_dims=True) / HIDDEN
-        x = tl.where(real, x - mean, 0.0)
-        steepness = 1 / tl.sqrt(tl.sum(x * x, 1, keep_dims=True) / HIDDEN + EPSILON)
-        tl.store(moments + row, mean, known)
-        tl.store(moments + n_windows * 4 * n_buses + row, steepness, known)
-        x = _kept(x * steepness * factor + summand, row, seed, DROPOUT)
-        x += own + tl.load(calendar + window * HIDDEN + column, real, 0.0)
-        tl.store(state + start + offset, x, known & real)
+        x = tl.where(valid_column, x - mean, 0.0)
+        inverse_deviation = 1 / tl.sqrt(tl.sum(x * x, 1, keep_dims=True) / HIDDEN + EPSILON)
+        tl.store(moments + row, mean, valid_bus)
+        tl.store(moments + n_windows * 4 * n_buses + row, inverse_deviation, valid_bus)
+        x = _apply_dropout(x * inverse_deviation * factor + summand, row, seed, DROPOUT)
+        x += embedding + tl.load(calendar + window * HIDDEN + column, valid_column, 0.0)
+        tl.store(state + start + offset, x, valid_bus & valid_column)
 
 
 @jit
 @no_type_check
-def _folded(values):
-    """Four rows: each warp has every fourth row, and so adds up nothing but its own."""
+def _sum_to_four_rows(values):
+    """The sum as four rows: each warp has every fourth row, and so sums only its own."""
     rows: constexpr = values.shape[0] // 4
     return tl.sum(tl.reshape(values, [rows, 4, values.shape[1]]), 0)
 
 
 @jit
 @no_type_check
-def _settle_backward(
+def _backward_kernel(
     refined,
     bias,
     norm,
     seed,
     moments,
-    slope,
-    of_refined,
-    of_identity,
-    of_calendar,
+    gradient,
+    grad_refined,
+    grad_identity,
+    grad_calendar,
     sums,
     n_windows,
     n_buses,
@@ -251,44 +254,47 @@ def _settle_backward(
     ROWS: constexpr,
     COLUMNS: constexpr,
 ):
-    """Some buses of one kind, in some windows; beyond the last bus, slopes are 0."""
+    """A block of buses of one kind, in a chunk of windows; beyond the last bus, gradients are 0."""
     kind, chunk = tl.program_id(1), tl.program_id(2)
     item = kind * tl.num_programs(0) + tl.program_id(0)
     bus = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
-    known, real = bus < n_buses, column < HIDDEN
+    valid_bus, valid_column = bus < n_buses, column < HIDDEN
     offset = bus * HIDDEN + column
-    above = tl.load(bias + column, real, 0.0)
-    factor = tl.load(norm + column, real, 0.0)
-    own = tl.zeros([ROWS, COLUMNS], factor.dtype)
-    of_above = tl.zeros([4, COLUMNS], factor.dtype)
-    of_factor = tl.zeros([4, COLUMNS], factor.dtype)
-    of_summand = tl.zeros([4, COLUMNS], factor.dtype)
-    of_calendar += item.to(tl.int64) * n_windows * HIDDEN + column
+    second_bias = tl.load(bias + column, valid_column, 0.0)
+    factor = tl.load(norm + column, valid_column, 0.0)
+    grad_embedding = tl.zeros([ROWS, COLUMNS], factor.dtype)
+    grad_bias = tl.zeros([4, COLUMNS], factor.dtype)
+    grad_factor = tl.zeros([4, COLUMNS], factor.dtype)
+    grad_summand = tl.zeros([4, COLUMNS], factor.dtype)
+    grad_calendar += item.to(tl.int64) * n_windows * HIDDEN + column
     for step in range(WINDOWS):
         window = chunk * WINDOWS + step
         row = (window * 4 + kind) * n_buses + bus
         start = (window * 4 + kind).to(tl.int64) * n_buses * HIDDEN
-        given = tl.load(slope + start + offset, known & real, 0.0)
-        x = tl.load(refined + start + offset, known & real, 0.0).to(factor.dtype) + above
-        mean = tl.load(moments + row, known, 0.0)
-        steepness = tl.load(moments + n_windows * 4 * n_buses + row, known, 0.0)
-        own += given
-        total = tl.sum(_folded(given), 0, keep_dims=True)
-        tl.store(of_calendar + window * HIDDEN, total, real)
-        x = (x - mean) * steepness
-        given = _kept(given, row, seed, DROPOUT)
-        of_factor += _folded(given * x)
-        of_summand += _folded(given)
-        given *= factor
-        level = tl.sum(given, 1, keep_dims=True) / HIDDEN
-        tilt = tl.sum(given * x, 1, keep_dims=True) / HIDDEN
-        given = steepness * (given - level - x * tilt)
-        of_above += _folded(given)
-        tl.store(of_refined + start + offset, given, known & real)
-    of_identity += (chunk * 4 + kind).to(tl.int64) * n_buses * HIDDEN
-    tl.store(of_identity + offset, own, known & real)
+        grad = tl.load(gradient + start + offset, valid_bus & valid_column, 0.0)
+        x = (
+            tl.load(refined + start + offset, valid_bus & valid_column, 0.0).to(factor.dtype)
+            + second_bias
+        )
+        mean = tl.load(moments + row, valid_bus, 0.0)
+        inverse_deviation = tl.load(moments + n_windows * 4 * n_buses + row, valid_bus, 0.0)
+        grad_embedding += grad
+        total = tl.sum(_sum_to_four_rows(grad), 0, keep_dims=True)
+        tl.store(grad_calendar + window * HIDDEN, total, valid_column)
+        x = (x - mean) * inverse_deviation
+        grad = _apply_dropout(grad, row, seed, DROPOUT)
+        grad_factor += _sum_to_four_rows(grad * x)
+        grad_summand += _sum_to_four_rows(grad)
+        grad *= factor
+        mean_grad = tl.sum(grad, 1, keep_dims=True) / HIDDEN
+        projection = tl.sum(grad * x, 1, keep_dims=True) / HIDDEN
+        grad = inverse_deviation * (grad - mean_grad - x * projection)
+        grad_bias += _sum_to_four_rows(grad)
+        tl.store(grad_refined + start + offset, grad, valid_bus & valid_column)
+    grad_identity += (chunk * 4 + kind).to(tl.int64) * n_buses * HIDDEN
+    tl.store(grad_identity + offset, grad_embedding, valid_bus & valid_column)
     sums += (chunk * tl.num_programs(0) * 4 + item) * 3 * HIDDEN + column
-    tl.store(sums, tl.sum(of_above, 0, keep_dims=True), real)
-    tl.store(sums + HIDDEN, tl.sum(of_factor, 0, keep_dims=True), real)
-    tl.store(sums + 2 * HIDDEN, tl.sum(of_summand, 0, keep_dims=True), real)
+    tl.store(sums, tl.sum(grad_bias, 0, keep_dims=True), valid_column)
+    tl.store(sums + HIDDEN, tl.sum(grad_factor, 0, keep_dims=True), valid_column)
+    tl.store(sums + 2 * HIDDEN, tl.sum(grad_summand, 0, keep_dims=True), valid_column)

@@ -1,11 +1,11 @@
-"""Gating: all that happens between the encoder's first layer and its second, in one pass.
+"""Everything between the encoder's first and second layer in one pass: context gates and GELU.
 
-The scale network ends in a linear layer, and its token is added to what the second layer makes. Two
-linear layers whose results are added are one of both inputs side by side: so this pass leaves what
-they read in the same rows.
+The scale network ends in a linear layer, whose output is added to that of the second layer. Two
+linear layers whose outputs are added are one layer of the concatenated inputs, so this pass writes
+the inputs of both into the same rows.
 
-Half precision is a matter of matrix products alone. What comes from them is computed with in the
-precision of the parameters; what goes to the next one is rounded as the product would round it.
+Half precision applies to matrix products alone. Their results are processed in the precision of the
+parameters, and the input of the next product is rounded as the product would round it.
 """
 
 from math import sqrt, tau
@@ -28,8 +28,8 @@ from powerphase.models.framework.kernels import (
 HALF_ROOT, BELL = constexpr(sqrt(0.5)), constexpr(1 / sqrt(tau))
 
 
-def gated(
-    seen: Float[Tensor, "B 4 W K"],
+def gated_features(
+    projected: Float[Tensor, "B 4 W K"],
     size: Float[Tensor, "B 4 N"],
     gates: Float[Tensor, "2 2"],
     bias: Float[Tensor, " K"],
@@ -37,72 +37,71 @@ def gated(
     inner_bias: Float[Tensor, " J"],
     fast: bool,
 ) -> Float[Tensor, "B 4 N KJ"]:
-    """What the second layers read, in the precision of `seen`: K numbers of weeks, J of sizes.
+    """The inputs of the second layers, in the precision of `projected`: K numbers, and J of scale.
 
     Args:
-        seen: what the first layer sees in each week as it is; buses beyond the first N do not
-            count.
-        size: mean size of each channel.
-        gates: what V (first row) and θ see of their own bus's P and Q: after the first layer
-            instead of before it, which is linear.
-        bias: of the first layer.
-        inner: the weight of the scale network's first layer.
-        inner_bias: its bias.
-        fast: by the kernel, which needs Triton and a GPU.
+        projected: the first layer's output without bias; buses beyond the first N are padding.
+        size: mean absolute value of each channel.
+        gates: how much of their bus's P and Q is added to V (first row) and θ. The first layer is
+            linear, so the gates act after it instead of before.
+        bias: bias of the first layer.
+        inner: weight of the scale network's first layer.
+        inner_bias: bias of the scale network's first layer.
+        fast: run the kernel, which needs Triton and a GPU.
     """
-    inputs = (seen, size, gates, bias, inner, inner_bias)
-    found: Tensor = (_Gated.apply if fast else _gated_plain)(*inputs)
-    return found
+    inputs = (projected, size, gates, bias, inner, inner_bias)
+    features: Tensor = (_GatedFeatures.apply if fast else _gated_features_plain)(*inputs)
+    return features
 
 
-def _gated_plain(
-    seen: Tensor, size: Tensor, gates: Tensor, bias: Tensor, inner: Tensor, inner_bias: Tensor
+def _gated_features_plain(
+    projected: Tensor, size: Tensor, gates: Tensor, bias: Tensor, inner: Tensor, inner_bias: Tensor
 ) -> Tensor:
-    """The same as the kernel, in PyTorch."""
-    p, q, *others = seen[:, :, : size.shape[2]].to(gates.dtype).unbind(1)
-    gated = [kind + row[0] * p + row[1] * q for kind, row in zip(others, gates, strict=True)]
-    weeks = torch.stack([p, q, *gated], dim=1) + bias
-    sizes = size.unsqueeze(3) * inner[:, 0] + inner_bias
-    return F.gelu(torch.cat([weeks, sizes], dim=3)).to(seen.dtype)
+    """The same in plain PyTorch."""
+    p, q, *others = projected[:, :, : size.shape[2]].to(gates.dtype).unbind(1)
+    responses = [kind + row[0] * p + row[1] * q for kind, row in zip(others, gates, strict=True)]
+    channels = torch.stack([p, q, *responses], dim=1) + bias
+    scale_tokens = size.unsqueeze(3) * inner[:, 0] + inner_bias
+    return F.gelu(torch.cat([channels, scale_tokens], dim=3)).to(projected.dtype)
 
 
-class _Gated(torch.autograd.Function):
+class _GatedFeatures(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
         inputs = tuple(tensor.contiguous() for tensor in inputs)
-        seen, size, *_, inner_bias = inputs
-        (n_windows, _, width, hidden), n_inner = seen.shape, len(inner_bias)
-        constants = _compiled_for(hidden, n_inner)
-        found = seen.new_empty(*size.shape, hidden + n_inner)
-        _gate[(triton.cdiv(size.shape[2], constants["BUSES"]), n_windows)](
-            *(*inputs, found, size.shape[2], width), **constants
+        projected, size, *_, inner_bias = inputs
+        (n_windows, _, width, hidden), n_inner = projected.shape, len(inner_bias)
+        constants = _constants(hidden, n_inner)
+        features = projected.new_empty(*size.shape, hidden + n_inner)
+        _gate_forward[(triton.cdiv(size.shape[2], constants["BUSES"]), n_windows)](
+            *(*inputs, features, size.shape[2], width), **constants
         )
         ctx.save_for_backward(*inputs)
-        return found
+        return features
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:
-        seen, size, gates, _, inner, _ = ctx.saved_tensors
-        (n_windows, _, width, hidden), n_inner = seen.shape, len(inner)
-        constants = _compiled_for(hidden, n_inner)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        projected, size, gates, _, inner, _ = ctx.saved_tensors
+        (n_windows, _, width, hidden), n_inner = projected.shape, len(inner)
+        constants = _constants(hidden, n_inner)
         grid = triton.cdiv(width, constants["BUSES"]), n_windows
-        of_seen, of_size = torch.empty_like(seen), torch.empty_like(size)
-        # Each program's own sums, to be added always in the same order.
+        grad_projected, grad_size = torch.empty_like(projected), torch.empty_like(size)
+        # One row of sums per program, added afterwards, always in the same order.
         n_sums = [4, hidden, n_inner, n_inner]
         sums = gates.new_empty(grid[0] * grid[1], sum(n_sums))
         _gate_backward[grid](
-            *(*ctx.saved_tensors, slope.contiguous(), of_seen, of_size, sums),
+            *(*ctx.saved_tensors, gradient.contiguous(), grad_projected, grad_size, sums),
             *(size.shape[2], width),
             **constants,
             maxnreg=REGISTERS,
         )
-        of_gates, of_bias, of_inner, of_inner_bias = sums.sum(0).split(n_sums)
-        of_gates, of_inner = of_gates.view_as(gates), of_inner.view_as(inner)
-        return of_seen, of_size, of_gates, of_bias, of_inner, of_inner_bias
+        grad_gates, grad_bias, grad_inner, grad_inner_bias = sums.sum(0).split(n_sums)
+        grad_gates, grad_inner = grad_gates.view_as(gates), grad_inner.view_as(inner)
+        return grad_projected, grad_size, grad_gates, grad_bias, grad_inner, grad_inner_bias
 
 
-def _compiled_for(hidden: int, n_inner: int) -> dict[str, int]:
-    """What the first pass is compiled for."""
+def _constants(hidden: int, n_inner: int) -> dict[str, int]:
+    """The constants for which the kernels are compiled."""
     columns = triton.next_power_of_2(hidden)
     return {
         "HIDDEN": hidden,
@@ -116,21 +115,21 @@ def _compiled_for(hidden: int, n_inner: int) -> dict[str, int]:
 
 @jit
 @no_type_check
-def _share(x):
-    """The normal distribution's share below x: GELU is x times it."""
+def _normal_cdf(x):
+    """The normal distribution function; GELU(x) is x times it."""
     return 0.5 + 0.5 * tl.erf(x * HALF_ROOT)
 
 
 @jit
 @no_type_check
-def _gelu_slope(x):
-    return _share(x) + x * (BELL * tl.exp(-0.5 * x * x))
+def _gelu_derivative(x):
+    return _normal_cdf(x) + x * (BELL * tl.exp(-0.5 * x * x))
 
 
 @jit
 @no_type_check
-def _four(start, plane, inside, gates, bias):
-    """P and Q as the first layer has seen them, and all four kinds with gates and bias."""
+def _load_kinds(start, plane, inside, gates, bias):
+    """The projected P and Q, and all four kinds with gates and bias."""
     dtype = gates.dtype.element_ty
     p = tl.load(start, inside, 0.0).to(dtype)
     q = tl.load(start + plane, inside, 0.0).to(dtype)
@@ -143,14 +142,14 @@ def _four(start, plane, inside, gates, bias):
 
 @jit
 @no_type_check
-def _gate(
-    seen,
+def _gate_forward(
+    projected,
     size,
     gates,
     bias,
     inner,
     inner_bias,
-    found,
+    features,
     n_buses,
     width,
     HIDDEN: constexpr,
@@ -159,39 +158,39 @@ def _gate(
     COLUMNS: constexpr,
     INNER_COLUMNS: constexpr,
 ):
-    """Some buses of one window."""
+    """A block of buses of one window."""
     bus = tl.program_id(0) * BUSES + tl.arange(0, BUSES)[:, None]
     column, j = tl.arange(0, COLUMNS)[None, :], tl.arange(0, INNER_COLUMNS)[None, :]
     window = tl.program_id(1).to(tl.int64) * 4
     inside = (bus < n_buses) & (column < HIDDEN)
-    above = tl.load(bias + column, column < HIDDEN, 0.0)
-    start = seen + window * width * HIDDEN + bus * HIDDEN + column
-    _, _, values = _four(start, width * HIDDEN, inside, gates, above)
+    offset = tl.load(bias + column, column < HIDDEN, 0.0)
+    start = projected + window * width * HIDDEN + bus * HIDDEN + column
+    _, _, values = _load_kinds(start, width * HIDDEN, inside, gates, offset)
     factor = tl.load(inner + j, j < INNER, 0.0)
     summand = tl.load(inner_bias + j, j < INNER, 0.0)
     size += window * n_buses + bus
-    found += window * n_buses * (HIDDEN + INNER) + bus * (HIDDEN + INNER)
+    features += window * n_buses * (HIDDEN + INNER) + bus * (HIDDEN + INNER)
     for kind in tl.static_range(4):
         x = values[kind]
-        tl.store(found + column, x * _share(x), inside)
+        tl.store(features + column, x * _normal_cdf(x), inside)
         x = tl.load(size, bus < n_buses, 0.0) * factor + summand
-        tl.store(found + HIDDEN + j, x * _share(x), (bus < n_buses) & (j < INNER))
+        tl.store(features + HIDDEN + j, x * _normal_cdf(x), (bus < n_buses) & (j < INNER))
         size += n_buses
-        found += n_buses * (HIDDEN + INNER)
+        features += n_buses * (HIDDEN + INNER)
 
 
 @jit
 @no_type_check
 def _gate_backward(
-    seen,
+    projected,
     size,
     gates,
     bias,
     inner,
     inner_bias,
-    slope,
-    of_seen,
-    of_size,
+    gradient,
+    grad_projected,
+    grad_size,
     sums,
     n_buses,
     width,
@@ -201,46 +200,46 @@ def _gate_backward(
     COLUMNS: constexpr,
     INNER_COLUMNS: constexpr,
 ):
-    """Some buses of one window; beyond the last bus, slopes and so all products are 0."""
+    """A block of buses of one window; beyond the last bus, gradients and all products are 0."""
     bus = tl.program_id(0) * BUSES + tl.arange(0, BUSES)[:, None]
     column, j = tl.arange(0, COLUMNS)[None, :], tl.arange(0, INNER_COLUMNS)[None, :]
     window = tl.program_id(1).to(tl.int64) * 4
     inside = (bus < n_buses) & (column < HIDDEN)
-    above = tl.load(bias + column, column < HIDDEN, 0.0)
+    offset = tl.load(bias + column, column < HIDDEN, 0.0)
     start = window * width * HIDDEN + bus * HIDDEN + column
-    p, q, values = _four(seen + start, width * HIDDEN, inside, gates, above)
+    p, q, values = _load_kinds(projected + start, width * HIDDEN, inside, gates, offset)
     factor = tl.load(inner + j, j < INNER, 0.0)
     summand = tl.load(inner_bias + j, j < INNER, 0.0)
-    of_inner = tl.zeros([BUSES, INNER_COLUMNS], p.dtype)
-    of_inner_bias = tl.zeros([BUSES, INNER_COLUMNS], p.dtype)
+    grad_inner = tl.zeros([BUSES, INNER_COLUMNS], p.dtype)
+    grad_inner_bias = tl.zeros([BUSES, INNER_COLUMNS], p.dtype)
     row = window * n_buses + bus
-    slope += window * n_buses * (HIDDEN + INNER) + bus * (HIDDEN + INNER)
-    slopes = ()
+    gradient += window * n_buses * (HIDDEN + INNER) + bus * (HIDDEN + INNER)
+    by_kind = ()
     for kind in tl.static_range(4):
-        given = tl.load(slope + column, inside, 0.0).to(p.dtype)
-        slopes += (given * _gelu_slope(values[kind]),)
-        given = tl.load(slope + HIDDEN + j, (bus < n_buses) & (j < INNER), 0.0).to(p.dtype)
-        length = tl.load(size + row, bus < n_buses, 0.0)
-        given *= _gelu_slope(length * factor + summand)
-        of_inner += given * length
-        of_inner_bias += given
-        tl.store(of_size + row, tl.sum(given * factor, 1, keep_dims=True), bus < n_buses)
+        grad = tl.load(gradient + column, inside, 0.0).to(p.dtype)
+        by_kind += (grad * _gelu_derivative(values[kind]),)
+        grad = tl.load(gradient + HIDDEN + j, (bus < n_buses) & (j < INNER), 0.0).to(p.dtype)
+        mean_size = tl.load(size + row, bus < n_buses, 0.0)
+        grad *= _gelu_derivative(mean_size * factor + summand)
+        grad_inner += grad * mean_size
+        grad_inner_bias += grad
+        tl.store(grad_size + row, tl.sum(grad * factor, 1, keep_dims=True), bus < n_buses)
         row += n_buses
-        slope += n_buses * (HIDDEN + INNER)
-    of_p, of_q, of_v, of_theta = slopes
+        gradient += n_buses * (HIDDEN + INNER)
+    grad_p, grad_q, grad_v, grad_theta = by_kind
     sums += (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * (4 + HIDDEN + 2 * INNER)
-    tl.store(sums, tl.sum(of_v * p))
-    tl.store(sums + 1, tl.sum(of_v * q))
-    tl.store(sums + 2, tl.sum(of_theta * p))
-    tl.store(sums + 3, tl.sum(of_theta * q))
-    of_bias = tl.sum(of_p + of_q + of_v + of_theta, 0, keep_dims=True)
-    tl.store(sums + 4 + column, of_bias, column < HIDDEN)
+    tl.store(sums, tl.sum(grad_v * p))
+    tl.store(sums + 1, tl.sum(grad_v * q))
+    tl.store(sums + 2, tl.sum(grad_theta * p))
+    tl.store(sums + 3, tl.sum(grad_theta * q))
+    grad_bias = tl.sum(grad_p + grad_q + grad_v + grad_theta, 0, keep_dims=True)
+    tl.store(sums + 4 + column, grad_bias, column < HIDDEN)
     sums += 4 + HIDDEN + j
-    tl.store(sums, tl.sum(of_inner, 0, keep_dims=True), j < INNER)
-    tl.store(sums + INNER, tl.sum(of_inner_bias, 0, keep_dims=True), j < INNER)
-    of_p += tl.load(gates) * of_v + tl.load(gates + 2) * of_theta
-    of_q += tl.load(gates + 1) * of_v + tl.load(gates + 3) * of_theta
-    slopes = (of_p, of_q, of_v, of_theta)
-    there = (bus < width) & (column < HIDDEN)
+    tl.store(sums, tl.sum(grad_inner, 0, keep_dims=True), j < INNER)
+    tl.store(sums + INNER, tl.sum(grad_inner_bias, 0, keep_dims=True), j < INNER)
+    grad_p += tl.load(gates) * grad_v + tl.load(gates + 2) * grad_theta
+    grad_q += tl.load(gates + 1) * grad_v + tl.load(gates + 3) * grad_theta
+    by_kind = (grad_p, grad_q, grad_v, grad_theta)
+    stored = (bus < width) & (column < HIDDEN)
     for kind in tl.static_range(4):
-        tl.store(of_seen + start + kind * width * HIDDEN, slopes[kind], there)
+        tl.store(grad_projected + start + kind * width * HIDDEN, by_kind[kind], stored)

@@ -1,0 +1,11 @@
+from .anchor import anchor_context as anchor_context
+from .bridge_inputs import PowerGradients as PowerGradients
+from .bridge_inputs import make_bridge_inputs as make_bridge_inputs
+from .bridge_inputs import power_gradients as power_gradients
+from .encoder_output import normalise_and_embed as normalise_and_embed
+from .gating import gated_features as gated_features
+from .pinball import gate_loss as gate_loss
+from .pinball import power_loss as power_loss
+from .pinball_torch import LossSums as LossSums
+from .pinball_torch import LossTerms as LossTerms
+from .pinball_torch import ordered_loss as ordered_loss
