@@ -1,12 +1,10 @@
-"""The page on physical scenarios says what the rows say."""
+"""The numbers on the page about physical scenarios are those of the rows."""
 
 from pathlib import Path
 
 import pytest
 
-from powerphase.records.result import read_result
-from powerphase.records.scores import SCORES
-from powerphase.records.sidecar import read_sidecar
+from powerphase.records import SCORES, read_result, read_sidecar
 from powerphase.report.sheet import number
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +23,8 @@ BY_TITLE = {score.title: name for name, score in SCORES.items()}
 
 def line(grid: str, name: str, seed: int) -> str:
     """A row of the table of scores."""
-    found = read_result(ROWS / grid / f"{name}-{seed}.json").scores
-    return f"| {name} | {' | '.join(number(found[BY_TITLE[title]]) for title in ORDER)} |"
+    scores = read_result(ROWS / grid / f"{name}-{seed}.json").scores
+    return f"| {name} | {' | '.join(number(scores[BY_TITLE[title]]) for title in ORDER)} |"
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -40,14 +38,14 @@ def test_scores_before_and_after_are_those_of_the_rows(grid: str, name: str) -> 
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("name", ["factorforge+physical", "factorforge+draws-physical"])
-def test_factorforge_s_balance_is_that_of_its_rows(grid: str, name: str) -> None:
+def test_the_balance_of_factorforge_is_that_of_its_rows(grid: str, name: str) -> None:
     facts = read_sidecar(ROWS / grid / f"{name}-42.json")
-    found = {key: float(facts[f"physical/{key}"]) for key in BALANCE}
-    before = [found[f"before_{size}_mva"] for size in ("largest", "rms")]
-    after = [found[f"after_{size}_mva"] for size in ("largest", "rms")]
+    balance = {key: float(facts[f"physical/{key}"]) for key in BALANCE}
+    before = [balance[f"before_{size}_mva"] for size in ("largest", "rms")]
+    after = [balance[f"after_{size}_mva"] for size in ("largest", "rms")]
     cells = [f"{value:.2g}" if value < 10 else f"{value:,.0f}" for value in (*before, *after)]
-    share, steps = f"{found['rounding_share']:.0%}".replace("%", " %"), f"{found['steps']:,.0f}"
-    counts = [f"{found[key]:.0f}" for key in ("backed_off", "unsolved")]
+    share, steps = f"{balance['rounding_share']:.0%}".replace("%", " %"), f"{balance['steps']:,.0f}"
+    counts = [f"{balance[key]:.0f}" for key in ("backed_off", "unsolved")]
     model = name.replace("-physical", "").replace("+physical", "")
-    row = " | ".join([grid, model, *cells, share, steps, *counts, f"{found['seconds']:.0f}"])
+    row = " | ".join([grid, model, *cells, share, steps, *counts, f"{balance['seconds']:.0f}"])
     assert f"| {row} |" in PAGE

@@ -1,4 +1,4 @@
-"""The page for those who bring their own scenarios works as shown, on a data set of its own."""
+"""The page for scenarios from elsewhere works as shown."""
 
 import re
 import shutil
@@ -6,22 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from powerphase import cli
-from powerphase.dataset import Store
-from powerphase.evaluation.forecasting import load_forecast
-from powerphase.evaluation.scoring import score
-from powerphase.records.result import read_result, read_results
-from powerphase.task.windows import Task
+from powerphase import Store, Task, load_forecast, score
+from powerphase.records import read_result, read_results
+from tests.command_line import run
 
 PAGE = (Path(__file__).parents[1] / "docs" / "submitting.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def place(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the example of the page was run."""
-    root = tmp_path_factory.mktemp("submitting")
+    root: Path = tmp_path_factory.mktemp("submitting")
     shutil.copytree(sixty_days.path, root / "data" / "ieee14")
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     with pytest.MonkeyPatch.context() as patch:
@@ -30,36 +26,33 @@ def place(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_commands_of_the_page_score_it_lay_it_beside_others_and_check_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_commands_of_the_page_score_compare_and_check_the_forecast(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(folder)
     commands = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).splitlines()
     assert len(commands) == 4
-    shown = []
-    for command in commands:
-        done = CliRunner().invoke(cli.app, command.split()[1:], env={"COLUMNS": "200"})
-        assert done.exit_code == 0, done.output
-        shown.append(done.stdout)
+    shown = [run(*command.split()[1:]).stdout for command in commands]
     assert "CRPS" in shown[0]
     assert re.search(r"CRPS +calm-week .*(better|worse|noise)", shown[2])
-    assert "1 match to 5 digits, 0 differ, 1 could not be checked." in shown[3]
-    row = read_result(next((place / "results").rglob("calm-week-0.json")))
+    assert "1 match to 5 digits, 0 differ, 1 could not be checked" in shown[3]
+    row = read_result(next((folder / "results").rglob("calm-week-0.json")))
     assert row.cost["hardware"] == "a laptop"
-    assert row.cost["peak_memory_gib"] is row.cost["steps"] is None
-    assert len(read_results([place / "results"])) == 2
+    assert row.cost["peak_memory_gib"] is None
+    assert row.cost["steps"] is None
+    assert len(read_results([folder / "results"])) == 2
 
 
-def test_the_file_holds_what_the_example_computes(place: Path) -> None:
-    task = Task(place / "data" / "ieee14")
-    evaluation = score(place / "forecasts" / "calm-week", task)
-    first = next(load_forecast(place / "forecasts" / "calm-week").pieces(()))[2]
+def test_the_file_holds_what_the_example_computes(folder: Path) -> None:
+    task = Task(folder / "data" / "ieee14")
+    evaluation = score(folder / "forecasts" / "calm-week", task)
+    first = next(load_forecast(folder / "forecasts" / "calm-week").pieces(()))[2]
     past = task.test.context(0).past[0].numpy().reshape(7, 96, -1)
     expected = 0.7 * past + 0.3 * past.mean(axis=0)
     assert np.allclose(first.values[0].numpy(), expected, atol=1e-6)
     weights = first.weights[0, :, 0].numpy()
     assert weights == pytest.approx(np.arange(1, 8) / 28)
-    # The mean of a window by hand, as the row has it.
+    # The mean of a window, computed independently.
     target = task.test.target(0)[0].numpy()
     error = (np.einsum("M,MHC->HC", weights, expected) - target) ** 2
     by_window = evaluation.row.by_window["mse"]
