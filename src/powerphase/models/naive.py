@@ -1,4 +1,4 @@
-"""Forecasters without which no other model's score means anything."""
+"""Reference forecasters, which give the scores of other models a scale."""
 
 from dataclasses import dataclass
 
@@ -18,27 +18,27 @@ SLOTS = DAYS * STEPS_PER_DAY
 
 
 class LastWeek:
-    """The same times one week ago, as the only scenario."""
+    """The same day one week ago, as the only scenario."""
 
     name = "last-week"
     n_parameters = 0
 
     def fit(self, train: Training) -> None:
-        """Nothing to learn."""
+        """Do nothing: there is nothing to fit."""
 
     def predict(self, context: Context) -> Scenarios:
-        """One scenario: what was measured seven days before each step."""
+        """One scenario: the values seven days before each step."""
         return Scenarios.equal(_days_back(context, DAYS)[:, None])
 
 
 class LastSevenDays:
-    """Each of the last seven days, once more, as seven equally likely scenarios."""
+    """The last seven days as seven equally likely scenarios."""
 
     name = "last-7-days"
     n_parameters = 0
 
     def fit(self, train: Training) -> None:
-        """Nothing to learn."""
+        """Do nothing: there is nothing to fit."""
 
     def predict(self, context: Context) -> Scenarios:
         """Seven scenarios, the oldest day first."""
@@ -48,7 +48,7 @@ class LastSevenDays:
 
 @dataclass(frozen=True)
 class ClimatologyConfig:
-    """How finely the climatology tells its distribution."""
+    """The resolution of the climatology, and how many channels are fitted at a time."""
 
     quantiles: int = 16
     channels_at_once: int = 256
@@ -57,8 +57,8 @@ class ClimatologyConfig:
 class Climatology:
     """The training record's quantiles by time of the week on the Berlin clock.
 
-    It knows neither the season nor the context: the spread of a year and a half at, say, every
-    Tuesday 18:15. Scenario m is the (m − ½)/M quantile of every channel at once.
+    It uses neither the season nor the context: only the distribution over a year and a half at,
+    say, every Tuesday 18:15. Scenario m is the (m − ½)/M quantile of every channel at once.
     """
 
     name = "climatology"
@@ -73,22 +73,22 @@ class Climatology:
         return None if self._table is None else self._table.numel()
 
     def fit(self, train: Training) -> None:
-        """Take the quantiles of every channel in every quarter-hour of the week."""
+        """Compute the quantiles of every channel in every quarter-hour of the week."""
         n_channels, config = train.layout.n_channels, self.config
-        weeks = _steps_by_slot(slot_of_week(train.time))
+        groups = _steps_by_slot(slot_of_week(train.time))
         self._table = torch.empty((config.quantiles, SLOTS, n_channels))
         for first in range(0, n_channels, config.channels_at_once):
-            here = slice(first, first + config.channels_at_once)
-            record = train.read(channels=here).numpy()
-            for steps, slots in weeks:
+            channels = slice(first, first + config.channels_at_once)
+            record = train.read(channels=channels).numpy()
+            for steps, slots in groups:
                 ordered = np.sort(record[steps], axis=0)
                 rank = (np.arange(config.quantiles) + 0.5) / config.quantiles * len(ordered)
-                self._table[:, slots, here] = torch.from_numpy(ordered[rank.astype(int)])
+                self._table[:, slots, channels] = torch.from_numpy(ordered[rank.astype(int)])
 
     def predict(self, context: Context) -> Scenarios:
         """The quantiles of the weekday and time of each step to forecast."""
         if self._table is None:
-            raise ForecastError("climatology was not fitted; call fit first")
+            raise ForecastError("climatology is not fitted; call fit first")
         slots = torch.from_numpy(slot_of_week(context.future_time))
         values = self._table[:, slots].movedim(0, 1)
         return Scenarios.equal(values.to(context.past.device))
@@ -102,17 +102,17 @@ def slot_of_week(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
 def _steps_by_slot(
     slot: Int[np.ndarray, " S"],
 ) -> list[tuple[Int[np.ndarray, "weeks slots"], Int[np.ndarray, " slots"]]]:
-    """For slots that occur equally often: where in the record they occur.
+    """The steps at which each slot occurs, in groups of slots that occur equally often.
 
-    A record of 76 weeks and some days holds some slots 76 times and others 77 times, and the nights
-    when the clock changes make further differences.
+    A record of 76 weeks and some days has some slots 76 times and others 77 times, and the nights
+    when the clock changes add further differences.
     """
     order = np.argsort(slot, kind="stable")
     numbers, starts, counts = np.unique(slot[order], return_index=True, return_counts=True)
     if len(numbers) < SLOTS:
         raise ForecastError(
             f"climatology needs every quarter-hour of the week in the training record, which has "
-            f"{len(numbers)} of {SLOTS}; train on a longer one"
+            f"{len(numbers)} of {SLOTS}; use a longer record"
         )
     return [
         (order[starts[counts == n] + np.arange(n)[:, None]], numbers[counts == n])
@@ -121,12 +121,12 @@ def _steps_by_slot(
 
 
 def _days_back(context: Context, days: int) -> Float32[Tensor, "B H C"]:
-    """What was measured so many days before each step; beyond the context, it repeats."""
+    """The values so many days before each step; beyond the end of the context, they repeat."""
     n_past = context.past.shape[1]
     first = n_past - days * STEPS_PER_DAY
     if first < 0:
         raise ForecastError(
-            f"a context of {n_past} steps does not reach back {days} days; give it "
+            f"a context of {n_past} steps does not reach back {days} days; use "
             f"{days * STEPS_PER_DAY} or more"
         )
     steps = first + torch.arange(context.horizon) % (n_past - first)
