@@ -26,13 +26,16 @@ from powerphase.axes import KINDS, V
 from powerphase.cost import commit, hardware
 from powerphase.metrics import Fan, crps
 from powerphase.models.flows import EVEN, ODD, TempFlowConfig, TempFlowNetwork
-from powerphase.models.framework.checkpoint import load_into
-from powerphase.models.framework.configuration import apply_variants
-from powerphase.models.framework.neural import with_training
-from powerphase.models.framework.saved import InMemoryCheckpoints
-from powerphase.models.framework.training import Trainer, seed_torch
+from powerphase.models.framework import (
+    InMemoryCheckpoints,
+    Trainer,
+    apply_variants,
+    load_into,
+    seed_torch,
+    with_training,
+)
 from powerphase.scenarios import Batches, Training
-from powerphase.task.windows import Task
+from powerphase.task import Task
 
 CPU, SEED = torch.device("cpu"), 42
 NOISY = TempFlowConfig()

@@ -14,7 +14,7 @@ from powerphase.models.deepar import (
     channel_sums,
     fused_channel_sums,
 )
-from powerphase.models.recurrent.inputs import Window
+from powerphase.models.recurrent import Window
 from tests.models.recurrent.toys import CONTEXT, HORIZON, tiny, windows_of
 
 pytest.importorskip("triton", reason="kernels need Triton")

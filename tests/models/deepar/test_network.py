@@ -10,8 +10,8 @@ from torch.distributions import LowRankMultivariateNormal
 
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.deepar import DeepAR, DeepARConfig, DeepARNetwork
-from powerphase.models.framework.configuration import apply_variants
-from powerphase.models.recurrent.inputs import Window
+from powerphase.models.framework import apply_variants
+from powerphase.models.recurrent import Window
 from powerphase.scenarios import Context
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, training_of, windows_of
 

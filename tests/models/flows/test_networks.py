@@ -15,9 +15,8 @@ from powerphase.models.flows import (
     TransformerTempFlow,
     TransformerTempFlowConfig,
 )
-from powerphase.models.framework.configuration import apply_variants
-from powerphase.models.framework.ops import PathNoise, window_generators
-from powerphase.models.recurrent.inputs import Window
+from powerphase.models.framework import PathNoise, apply_variants, window_generators
+from powerphase.models.recurrent import Window
 from powerphase.scenarios import Context
 from tests.models.flows.plain import MaskedFlow
 from tests.models.flows.toys import correlation_of, score_of, train_toy, true_correlation

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from powerphase.models.flows import Affine, FlowNorm, Moments, RealNVP, transform_block
-from powerphase.models.recurrent.inputs import ScaledValues
+from powerphase.models.recurrent import ScaledValues
 from tests.models.flows.plain import MaskedFlow
 
 CONDITION, HIDDEN = 5, 6

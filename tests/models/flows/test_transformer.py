@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from powerphase.errors import ConfigError
 from powerphase.models.flows import Attention, Transformer, TransformerTempFlowConfig
-from powerphase.models.recurrent.encoder import roll_out
-from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
+from powerphase.models.recurrent import Window, clock_features, roll_out, window_scale
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, windows_of
 
 ENCODED = CONTEXT - max(LAGS)

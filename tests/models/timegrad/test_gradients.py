@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from powerphase.errors import TaskError
-from powerphase.models.framework import kernels as toolkit
+from powerphase.models.framework import IS_INTERPRETED
 from powerphase.models.timegrad import (
     KERNELS,
     PIECE_NUMBERS,
@@ -39,7 +39,7 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 PRECISIONS = {torch.float64: 1e-9} | ({torch.float32: 1e-3} if ON_GPU else {})
 
 pytestmark = pytest.mark.skipif(
-    not (ON_GPU or toolkit.IS_INTERPRETED), reason="needs a GPU or the interpreter"
+    not (ON_GPU or IS_INTERPRETED), reason="needs a GPU or the interpreter"
 )
 each_precision = pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS.items(), ids=str)
 

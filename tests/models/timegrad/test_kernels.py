@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from powerphase.models.framework import kernels as toolkit
-from powerphase.models.framework.stepping import CapturedFunction
-from powerphase.models.timegrad import Denoiser, TimeGradConfig, fused_noise
-from powerphase.models.timegrad.launch import INFERENCE_COLUMNS
+from powerphase.models.framework import IS_INTERPRETED, CapturedFunction
+from powerphase.models.timegrad import Denoiser, TimeGradConfig, fused_noise, launch
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
@@ -15,11 +13,11 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 PRECISIONS = {torch.float64: 1e-12} | ({torch.float32: 1e-4} if ON_GPU else {})
 
 
-@pytest.mark.skipif(not (ON_GPU or toolkit.IS_INTERPRETED), reason="needs a GPU or the interpreter")
+@pytest.mark.skipif(not (ON_GPU or IS_INTERPRETED), reason="needs a GPU or the interpreter")
 @pytest.mark.parametrize(("dtype", "exact"), PRECISIONS.items(), ids=str)
 @pytest.mark.parametrize(
     ("width", "rows", "channels"),
-    [(8, 2, INFERENCE_COLUMNS), (3, 3, 31), (1, 1, 29)],
+    [(8, 2, launch.INFERENCE_COLUMNS), (3, 3, 31), (1, 1, 29)],
     ids=["default width, several programs", "odd numbers", "one of everything"],
 )
 def test_kernels_match_the_network(

@@ -9,11 +9,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from powerphase.errors import ConfigError, ForecastError
-from powerphase.models.framework.configuration import TrainingConfig, apply_variants
-from powerphase.models.framework.ops import PathNoise, window_generators
-from powerphase.models.framework.stepping import is_captured
-from powerphase.models.recurrent.inputs import Window
-from powerphase.models.recurrent.memory import Size
+from powerphase.models.framework import (
+    PathNoise,
+    TrainingConfig,
+    apply_variants,
+    is_captured,
+    window_generators,
+)
+from powerphase.models.recurrent import Size, Window
 from powerphase.models.timegrad import Pieces, TimeGrad, TimeGradConfig, TimeGradNetwork
 from powerphase.scenarios import Context, Training
 from tests.models.recurrent.toys import CONTEXT, HORIZON, LAGS, tiny, training_of, windows_of

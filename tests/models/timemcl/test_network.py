@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.configuration import apply_variants
-from powerphase.models.recurrent.inputs import Window
+from powerphase.models.framework import apply_variants
+from powerphase.models.recurrent import Window
 from powerphase.models.timemcl import TimeMCL, TimeMCLConfig, TimeMCLNetwork
 from powerphase.scenarios import Context, Scenarios
 from tests.models.recurrent.toys import (
