@@ -78,7 +78,7 @@ def find_data_sets(
 
 
 def _distinct(grids: Sequence[str]) -> list[str]:
-    """Each grid once; raises if two have one name, since their rows could not be told apart."""
+    """Each grid once; raises if two have one name, since their rows could not be distinguished."""
     by_name: dict[str, str] = {}
     for grid in grids:
         name = _grid_name(grid)
@@ -86,7 +86,7 @@ def _distinct(grids: Sequence[str]) -> list[str]:
         if Path(first).resolve() != Path(grid).resolve():
             raise CaseError(
                 f"{first} and {grid} are both called {name}, so their data sets and rows could not "
-                "be told apart; rename one of them"
+                "be distinguished; rename one of them"
             )
     return list(by_name.values())
 

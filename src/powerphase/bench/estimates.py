@@ -1,7 +1,7 @@
 """Estimates of what cells will take, from the cost in existing rows.
 
 Rows from the same kind of device count first, on the cell's grid or else on others, since what
-takes a GPU seconds may take a CPU minutes. Rows from the other kind only tell the time.
+takes a GPU seconds may take a CPU minutes. Rows from the other kind serve for the time only.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ ScaledRows = Sequence[tuple[Result, float]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A cost, if existing rows tell it."""
+    """A cost, if it is known from existing rows."""
 
     value: float | None = None
     is_guess: bool = False
@@ -36,8 +36,8 @@ def estimate_seconds(plan: Plan, cell: Cell, on_gpu: bool | None) -> Estimate:
         cell: whose time to estimate.
         on_gpu: whether it will run on a GPU; None if unknown.
     """
-    same, other = _split_by_device(plan, cell, on_gpu)
-    sources = [*_split_by_grid(same, cell), *_split_by_grid(other, cell)]
+    same_device, other_device = _split_by_device(plan, cell, on_gpu)
+    sources = [*_split_by_grid(same_device, cell), *_split_by_grid(other_device, cell)]
     # A fit without epochs is never cut.
     limit = plan.request.seconds if cell.spec.is_network else None
     return _mean_cost(sources, lambda row, ratio: _seconds(row, ratio, limit))
@@ -67,19 +67,19 @@ def _is_same_device(row: Result, on_gpu: bool | None) -> bool:
 
 def _split_by_grid(rows: Iterable[Result], cell: Cell) -> tuple[ScaledRows, ScaledRows]:
     """The rows on the cell's grid, and those on other grids of known size."""
-    same, other = [], []
+    same_grid, other_grids = [], []
     for row in rows:
         if row.grid == cell.grid:
-            same.append((row, 1.0))
+            same_grid.append((row, 1.0))
         elif n_channels := channel_count(row.grid):
-            other.append((row, cell.data.n_channels / n_channels))
-    return same, other
+            other_grids.append((row, cell.data.n_channels / n_channels))
+    return same_grid, other_grids
 
 
 def _mean_cost(
     sources: Sequence[ScaledRows], cost: Callable[[Result, float], float | None]
 ) -> Estimate:
-    """The mean cost in the first of the sources in which any row tells it."""
+    """The mean cost in the first of the sources in which it is known."""
     for rows in sources:
         costs = [value for row, ratio in rows if (value := cost(row, ratio)) is not None]
         if costs:

@@ -186,14 +186,14 @@ def _without(config: Mapping[str, Any], ignored: Iterable[str]) -> dict[str, Any
 
 
 def _check_names(cells: Iterable[Cell]) -> None:
-    """Raise if two models have one name: their rows could not be told apart."""
+    """Raise if two models have one name: their rows could not be distinguished."""
     first: dict[tuple[str, str], ModelSpec] = {}
     for cell in cells:
         spec, known = cell.spec, first.setdefault(cell.group, cell.spec)
         if (known.model_class, known.config) != (spec.model_class, spec.config):
             raise ForecastError(
                 f"{known.text} and {spec.text} are both called {cell.key.name}, so their rows "
-                "could not be told apart; give one of them another name or variant"
+                "could not be distinguished; give one of them another name or variant"
             )
 
 

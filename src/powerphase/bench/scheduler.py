@@ -178,8 +178,8 @@ class Scheduler:
         if work.is_measuring and outcome.answer is not None:
             self._measured[cell.group] = Budget(**outcome.answer)
         elif work.is_measuring:
-            for same in [other for other in self.queue if other.group == cell.group]:
-                self.fail(same, outcome)
+            for sibling in [waiting for waiting in self.queue if waiting.group == cell.group]:
+                self.fail(sibling, outcome)
         elif outcome.answer is None:
             self.fail(cell, outcome)
         else:
@@ -237,7 +237,7 @@ class Scheduler:
         if memory is None or memory.free_gib is None:
             return True
         running = self.running.items()
-        sharing = [work for other, work in running if self.engine.memory(other) == memory]
+        sharing = [work for busy, work in running if self.engine.memory(busy) == memory]
         used_gib = sum(work.memory_gib for work in sharing)
         if not sharing or used_gib + needed_gib <= memory.free_gib:
             return True

@@ -41,10 +41,10 @@ def main() -> None:
         send({"failed": {"kind": type(error).__name__, "sentence": as_line(str(error))}})
         sys.exit(1)
     except Exception as error:
-        kind, place = type(error).__name__, user_code_location(error)
+        kind, location = type(error).__name__, user_code_location(error)
         # Before the message, upon which the parent reads what was printed and kills this process.
         traceback.print_exc()
-        sentence = f"{kind}: {error}" + (f" (in {place})" if place else "")
+        sentence = f"{kind}: {error}" + (f" (in {location})" if location else "")
         send({"failed": {"kind": kind, "sentence": as_line(sentence)}})
         sys.exit(1)
 

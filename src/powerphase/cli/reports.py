@@ -61,14 +61,14 @@ def leaderboard(
     from powerphase.report import leaderboard as table
     from powerphase.report import standings
 
-    found, failures = find_results(result_paths(results)), read_failures(result_paths(results))
+    rows, failures = find_results(result_paths(results)), read_failures(result_paths(results))
     if recompute:
         if statistics:
             raise typer.BadParameter("--recompute and --statistics cannot be combined")
-        _recompute(found, forecasts, data, format)
+        _recompute(rows, forecasts, data, format)
         return
     _require("--recompute", forecasts=forecasts, data=data)
-    boards = table.leaderboard(list(found.values()), paper, failures)
+    boards = table.leaderboard(list(rows.values()), paper, failures)
     noted = [failure for board in boards for failure in board.failures]
     for failure in failures:
         if failure not in noted:  # on a grid without any row
@@ -149,8 +149,8 @@ def safety(
     from powerphase.records.result import find_results
     from powerphase.report import safety as report
 
-    found = report.safety(find_results(result_paths(results)), edition, grid)
-    show_sheets(format, lambda: report.sheets(found), lambda: report.as_csv(found))
+    tables = report.safety(find_results(result_paths(results)), edition, grid)
+    show_sheets(format, lambda: report.sheets(tables), lambda: report.as_csv(tables))
 
 
 def figure(

@@ -113,15 +113,15 @@ def _balance_arrays(balance: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def check_task(forecast: Forecast, task: Task) -> None:
     """Raise if the forecast was made for another task or other data."""
     for name, expected in task_facts(task).items():
-        found = forecast.facts[name]
-        if found == expected:
+        actual = forecast.facts[name]
+        if actual == expected:
             continue
         if name == "windows":
-            pairs = enumerate(zip_longest(found, expected, fillvalue="nothing"))
-            window, (own, needed) = next((k, pair) for k, pair in pairs if pair[0] != pair[1])
-            raise ForecastError(f"forecast for {own}, the task has {needed}", window=window)
+            pairs = enumerate(zip_longest(actual, expected, fillvalue="nothing"))
+            window, (start, needed) = next((k, pair) for k, pair in pairs if pair[0] != pair[1])
+            raise ForecastError(f"forecast for {start}, the task has {needed}", window=window)
         raise ForecastError(
-            f"the forecast of {forecast.description.model} was made for {name} {found!r}, but the "
+            f"the forecast of {forecast.description.model} was made for {name} {actual!r}, but the "
             f"task has {expected!r}; score it with the data set and task that it was made for"
         )
 
