@@ -24,8 +24,8 @@ from powerphase.bench.request import BenchRequest
 from powerphase.cost import commit, hardware
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.files import disk_errors, hold_lock
-from powerphase.records.failure import Failure, write_failure
 from powerphase.records.result import read_result
+from powerphase.records.row_key import Failure, write_failure
 
 LOCK = ".bench.lock"
 LOCK_PATIENCE_S = 10.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from powerphase.bench.plan import Cell, Plan
     from powerphase.bench.processes import Outcome
     from powerphase.bench.scheduler import Scheduler, Work
-    from powerphase.records.failure import Failure
+    from powerphase.records.row_key import Failure
 
 UNKNOWN = "–"
 LEGEND = "~: estimated from other grids, in proportion to channels, or from another kind of device"

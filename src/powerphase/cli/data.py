@@ -147,9 +147,9 @@ def info(
     """
     from powerphase.dataset.store import open_store, read_manifest
     from powerphase.errors import StoreError
-    from powerphase.records.failure import is_failure, read_failure
     from powerphase.records.forecast_file import is_forecast, open_forecast
     from powerphase.records.result import read_result
+    from powerphase.records.row_key import is_failure, read_failure
 
     if is_failure(path):
         show_failure(read_failure(Path(path)))

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from powerphase.evaluation.recheck import Check
     from powerphase.models.framework.run import Header, RunFolder
     from powerphase.models.framework.training import Progress as TrainingProgress
-    from powerphase.records.failure import Failure
     from powerphase.records.forecast_file import ForecastFile
     from powerphase.records.result import Result
+    from powerphase.records.row_key import Failure
     from powerphase.report.sheet import Cell, Sheet
 
 IS_FOLLOWER = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"

@@ -56,8 +56,8 @@ def leaderboard(
 
     Example: `powerphase leaderboard results --format markdown`
     """
-    from powerphase.records.failure import read_failures
     from powerphase.records.result import find_results
+    from powerphase.records.row_key import read_failures
     from powerphase.report import leaderboard as table
     from powerphase.report import standings
 

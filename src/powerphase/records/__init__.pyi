@@ -1,8 +1,3 @@
-from .failure import Failure as Failure
-from .failure import is_failure as is_failure
-from .failure import read_failure as read_failure
-from .failure import read_failures as read_failures
-from .failure import write_failure as write_failure
 from .forecast_file import ForecastFile as ForecastFile
 from .forecast_file import ForecastWriter as ForecastWriter
 from .forecast_file import forecast_writer as forecast_writer
@@ -19,9 +14,14 @@ from .result import read_result as read_result
 from .result import read_results as read_results
 from .result import write_result as write_result
 from .row_key import FAILURE_SUFFIX as FAILURE_SUFFIX
+from .row_key import Failure as Failure
 from .row_key import RowKey as RowKey
 from .row_key import full_name as full_name
+from .row_key import is_failure as is_failure
+from .row_key import read_failure as read_failure
+from .row_key import read_failures as read_failures
 from .row_key import split_name as split_name
+from .row_key import write_failure as write_failure
 from .scores import NORMAL_BAND_PU as NORMAL_BAND_PU
 from .scores import RANKED as RANKED
 from .scores import SCORES as SCORES

@@ -17,9 +17,8 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError
 from powerphase.files import parse_json, replace_file
-from powerphase.records.failure import is_failure
 from powerphase.records.result_rules import Number, check
-from powerphase.records.row_key import RowKey
+from powerphase.records.row_key import RowKey, is_failure
 from powerphase.records.sidecar import to_npz
 
 SCHEMA = 1

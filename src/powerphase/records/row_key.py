@@ -1,7 +1,16 @@
-"""What identifies a row, and every name and path that follows from it."""
+"""What identifies a row, its names and paths, and failures, which replace missing rows.
 
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+A failure says why a job of the bench produced no row. It is stored in the row's folder as
+`NAME-SEED.failed.json`, is never read as a result, and is removed when the row is written.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path, PurePosixPath
+
+from powerphase.errors import ResultError
+from powerphase.files import parse_json, replace_file
 
 FAILURE_SUFFIX = ".failed.json"
 
@@ -59,3 +68,72 @@ def split_name(name: str) -> tuple[str, str | None]:
     """The model and the variant in a full name."""
     model, _, variant = name.partition("+")
     return model, variant or None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Which job failed, and why."""
+
+    task: str
+    edition: str
+    grid: str
+    model: str
+    """As it was requested."""
+    name: str
+    """The model and its variant, as in a row."""
+    seed: int
+    kind: str
+    """The exception's name; `limit`, `signal` or `exit` where there was no exception."""
+    sentence: str
+    last_lines: list[str]
+    """The last lines that the process printed."""
+    seconds: float
+    date: str
+    commit: str | None
+    hardware: str
+
+    @property
+    def key(self) -> RowKey:
+        """The key of the missing row."""
+        return RowKey(self.task, self.edition, self.grid, *split_name(self.name), self.seed)
+
+    @property
+    def path(self) -> PurePosixPath:
+        """The file of the failure, relative to the tree of results."""
+        return self.key.failure_path
+
+
+def write_failure(failure: Failure, root: str | Path) -> Path:
+    """Write the failure into the tree at `root`; it replaces an earlier one of the same job."""
+    path = Path(root) / failure.path
+    text = json.dumps(asdict(failure), indent=1, ensure_ascii=False)
+    replace_file(path, f"{text}\n".encode())
+    return path
+
+
+def is_failure(path: str | Path) -> bool:
+    """Whether the file's name is that of a failure."""
+    return Path(path).name.endswith(FAILURE_SUFFIX)
+
+
+def read_failures(paths: Iterable[str | Path]) -> list[Failure]:
+    """The failures in the folders, sorted by path, except those of rows that exist by now."""
+    files = {
+        file.parent.resolve() / file.name: file
+        for path in map(Path, paths)
+        for file in path.glob(f"**/*{FAILURE_SUFFIX}")
+        if not file.with_name(f"{file.name.removesuffix(FAILURE_SUFFIX)}.json").exists()
+    }
+    return [read_failure(files[path]) for path in sorted(files)]
+
+
+def read_failure(file: Path) -> Failure:
+    """The failure in the file; raise ResultError if it holds none."""
+    try:
+        values = parse_json(file.read_text(encoding="utf-8"))
+        names = {field.name for field in fields(Failure)}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise ValueError("its keys are not those of a failure")
+        return Failure(**values)
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{file}: not a failure file ({error}); remove it") from error

@@ -16,8 +16,8 @@ from rich.console import Group
 
 from powerphase.errors import ResultError
 from powerphase.grid.catalog import PAPER_GRIDS
-from powerphase.records.failure import Failure
 from powerphase.records.result import Result
+from powerphase.records.row_key import Failure
 from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import (
     PAPER_DECIMALS,

@@ -11,9 +11,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from powerphase.dataset.certificate import Certificate
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import ReportError
-from powerphase.records.failure import read_failures
 from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result, find_results
+from powerphase.records.row_key import read_failures
 from powerphase.records.scores import SCORES
 from powerphase.report.entries import orders_forecasts
 from powerphase.report.leaderboard import COLUMNS, Board, leaderboard
