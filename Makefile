@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test check fix docs package results layouts clean
+.PHONY: quickstart test check fix docs package pages layouts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -38,9 +38,9 @@ fix: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The tables of docs/results.md, after rows were added.
-results: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.page_of_results
+# The pages that state numbers, after rows or templates changed.
+pages: $(VENV)/.installed-dev
+	$(BIN)/python -m docs.render
 
 # Where networks are drawn; one of them after the other, a few minutes in all.
 layouts: $(VENV)/.installed

@@ -25,7 +25,6 @@ from tests.models.powerforge import context_of, grid_states
 CONFIG = PowerForgeConfig()
 ROOT = Path(__file__).parents[1]
 MEASURED, DOCS = ROOT / "benchmarks" / "measured", ROOT / "docs"
-SPEED = (DOCS / "speed.md").read_text(encoding="utf-8")
 PAGE = (DOCS / "powerforge.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
 
@@ -137,7 +136,6 @@ def test_the_pages_have_the_steps_that_were_measured() -> None:
         slow, fast = forms["straightforward", n_buses], forms["fast", n_buses]
         texts = f"{slow['ms']:.1f} ms, {slow['peak_gib']:.1f} GiB"
         texts += f" | {fast['ms']:.2f} ms, {fast['peak_gib']:.1f} GiB | {fast['ratio']:.1f}x |"
-        assert f"| {n_buses:,} | {texts}\n" in SPEED
         _, floor = top.floor_ms(fast["least_bytes"], fast["least_flops"])
         texts += f" {floor:.2f} ms | {100 * floor / fast['ms']:.1f} % |"
         assert f"| {n_buses:,} | {fast['batch']} | {texts}\n" in PAGE
@@ -182,14 +180,12 @@ def test_the_page_has_the_cost_of_every_size() -> None:
     assert f"with {min(kib):.1f} to {max(kib):.1f} KiB for each channel" in WORDS
     most = rows[70_000]
     assert f"takes {most['ms']:.0f} ms and {beyond_gib(most):.1f} GiB" in WORDS
-    assert f"70,000 buses take {most['ms']:.0f} ms" in " ".join(SPEED.split())
 
 
 def test_the_pages_have_the_forecasts_that_were_measured() -> None:
     (row,) = measured("inference")["rows"]
     words = f"take {row['s']:.2f} s and {row['peak_gib']:.2f} GiB; the first time"
     assert f"{words} {row['first_s']:.2f} s" in WORDS
-    assert f"Ten forecasts of PEGASE 9241 take {row['s']:.2f} seconds" in " ".join(SPEED.split())
 
 
 @pytest.mark.parametrize("grid", PAPER_GRIDS)
@@ -200,8 +196,6 @@ def test_the_pages_have_the_trainings_of_the_rows(grid: str) -> None:
     times = (f"{span(whole, 0)} s", f"{span(first, 1)} s", f"{span(map(step_ms, found), 1)} ms")
     title = CATALOG[grid].title
     assert f"| {title} | {BATCH_SIZES[grid]} | {' | '.join(times)} |" in PAGE
-    said = rf"\b{span(whole, 0)} (seconds )?on {title}\b"
-    assert re.search(said, " ".join(SPEED.split()))
 
 
 def test_the_pages_have_the_shortest_and_longest_training_and_the_slowest_variant() -> None:

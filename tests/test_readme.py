@@ -8,7 +8,6 @@ import pytest
 import powerphase as pp
 from powerphase.grid import CATALOG, PAPER_GRIDS
 from powerphase.records import SCORES
-from tests.page_of_results import written
 from tests.pages import section
 
 ROOT = Path(__file__).parents[1]
@@ -49,10 +48,6 @@ def test_the_table_of_scores_agrees_with_the_package() -> None:
     }
     for line in cells(section(README, "Scores"))[1:]:
         assert line == known[line[1]]
-
-
-def test_the_table_of_results_is_rendered_from_the_rows() -> None:
-    assert written(README) == README, "render it with `make results`"
 
 
 def test_the_authors_of_the_data_are_named() -> None:

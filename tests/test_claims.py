@@ -1,0 +1,382 @@
+"""What the pages conclude from the committed rows still follows from them."""
+
+from math import exp
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from docs.facts import (
+    AT_RISK,
+    GRIDS,
+    NETWORKS,
+    REFERENCES,
+    SMALL_GRIDS,
+    ablated,
+    ablation_change,
+    ablation_distance,
+    agreements,
+    all_days,
+    best_days,
+    board,
+    by_type,
+    by_window,
+    contrasts,
+    entry,
+    ets_scores,
+    gains,
+    hard_buses,
+    has_row,
+    number,
+    own_values,
+    pairs,
+    paper,
+    punished,
+    reference_day,
+    rows,
+    rows_of,
+    seeds,
+    spread,
+    tail,
+    trainings,
+    true_necv,
+    verdict,
+)
+from powerphase.axes import VARIABLES
+from powerphase.clock import holiday_share
+from powerphase.models import PowerForgeConfig
+from powerphase.records import RANKED
+
+PAPER_MODELS = ("powerforge", "ets", *NETWORKS)
+THREE_SEEDS = {22, 42, 3142}
+
+
+def verdicts(score: str, grid: str, other: str) -> dict[str, str]:
+    return {name: one.verdict for name, one in contrasts(board(grid), score, other).items()}
+
+
+def rank_positions(grid: str) -> dict[str, tuple[int, int]]:
+    """The position by Rank of each model of the paper: ours, and the paper's."""
+    models = [one.name for one in board(grid).paper if has_row(grid, one.name)]
+    values = [[[side(s, grid, m) for s in RANKED] for side in (number, paper)] for m in models]
+    ranks = stats.rankdata(np.array(values), axis=0).mean(axis=2)
+    positions = stats.rankdata(ranks, axis=0, method="min").astype(int)
+    return {
+        name: (int(own), int(printed))
+        for name, (own, printed) in zip(models, positions, strict=True)
+    }
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_factorforge_leads_by_crps_and_the_oracle_is_ahead_of_it(grid: str) -> None:
+    assert set(verdicts("crps", grid, "factorforge").values()) == {"worse"}
+    assert verdict("crps", grid, "factorforge", "oracle") == "worse"
+    best = min((e for e in board(grid).entries if e.rank is not None), key=lambda e: e.rank or 0)
+    assert best.name == "factorforge"
+
+
+@pytest.mark.parametrize("grid", AT_RISK)
+def test_factorforge_leads_by_proper_safety_but_not_by_safety_mbrier(grid: str) -> None:
+    for score in ("brier", "twcrps"):
+        assert set(verdicts(score, grid, "factorforge").values()) == {"worse"}
+    safe = verdicts("safety_mbrier", grid, "factorforge")
+    assert safe["powerforge"] == safe["last-week"] == "noise"
+
+
+def test_on_synthetic_signals_factorforge_and_climatology_are_alike() -> None:
+    table = board("activsg500", edition="synthetic")
+    assert contrasts(table, "crps", "factorforge")["climatology"].verdict == "noise"
+
+
+def test_factorforge_leads_in_every_window_but_31_december() -> None:
+    lost = {
+        (grid, day[:10], other.name)
+        for grid in GRIDS
+        for other in board(grid).entries
+        if other.rank is not None and other.name != "factorforge"
+        for day, own, value in zip(
+            board(grid).windows,
+            by_window(board(grid), "factorforge"),
+            by_window(board(grid), other.name),
+            strict=True,
+        )
+        if value <= own
+    }
+    eve = {one for one in lost if one[1] == "2016-12-31"}
+    assert {grid for grid, _, name in eve if name == "climatology"} == set(GRIDS)
+    assert lost - eve == {("polish3120", "2016-07-21", "climatology")}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_climatology_is_ahead_of_repetitions_and_of_the_paper(grid: str) -> None:
+    for score in ("crps", "distortion"):
+        own = number(score, grid, "climatology")
+        assert own < min(number(score, grid, name) for name in ("last-week", "last-7-days"))
+    below = all(
+        number(score, grid, "climatology") < min(one.mean[score] or 0 for one in board(grid).paper)
+        for score in ("crps", "distortion")
+    )
+    assert below == (grid != "pegase9241")
+    assert verdict("crps", grid, "last-7-days", "climatology") == "noise"
+    for name in ("last-week", "last-7-days"):
+        assert verdict("distortion", grid, name, "climatology") == "worse"
+
+
+@pytest.mark.parametrize("grid", AT_RISK)
+def test_safety_mbrier_prefers_last_week_and_proper_scores_climatology(grid: str) -> None:
+    repeated, quantiles = ("last-week", "climatology")
+    assert number("safety_mbrier", grid, repeated) < number("safety_mbrier", grid, quantiles)
+    for score in ("brier", "twcrps"):
+        assert number(score, grid, quantiles) < number(score, grid, repeated)
+
+
+def test_models_have_1_to_625_scenarios_and_samples_cost_the_oracle_1_percent() -> None:
+    counts = [row.scenarios for row in rows()]
+    assert (min(counts), max(counts)) == (1, 625)
+    for row in (row for row in rows() if row.model == "oracle"):
+        assert row.scenarios == 100
+        fair = row.scores["fair_crps"] or 0
+        assert row.scores["crps"] == pytest.approx(1.01 * fair, rel=0.001)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_powerforge_is_close_to_the_paper_or_better_by_crps(grid: str) -> None:
+    assert pairs()[grid, "crps"].difference in (None, "better")
+    assert {row.seed for row in rows_of(grid, "powerforge")} == THREE_SEEDS
+
+
+def test_powerforge_and_climatology() -> None:
+    for grid in GRIDS:
+        below = [value < number("crps", grid, "climatology") for value in seeds_of(grid)]
+        assert sum(below) == {"polish2383": 3, "pegase9241": 3, "polish3120": 1}.get(grid, 0)
+        assert number("mse", grid, "powerforge") < number("mse", grid, "climatology")
+        assert verdict("mse", grid, "powerforge", "climatology") == "noise"
+        assert number("distortion", grid, "powerforge") > number("distortion", grid, "climatology")
+        expected = "worse" if grid == "activsg500" else "noise"
+        assert verdict("crps", grid, "powerforge", "climatology") == expected
+        for other in ("climatology", "powerforge"):
+            assert verdict("crps", grid, "ets", other) == "noise"
+            assert verdict("crps", grid, other, "last-7-days") == "noise"
+
+
+def seeds_of(grid: str) -> list[float]:
+    return [row.scores["crps"] or 0 for row in rows_of(grid, "powerforge")]
+
+
+def test_two_of_the_ten_windows_are_sundays() -> None:
+    days = np.array([w[:10] for w in board("activsg500").windows], dtype="datetime64[D]")
+    sundays = days[(days.astype(np.int64) + 3) % 7 == 6]
+    assert sundays.astype(str).tolist() == ["2016-11-20", "2016-12-11"]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_powerforge_learns_angles_only(grid: str) -> None:
+    for row in rows_of(grid, "powerforge"):
+        for kind in ("P", "Q"):
+            assert (row.by_type[kind]["crps"] or 0) > reference_day(grid, kind)
+        assert (row.by_type["V"]["width_80"] or 0) < 4e-8
+    assert abs(1 - by_type("crps", grid, "powerforge", "V") / reference_day(grid, "V")) < 1e-4
+    assert min(gains("theta")) > 0.27
+
+
+def test_the_bound_of_voltages_falls_below_its_floor_with_the_width_penalty() -> None:
+    floor = PowerForgeConfig().voltage_range_floor
+    assert max(training["voltage_range"] for training in punished()) < floor
+    free, winner = (t for t in trainings() if not t["first_epoch"]["width"])
+    assert (free["variant"], winner["variant"]) == (
+        "no-quantile-regularisation",
+        "winner-takes-all",
+    )
+    assert free["voltage_range"] > PowerForgeConfig().voltage_range
+    assert winner["voltage_range"] < floor
+
+
+def test_measured_trainings_are_those_of_the_rows() -> None:
+    own = {(r.grid, r.variant, r.seed): r for r in rows() if r.model == "powerforge"}
+    assert len(trainings()) == len(own)
+    for training in trainings():
+        row = own[training["grid"], training["variant"], training["seed"]]
+        assert row.cost["train_s"] == pytest.approx(training["train_s"], abs=0.01)
+
+
+def test_differences_from_the_paper_come_from_the_data() -> None:
+    for score in ("crps", "distortion", "mse"):
+        printed = min(one.mean[score] or 0 for one in board("pegase2869").paper)
+        assert number(score, "pegase2869", "last-week") < printed
+    least = min(one.mean["necv"] or 0 for one in board("polish3120").paper)
+    assert round(least / true_necv("polish3120")) == 16
+    assert number("cvar_0.1", "pegase9241", "powerforge") == pytest.approx(
+        number("necv", "pegase9241", "powerforge"), rel=1e-3
+    )
+
+
+def test_one_day_makes_a_quarter_of_the_distortion_on_pegase_9241() -> None:
+    table = board("pegase9241")
+    day = table.windows.index("2016-10-31T00:00")
+    distortion = by_window(table, "powerforge", "distortion")
+    assert 0.22 < distortion[day] / distortion.sum() < 0.25
+    for grid in GRIDS:
+        for model in ("last-week", "powerforge"):
+            assert by_window(board(grid), model).argmax() == day
+    (share,) = holiday_share(np.array(["2016-10-31T12"], dtype="datetime64[h]"))
+    assert 0 < share < 1
+
+
+def test_the_learning_rate_was_halved_earlier_on_pegase_9241() -> None:
+    first: dict[str, list[int]] = {}
+    for training in trainings(variant=None):
+        first.setdefault(training["grid"], []).append(training["halved_before_epochs"][0])
+    others = [epoch for grid, own in first.items() if grid != "pegase9241" for epoch in own]
+    assert max(first["pegase9241"]) < min(others)
+
+
+def test_without_its_penalties_the_fan_opens() -> None:
+    free, grid = ablated("no-quantile-regularisation"), "pegase1354"
+    for kind in VARIABLES:
+        coverage = free.by_type[kind]["coverage_80"] or 0
+        assert 0.7 < coverage < 0.85
+    for kind in ("P", "Q", "V"):
+        assert (free.by_type[kind]["crps"] or 0) < reference_day(grid, kind)
+    for score in ("crps", "brier"):
+        assert (free.scores[score] or 0) < number(score, grid, "climatology")
+    assert (free.scores["distortion"] or 0) > number("distortion", grid, "climatology")
+    assert tail("powerforge", "no-quantile-regularisation") > 0.05
+
+
+def test_the_other_variants_of_the_ablation() -> None:
+    full = seeds("crps", "pegase1354", "powerforge")
+    for variant in ("no-mixer", "no-physics"):
+        assert (ablated(variant).scores["crps"] or 0) < min(full)
+    assert ablation_distance("no-bridge") > 5
+    assert ablation_change("no-anchor") > 1
+    rise = {
+        kind: (ablated("no-anchor").by_type[kind]["crps"] or 0)
+        - (ablated(None).by_type[kind]["crps"] or 0)
+        for kind in VARIABLES
+    }
+    assert rise["V"] / sum(rise.values()) > 0.85
+    (winner,) = trainings(variant="winner-takes-all")
+    assert exp(-winner["best"]["score"]) > 0.999  # the weight of the heaviest scenario
+    assert {ablated("winner-takes-all").by_type[kind]["width_80"] for kind in VARIABLES} == {0}
+
+
+def test_rankings_by_fidelity_and_safety_are_not_opposed() -> None:
+    for kind in ("ours", "proper", "paper"):
+        assert min(agreements(kind)) > 0
+    both = zip(agreements("ours", AT_RISK), agreements("proper", AT_RISK), strict=True)
+    assert all(proper - ours > 0.1 for ours, proper in both)
+    assert max(abs(tau) for tau in agreements("paper's models", GRIDS[3:])) < 0.2
+
+
+def test_hard_buses_are_those_of_the_network() -> None:
+    hard = [hard_buses("polish2383", name) for name in ("factorforge", "powerforge", "oracle")]
+    assert hard[0] | hard[1] <= hard[2]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_first_and_last_of_the_paper_s_models_are_the_paper_s(grid: str) -> None:
+    positions = rank_positions(grid)
+    assert positions["powerforge"] == (1, 1)
+    assert positions["ets"][0] == 2
+    assert positions["ets"][1] >= 4
+    for side in (0, 1):
+        last = max(both[side] for both in positions.values())
+        lowest = {name for name, both in positions.items() if both[side] == last}
+        if has_row(grid, "deepar"):
+            expected = {"deepar", "timegrad"} if grid == "polish2383" else {"deepar"}
+            assert lowest == expected
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+def test_budgets_and_seeds_of_the_networks(model: str) -> None:
+    batches = dict.fromkeys(GRIDS, 32) | {"polish2383": 16, "pegase9241": 8}
+    absent = {"timegrad": GRIDS[3:]}.get(model, () if paper_prints(model) else GRIDS[5:])
+    for grid in GRIDS:
+        own = [row for row in rows() if (row.grid, row.model) == (grid, model)]
+        assert bool(own) == (grid not in absent)
+        several = grid in GRIDS[:3] and (grid, model) not in (
+            ("polish2383", "timegrad"),
+            ("polish2383", "tactis-2"),
+        )
+        assert {row.seed for row in own} == (THREE_SEEDS if several else {42} if own else set())
+        for row in own:
+            size = 200 if model == "tactis-2" else batches[grid]
+            assert row.config["training"]["batch_size"] == size
+            assert row.cost["steps"] == {"tactis-2": 600, "timegrad": 750}.get(model, 1500)
+            assert float(row.cost["train_s"] or 0) + float(row.cost["predict_s"] or 0) < 300
+
+
+def paper_prints(model: str) -> bool:
+    return any(one.name == model for one in board("pegase9241").paper)
+
+
+def test_every_network_is_behind_climatology_and_ets() -> None:
+    reached = []
+    for model in NETWORKS:
+        for grid in (grid for grid in GRIDS if has_row(grid, model)):
+            for other in ("climatology", "ets"):
+                assert verdict("crps", grid, model, other) == "worse"
+            if number("crps", grid, model) < number("crps", grid, "last-7-days"):
+                reached.append((model, grid))
+    assert reached == [("timeprism", "pegase9241")]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_best_network_sees_the_whole_week(grid: str) -> None:
+    crps = {model: number("crps", grid, model) for model in NETWORKS if has_row(grid, model)}
+    assert min(crps, key=crps.__getitem__) in ("timeprism", "tactis-2")
+
+
+def test_on_pegase_2869_the_paper_s_crps_is_higher_for_every_model() -> None:
+    for model in PAPER_MODELS:
+        if has_row("pegase2869", model):
+            assert number("crps", "pegase2869", model) < paper("crps", "pegase2869", model)
+
+
+def test_timeprism_and_timegrad_have_wide_tails_and_timemcl_a_narrow_fan() -> None:
+    for model in ("timeprism", "timegrad"):
+        assert min(own_values("safety_mbrier", model)) > 0.1
+    assert max(own_values("safety_mbrier", "tactis-2")) < 0.05
+    assert max(own_values("coverage_80", "timemcl")[1:]) < 0.4
+
+
+def test_the_paper_s_ets_is_closest_to_24_steps_from_the_end_of_training() -> None:
+    printed = ets_scores("paper")
+    closest = np.array(ets_scores("season-24-stale")) / printed
+    assert (closest > 1).all()
+    for variant in ("season-24", "reference"):
+        assert (np.array(ets_scores(variant)) / printed > closest).all()
+    for daily in (None, "stale"):
+        assert max(ets_scores(daily)[3:]) < 1e-6
+
+
+@pytest.mark.parametrize("grid", SMALL_GRIDS)
+def test_the_ten_windows_are_among_all_days_and_score_alike(grid: str) -> None:
+    """A fit of FactorForge on another machine may differ by a thousandth."""
+    for model in ("factorforge", "ets", "oracle", *REFERENCES):
+        days = entry(all_days(grid), model)
+        (ten,) = (row for row in rows_of(grid, model) if row.seed in days.seeds)
+        chosen = [all_days(grid).windows.index(window) for window in ten.windows]
+        expected = ten.by_window["crps"]
+        assert expected is not None
+        np.testing.assert_allclose(by_window(all_days(grid), model)[chosen], expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("grid", SMALL_GRIDS)
+def test_over_all_days_models_have_an_order(grid: str) -> None:
+    table = all_days(grid)
+    ahead = contrasts(table, "crps", "factorforge")
+    assert all(one.verdict == "worse" and (one.adjusted or 1) < 0.001 for one in ahead.values())
+    assert contrasts(table, "crps", "climatology")["ets"].verdict == "worse"
+    assert contrasts(table, "crps", "ets")["last-7-days"].verdict == "worse"
+    assert contrasts(table, "crps", "last-7-days")["last-week"].verdict == "noise"
+    assert best_days(grid) > 0.95 * len(table.windows)
+
+
+def test_over_all_days_factorforge_leads_by_safety_mbrier_too() -> None:
+    safe = contrasts(all_days("pegase1354"), "safety_mbrier", "factorforge")
+    assert {one.verdict for one in safe.values()} == {"worse"}
+
+
+def test_seeds_of_powerforge_differ_most_on_pegase_2869() -> None:
+    assert max(GRIDS, key=spread) == "pegase2869"
