@@ -1,4 +1,4 @@
-"""The forms in which a training step of PowerForge can be taken, and what one of them costs."""
+"""The forms in which a PowerForge training step can be computed, and the cost of each."""
 
 import ctypes
 import gc
@@ -23,25 +23,24 @@ from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY
 from powerphase.cost import peak_memory_gib, reset_peak_memory
 from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.stepping import Stepper, make_optimiser
-from powerphase.models.powerforge.config import PowerForgeConfig
-from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.models.powerforge import PowerForgeConfig, PowerForgeNetwork
 from powerphase.scenarios import READ_STEPS, Batches, Context, Layout, Record
 from tests.models.powerforge import straightforward
 
 CONTEXT, HORIZON = 7 * STEPS_PER_DAY, STEPS_PER_DAY
 WARM_UP = {"cuda": 5, "cpu": 1}
-"""Steps that do not count: they compile, capture and fill the allocator."""
+"""Steps before timing: they compile, capture and fill the allocator."""
 
-FEWEST = {"cuda": 5, "cpu": 3}
-"""Steps that are timed, however long they take."""
+LEAST_STEPS = {"cuda": 5, "cpu": 3}
+"""Least number of timed steps."""
 
 MEAN_WAVES, GAUSS_LEGENDRE = straightforward.mean_waves, straightforward.gauss_legendre
 
 Step = Callable[[Context, Tensor], dict[str, Tensor]]
 
 
-class Patience(NamedTuple):
-    """How long a form may take, and how long its steps are timed."""
+class TimeLimits(NamedTuple):
+    """The seconds that a form may take, and for which its steps are timed."""
 
     limit_s: float
     seconds: float
@@ -49,11 +48,11 @@ class Patience(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """One way to take the same step."""
+    """One way to compute the same step."""
 
     title: str
     backend: str
-    """Of the network that holds the parameters."""
+    """Backend of the network that holds the parameters."""
     graph: bool | None = None
     """Whether the fast step is captured as a CUDA graph; None for the straightforward one."""
     compiled: bool = False
@@ -61,16 +60,16 @@ class Form:
 
 FORMS = {
     "straightforward": Form("straightforward", "torch"),
-    "torch": Form("folded, plain torch", "torch", graph=False),
+    "torch": Form("plain torch, simplified", "torch", graph=False),
     "eager": Form("fast, without a graph", "auto", graph=False),
     "fast": Form("fast", "auto", graph=True),
     "compile": Form("straightforward, compiled", "torch", compiled=True),
 }
-"""Compiling is last: where it is stopped, what it has begun may go on beside what comes next."""
+"""Compiling is last: if it is interrupted, its work may continue during the next measurement."""
 
 
 class RandomRecord(Record):
-    """States on a device, where they are needed; a training's come from a file."""
+    """Random states that are already on the device; a training's come from a file."""
 
     def __init__(self, n_buses: int, n_steps: int, device: torch.device) -> None:
         rows = np.arange(n_buses)
@@ -82,12 +81,12 @@ class RandomRecord(Record):
         super().__init__(layout, time, lambda *part: self.states[part].cpu().numpy())
 
     def load(self, device: torch.device | str = "cpu") -> Tensor:
-        """The states themselves, which are there already."""
+        """The states, which are on the device already."""
         return self.states.to(device)
 
 
 def random_states(n_buses: int, n_steps: int, device: torch.device) -> Tensor:
-    """Days that repeat, not quite: sizes like those of normalised P, Q, V and θ."""
+    """Nearly periodic days with the sizes of normalised P, Q, V and θ."""
     generator = torch.Generator(device).manual_seed(0)
     n_channels = KINDS * n_buses
     size = torch.tensor([1.0, 1.0, 0.01, 0.2], device=device).repeat(n_buses)
@@ -95,15 +94,15 @@ def random_states(n_buses: int, n_steps: int, device: torch.device) -> Tensor:
     phase = 2 * pi * torch.rand(n_channels, generator=generator, device=device)
     turn = 2 * pi / STEPS_PER_DAY * torch.arange(n_steps, device=device)[:, None]
     states = torch.empty((n_steps, n_channels), device=device)
-    for first in range(0, n_steps, READ_STEPS):  # blocks: what is made beside them takes memory
-        here = slice(first, first + READ_STEPS)
-        states[here].normal_(generator=generator).mul_(0.3).add_((turn[here] + phase).sin_())
-        states[here].mul_(size).add_(level)
+    for first in range(0, n_steps, READ_STEPS):  # in blocks, to save memory
+        part = slice(first, first + READ_STEPS)
+        states[part].normal_(generator=generator).mul_(0.3).add_((turn[part] + phase).sin_())
+        states[part].mul_(size).add_(level)
     return states
 
 
 def make_step(form: Form, size: Size, training: TrainingConfig, device: torch.device) -> Step:
-    """A fresh network of the paper's constants, the same in every form, and its step."""
+    """The step of a new network with the paper's constants, the same in every form."""
     torch.manual_seed(0)
     config = replace(PowerForgeConfig(), training=training)
     dimensions = (size.n_buses, size.context, size.horizon)
@@ -116,15 +115,15 @@ def make_step(form: Form, size: Size, training: TrainingConfig, device: torch.de
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """The model as torch.compile has it by default, for these sizes alone.
+    """The model compiled by torch.compile's defaults, for these sizes alone.
 
-    A compiler of tensors can read neither dates nor NumPy's polynomials. The former, four numbers
-    for each window, are left to Python; the latter are constants.
+    The compiler supports neither dates nor NumPy's polynomials. The former, four numbers for each
+    window, are left to Python; the latter are constants.
     """
     straightforward.mean_waves = torch.compiler.disable(MEAN_WAVES)
     straightforward.gauss_legendre = torch.compiler.assume_constant_result(_nodes)
-    found: Any = torch.compile(model, dynamic=False)
-    return found
+    result: Any = torch.compile(model, dynamic=False)
+    return result
 
 
 def _nodes(n: int, device: torch.device) -> Any:
@@ -156,33 +155,35 @@ def measure(
     batches: Batches,
     training: TrainingConfig,
     device: torch.device,
-    patience: Patience,
+    limits: TimeLimits,
 ) -> dict[str, Any]:
-    """What a step in this form takes, or why it cannot be taken."""
+    """The cost of a step in this form, or the error that prevents it."""
     free_memory()
     reset_peak_memory()
-    found: dict[str, Any] = {"held_gib": peak_memory_gib(device)}
+    result: dict[str, Any] = {"held_gib": peak_memory_gib(device)}
     try:
-        with time_limit(patience.limit_s):
+        with time_limit(limits.limit_s):
             step = make_step(form, size, training, device)
-            found |= _measured(step, batches, device, patience.seconds)
-        found |= {"peak_gib": peak_memory_gib(device), "reserved_gib": _reserved_gib(device)}
-    except Exception as error:  # whatever it is, it is told, and the other forms are measured
+            result |= _time_steps(step, batches, device, limits.seconds)
+        result |= {"peak_gib": peak_memory_gib(device), "reserved_gib": _reserved_gib(device)}
+    except Exception as error:  # report any error, and measure the other forms
         lines = str(error).strip().splitlines() or ["no reason given"]
-        found["missing"] = f"{type(error).__name__}: {lines[0]}"
-    return found
+        result["missing"] = f"{type(error).__name__}: {lines[0]}"
+    return result
 
 
-def _measured(step: Step, batches: Batches, device: torch.device, seconds: float) -> dict[str, Any]:
-    """The first loss, the seconds of the first steps, and the milliseconds of those after them."""
-    numbers, began = count(), perf_counter()
+def _time_steps(
+    step: Step, batches: Batches, device: torch.device, seconds: float
+) -> dict[str, Any]:
+    """The first loss, the seconds of the warm-up, and the milliseconds of the steps after it."""
+    numbers, start = count(), perf_counter()
     loss = float(step(*batches[next(numbers)])["loss"])
     if not isfinite(loss):
         raise ArithmeticError(f"the loss of the first step is {loss}")
     for _ in range(WARM_UP[device.type] - 1):
         step(*batches[next(numbers)])
     wait_for(device)
-    warm_up_s = perf_counter() - began
+    warm_up_s = perf_counter() - start
     times = back_to_back(lambda: step(*batches[next(numbers)]), device, seconds)
     low, _, high = quantiles(times, n=4)
     return {
@@ -195,12 +196,12 @@ def _measured(step: Step, batches: Batches, device: torch.device, seconds: float
 
 
 def back_to_back(call: Callable[[], Any], device: torch.device, seconds: float) -> list[float]:
-    """Milliseconds from the end of one call to the end of the next, as calls follow in a training.
+    """Milliseconds from the end of one call to the end of the next, as in a training.
 
-    The host may be two calls ahead of the device: more would run on long after the time is over.
+    The host may be at most two calls ahead of the device, so that the time limit holds.
     """
-    marks, began = [mark(device)], perf_counter()
-    while len(marks) <= FEWEST[device.type] or perf_counter() - began < seconds:
+    marks, start = [mark(device)], perf_counter()
+    while len(marks) <= LEAST_STEPS[device.type] or perf_counter() - start < seconds:
         call()
         marks.append(mark(device))
         if device.type == "cuda" and len(marks) > 2:
@@ -210,31 +211,31 @@ def back_to_back(call: Callable[[], Any], device: torch.device, seconds: float) 
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done all that it was told."""
+    """Wait until the device has finished all commands."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def free_memory() -> None:
-    """Give back what earlier forms took, compiled code included."""
+    """Free the memory of earlier forms, compiled code included."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another libc: then it keeps what it likes
+        with suppress(OSError, AttributeError):  # another libc has no malloc_trim
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reserved_gib(device: torch.device) -> float | None:
-    """What the allocator took from the GPU at most, gaps and captured graphs included."""
+    """The most that the allocator reserved on the GPU, gaps and captured graphs included."""
     return torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else None
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Stop what takes longer, as soon as Python has a say."""
+    """Raise TimeoutError in a block that takes longer, as soon as Python regains control."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"not done after {seconds:g} s")
