@@ -10,8 +10,15 @@ import pytest
 
 from powerphase.grid import BR_STATUS, CATALOG, load_grid
 from powerphase.report import drawing
-from powerphase.report.drawing import draw, drawing_of, store_layouts, stored_position
-from powerphase.report.network_layout import LATTICE, layout, unique_pairs
+from powerphase.report.drawing import (
+    LATTICE,
+    draw,
+    drawing_of,
+    layout,
+    store_layouts,
+    stored_position,
+    unique_pairs,
+)
 
 
 @pytest.mark.parametrize("name", ["ieee14", "ieee57"])

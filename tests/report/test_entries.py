@@ -11,7 +11,7 @@ from powerphase.errors import ResultError
 from powerphase.records.result import find_results, write_result
 from powerphase.report.comparison import compare, overview
 from powerphase.report.entries import edition_of
-from powerphase.report.exhibits import exhibits_on
+from powerphase.report.figure_rows import rows_on
 from powerphase.report.safety import safety
 from tests.records.rows import row
 
@@ -57,15 +57,15 @@ def test_every_command_goes_by_the_rows_that_it_could_show(tmp_path: Path) -> No
     assert [found.board.title for found in safety(rows)] == ["pegase1354, edition opsd-r"]
     chosen = {"activsg500": "synthetic", "pegase1354": "opsd-r", "ieee14": "mine"}
     for grid, edition in chosen.items():
-        assert [one.row.edition for one in exhibits_on([tmp_path], grid)] == [edition]
+        assert [one.row.edition for one in rows_on([tmp_path], grid)] == [edition]
     days = row(edition="opsd-r", grid="pegase1354", model="ets", task="powerphase-day-ahead-all")
     write_result(days, {}, tmp_path)
-    (shown,) = exhibits_on([tmp_path], "pegase1354")
+    (shown,) = rows_on([tmp_path], "pegase1354")
     assert shown.row.task == "powerphase-day-ahead"
-    (shown,) = exhibits_on([tmp_path / days.task], "pegase1354")
+    (shown,) = rows_on([tmp_path / days.task], "pegase1354")
     assert shown.row.task == days.task
     write_result(replace(days, edition="yours"), {}, tmp_path)
-    (shown,) = exhibits_on([tmp_path], "pegase1354", "yours")
+    (shown,) = rows_on([tmp_path], "pegase1354", "yours")
     assert shown.row.edition == "yours"
 
 

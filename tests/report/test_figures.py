@@ -21,7 +21,7 @@ from powerphase.report.buses import WORST
 from powerphase.report.figure_style import looks_of
 from powerphase.report.figures import FIGURES, FORMATS, FigureOptions, draw_figure, write_figure
 from powerphase.report.leaderboard import leaderboard, paper_entries
-from powerphase.report.weighted import LEVELS, weighted_quantiles
+from powerphase.report.quantiles import LEVELS, weighted_quantiles
 from powerphase.synthesis import load_shapes, load_signals
 from tests.records.rows import row
 

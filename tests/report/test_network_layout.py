@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import laplacian, shortest_path
 
 from powerphase.errors import CaseError
 from powerphase.grid import load_grid
-from powerphase.report.network_layout import (
+from powerphase.report.drawing import (
     LATTICE,
     _snapped,
     layout,

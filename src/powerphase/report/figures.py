@@ -1,7 +1,7 @@
-"""The paper's figures that are made from data, and others of their kind, by name.
+"""Figures by name: those of the paper that are made from data, and others of their kind.
 
-`draw_figure` draws one with notes for the reader; `write_figure` writes it to files. Equal data
-give equal files, unless matplotlib has another version.
+`draw_figure` draws a figure with notes for the reader; `write_figure` writes it to files. Equal
+data give equal files with the same version of matplotlib.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,14 +17,14 @@ from powerphase.errors import FigureError, UnknownName
 from powerphase.files import disk_errors, replace_file
 from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import representative
-from powerphase.report.exhibits import (
-    Exhibit,
+from powerphase.report.figure_rows import (
+    FigureRow,
     Selection,
-    exhibits_on,
+    budget_sentences,
     known_model,
+    missing_note,
+    rows_on,
     select,
-    with_less,
-    without_rows,
 )
 from powerphase.report.figure_style import STYLE
 from powerphase.report.leaderboard import Board, leaderboard
@@ -46,7 +46,7 @@ PAPER_SAFETY = ("powerforge", "transformer-tempflow", "tactis-2", "timemcl", "ti
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What may be chosen about a figure; none where it is left to the figure."""
+    """The options of a figure; None leaves the choice to the figure."""
 
     results: Sequence[Path] = (Path("results"),)
     edition: str | None = None
@@ -60,7 +60,7 @@ class FigureOptions:
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure, the name of its files, and what must be said about it."""
+    """A figure, the stem of its file names, and notes for the reader."""
 
     figure: "Figure"
     stem: str
@@ -77,41 +77,42 @@ class Kind:
 
 
 def draw_figure(name: str, options: FigureOptions | None = None) -> DrawnFigure:
-    """The figure `name`, drawn and not written."""
+    """Draw the figure `name` without writing it."""
     if name not in FIGURES:
         raise UnknownName.among("figure", name, FIGURES)
     kind, options = FIGURES[name], options or FigureOptions()
-    _refuse_others(name, kind.takes, options)
+    _check_options(name, kind.takes, options)
     with _style():
         return kind.draw(options)
 
 
 def write_figure(drawn: DrawnFigure, out: Path, formats: Iterable[str] = FORMATS) -> list[Path]:
-    """The figure's files in the folder `out`, one for each format."""
+    """Write the figure to the folder `out`, one file per format; returns the files."""
     written = []
-    for one in formats:
-        if one not in FORMATS:
-            raise UnknownName.among("format", one, FORMATS)
+    for name in formats:
+        if name not in FORMATS:
+            raise UnknownName.among("format", name, FORMATS)
         content = BytesIO()
         with _style():
-            drawn.figure.savefig(content, format=one, metadata=UNDATED[one])
-        file = out / f"{drawn.stem}.{one}"
+            drawn.figure.savefig(content, format=name, metadata=UNDATED[name])
+        file = out / f"{drawn.stem}.{name}"
         with disk_errors(file, FigureError):
             replace_file(file, content.getvalue())
         written.append(file)
     return written
 
 
-def _refuse_others(name: str, takes: Sequence[str], options: FigureOptions) -> None:
-    """FigureOptions of other figures would be passed over in silence."""
-    given = {one.name for one in fields(FigureOptions) if getattr(options, one.name) is not None}
-    if others := sorted(given - {"results", "edition", *takes}):
-        named = ", ".join(f"--{other}" for other in others)
-        raise FigureError(f"{named}: figure {name} has nothing of the kind to choose; leave it out")
+def _check_options(name: str, takes: Sequence[str], options: FigureOptions) -> None:
+    """Raise on options that the figure would ignore."""
+    names = [field.name for field in fields(FigureOptions)]
+    used = {field for field in names if getattr(options, field) is not None}
+    if others := sorted(used - {"results", "edition", *takes}):
+        flags = ", ".join(f"--{other}" for other in others)
+        raise FigureError(f"{flags}: figure {name} has no such option; leave it out")
 
 
 def _style() -> AbstractContextManager[None]:
-    """Our style, whatever the user's own is."""
+    """The style of all figures, whatever the user has configured."""
     if find_spec("matplotlib") is None:
         raise FigureError(
             "figures need matplotlib, which is not installed; pip install 'powerphase[figures]'"
@@ -131,63 +132,63 @@ def _archetypes(options: FigureOptions) -> DrawnFigure:
 
 
 def _voltages(options: FigureOptions) -> DrawnFigure:
-    from powerphase.report.fans import voltages
+    from powerphase.report.plots import voltages
 
-    exhibits, selection = _chosen(options, PAPER_FAN, most=3)
-    if not selection.found:
+    rows, selection = _select_rows(options, PAPER_FAN, most=3)
+    if not selection.available:
         raise FigureError(f"{'; '.join(selection.notes)}; choose --models that have rows")
-    figure, bus = voltages(selection.exhibits, options.bus)
-    grid = exhibits[0].row.grid
+    figure, bus = voltages(selection.by_model, options.bus)
+    grid = rows[0].row.grid
     return DrawnFigure(
-        figure, f"voltages-{grid}", (f"bus {bus} of {exhibits[0].place}", *selection.notes)
+        figure, f"voltages-{grid}", (f"bus {bus} of {rows[0].conditions}", *selection.notes)
     )
 
 
 def _bus_safety(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.plots import bus_safety
 
-    return _of_found(options, "bus-safety", bus_safety)
+    return _line_per_model(options, "bus-safety", bus_safety)
 
 
 def _reliability(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.plots import reliability
 
-    return _of_found(options, "reliability", reliability)
+    return _line_per_model(options, "reliability", reliability)
 
 
-def _of_found(
-    options: FigureOptions, name: str, draw: "Callable[[Mapping[str, Exhibit]], Figure]"
+def _line_per_model(
+    options: FigureOptions, name: str, draw: "Callable[[Mapping[str, FigureRow]], Figure]"
 ) -> DrawnFigure:
-    """A figure of one line for each model that has a row."""
-    exhibits, selection = _chosen(options, PAPER_SAFETY, most=8)
-    if not selection.found:
+    """A figure with one line per model that has a row."""
+    rows, selection = _select_rows(options, PAPER_SAFETY, most=8)
+    if not selection.available:
         raise FigureError(f"{'; '.join(selection.notes)}; choose --models that have rows")
-    stem = f"{name}-{exhibits[0].row.grid}"
-    return DrawnFigure(draw(selection.found), stem, (exhibits[0].place, *selection.notes))
+    stem = f"{name}-{rows[0].row.grid}"
+    return DrawnFigure(draw(selection.available), stem, (rows[0].conditions, *selection.notes))
 
 
 def _safety_fidelity(options: FigureOptions) -> DrawnFigure:
     from powerphase.report.plots import safety_fidelity
 
-    # Of the others, less is not better.
-    suited = [name for name, one in SCORES.items() if one.voltage_only and one.low == 0]
+    # Only scores of which less is better have a meaning on an axis from good to bad.
+    suited = [name for name, score in SCORES.items() if score.voltage_only and score.low == 0]
     score = find_score(options.score or "safety_mbrier", suited, "score of voltages")
     grid = options.grid or GRID
-    exhibits = exhibits_on(options.results, grid, options.edition)
-    (board,) = leaderboard([one.row for one in exhibits])
-    own = {one.name: one for one in board.entries}
-    stands = _standing(board, options.models)
-    ours = [replace(own[row], name=name) for name, row in stands.items() if row in own]
+    rows = rows_on(options.results, grid, options.edition)
+    (board,) = leaderboard([row.row for row in rows])
+    entries = {entry.name: entry for entry in board.entries}
+    chosen = _representatives(board, options.models)
+    ours = [replace(entries[row], name=name) for name, row in chosen.items() if row in entries]
     paper = [
-        one
-        for one in board.paper
-        if one.name in stands and None not in (one.mean["crps"], one.mean[score])
+        entry
+        for entry in board.paper
+        if entry.name in chosen and None not in (entry.mean["crps"], entry.mean[score])
     ]
-    missing = [name for name, row in stands.items() if row not in own]
-    notes = without_rows(missing, grid)
-    notes += with_less({name: row for name, row in stands.items() if row in own})
+    missing = [name for name, row in chosen.items() if row not in entries]
+    notes = missing_note(missing, grid)
+    notes += budget_sentences({name: row for name, row in chosen.items() if row in entries})
     if not paper:
-        notes.append(f"the paper prints no {SCORES[score].title} of these models on {grid}")
+        notes.append(f"the paper has no {SCORES[score].title} for these models on {grid}")
     if not ours:
         raise FigureError(f"{'; '.join(notes)}; choose --models that have rows")
     shown = replace(board, entries=tuple(ours), paper=tuple(paper))
@@ -196,21 +197,21 @@ def _safety_fidelity(options: FigureOptions) -> DrawnFigure:
     )
 
 
-def _standing(board: Board, models: Sequence[str] | None) -> dict[str, str]:
-    """The row that stands for each of the models; by default, of all that are here or printed."""
-    own, printed = ([one.name for one in entries] for entries in (board.entries, board.paper))
-    there = dict.fromkeys(name.partition("+")[0] for name in (*own, *printed))
-    shown = [name for name in there if name in printed or representative(name, own)]
-    wanted = [known_model(name, [*shown, *own]) for name in models or shown]
-    return {name: representative(name, own) or name for name in wanted}
+def _representatives(board: Board, models: Sequence[str] | None) -> dict[str, str]:
+    """The row that represents each model; by default of all models in the rows or the paper."""
+    ours, printed = ([entry.name for entry in part] for part in (board.entries, board.paper))
+    known = dict.fromkeys(name.partition("+")[0] for name in (*ours, *printed))
+    shown = [name for name in known if name in printed or representative(name, ours)]
+    chosen = [known_model(name, [*shown, *ours]) for name in models or shown]
+    return {name: representative(name, ours) or name for name in chosen}
 
 
-def _chosen(
+def _select_rows(
     options: FigureOptions, first: Sequence[str], most: int
-) -> tuple[list[Exhibit], Selection]:
-    exhibits = exhibits_on(options.results, options.grid or GRID, options.edition)
+) -> tuple[list[FigureRow], Selection]:
+    rows = rows_on(options.results, options.grid or GRID, options.edition)
     seed = SEED if options.seed is None else options.seed
-    return exhibits, select(exhibits, options.models, first, most, seed)
+    return rows, select(rows, options.models, first, most, seed)
 
 
 FIGURES: Mapping[str, Kind] = MappingProxyType(
@@ -227,7 +228,7 @@ FIGURES: Mapping[str, Kind] = MappingProxyType(
             ("grid", "models", "seed"),
         ),
         "safety-fidelity": Kind(
-            "CRPS against a score of voltages, all models, ours and the paper's apart",
+            "CRPS against a score of voltages for all models, ours and the paper's",
             _safety_fidelity,
             ("grid", "models", "score"),
         ),

@@ -4,25 +4,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter, StrMethodFormatter
 
-from powerphase.records.scores import SCORES
+from powerphase.axes import V
+from powerphase.errors import ResultError
+from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.registry import MODELS, Look
 from powerphase.report.buses import NEGLIGIBLE, survival, worst
 from powerphase.report.entries import Entry
-from powerphase.report.exhibits import Exhibit
+from powerphase.report.figure_rows import FigureRow
 from powerphase.report.figure_style import (
     COLUMN_IN,
     HOURS_PER_STEP,
     LIMIT,
     PAGE_IN,
+    TRUTH,
     day_name,
     looks_of,
 )
 from powerphase.report.leaderboard import Board
+from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis.injections import ARCHETYPES, load_shapes
 from powerphase.synthesis.signals import Signals
 
@@ -61,12 +66,12 @@ def archetypes(signals: Signals) -> Figure:
     return figure
 
 
-def bus_safety(exhibits: Mapping[str, Exhibit]) -> Figure:
+def bus_safety(rows: Mapping[str, FigureRow]) -> Figure:
     """How many buses exceed a Safety_mBrier, and the worst of them."""
     figure = Figure(figsize=(PAGE_IN, 2.5))
     left, right = figure.subplots(1, 2)
-    for name, look in looks_of(exhibits).items():
-        per_bus = exhibits[name].array("by_bus/safety_mbrier")
+    for name, look in looks_of(rows).items():
+        per_bus = rows[name].array("by_bus/safety_mbrier")
         line: dict[str, Any] = {"color": look.colour, "dashes": look.dashes, "label": look.title}
         places = np.array([NEGLIGIBLE, *np.unique(per_bus[per_bus > NEGLIGIBLE])])
         left.step(*survival(per_bus, places), where="post", **line)
@@ -92,31 +97,31 @@ def safety_fidelity(board: Board, score: str) -> Figure:
     titles = (f"our rows, edition {board.edition}", "the paper's, on its own data")
     groups = [group for group in zip(titles, (board.entries, board.paper), strict=True) if group[1]]
     entries = (*board.entries, *board.paper)
-    looks = looks_of([*MODELS, *(one.name for one in entries)])
+    looks = looks_of([*MODELS, *(entry.name for entry in entries)])
     figure = Figure(figsize=(PAGE_IN if len(groups) > 1 else COLUMN_IN, 3.0))
     panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (title, group) in zip(panels, groups, strict=True):
-        for one in group:
-            _draw_point(axes, looks[one.name], one, score)
+        for entry in group:
+            _draw_point(axes, looks[entry.name], entry, score)
         axes.set_title(title, loc="left")
         axes.set_xlabel("CRPS (lower is better)")
-    _stretch(panels[0], [one.mean[score] or 0.0 for one in entries])
+    _stretch(panels[0], [entry.mean[score] or 0.0 for entry in entries])
     panels[0].set(xscale="log", ylabel=f"{SCORES[score].title} [{SCORES[score].unit}]")
     _label_sparsely(panels[0])
-    shown = {one.name for one in entries}
+    shown = {entry.name for entry in entries}
     handles = [_marker(look) for name, look in looks.items() if name in shown]
     columns = 7 if len(groups) > 1 else 3
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=1)
     return figure
 
 
-def reliability(exhibits: Mapping[str, Exhibit]) -> Figure:
+def reliability(rows: Mapping[str, FigureRow]) -> Figure:
     """How often voltages left the band that were forecast to do so with probability p."""
     figure = Figure(figsize=(COLUMN_IN, 3.2))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.8", linewidth=2.5, zorder=1)
-    for name, look in looks_of(exhibits).items():
-        points, probability, violated = exhibits[name].array("reliability").T
+    for name, look in looks_of(rows).items():
+        points, probability, violated = rows[name].array("reliability").T
         filled = points > 0
         axes.plot(
             probability[filled], violated[filled], color=look.colour, dashes=look.dashes,
@@ -137,11 +142,11 @@ def _marker(look: Look) -> Line2D:
     )  # fmt: skip
 
 
-def _draw_point(axes: Axes, look: Look, one: Entry, score: str) -> None:
+def _draw_point(axes: Axes, look: Look, entry: Entry, score: str) -> None:
     """A model with the deviations over its seeds, where there are several."""
-    x, y = (np.array([one.mean[name]], dtype=float) for name in ("crps", score))
+    x, y = (np.array([entry.mean[name]], dtype=float) for name in ("crps", score))
     bars: dict[str, Any] = {"color": look.colour, "linestyle": "none", "elinewidth": 0.6}
-    axes.errorbar(x, y, xerr=one.std["crps"], yerr=one.std[score], **bars)
+    axes.errorbar(x, y, xerr=entry.std["crps"], yerr=entry.std[score], **bars)
     marker = _marker(look)
     marker.set_data(x, y)
     axes.add_line(marker)
@@ -169,3 +174,94 @@ def _stretch(axes: Axes, values: Sequence[float]) -> None:
     decade = 10.0 ** np.floor(np.log10(smallest))
     axes.set_yscale("symlog", linthresh=decade)
     axes.set_ylim(bottom=-0.3 * decade)
+
+
+INSIDE = (0.005, 0.995)
+"""The quantiles of all forecast voltages that an axis shows; outliers would flatten the rest."""
+
+SCENARIO: Mapping[str, Any] = {"linewidth": 0.5}
+MEDIAN: Mapping[str, Any] = {"linewidth": 1.3}
+LIMITS: Mapping[str, Any] = {"linewidth": 0.7, "dashes": (4, 2), "color": LIMIT}
+HAPPENED: Mapping[str, Any] = {"linewidth": 1.0, "dashes": (2, 0.8), "color": TRUTH}
+
+Fan = tuple[Float[np.ndarray, "M H"], Float[np.ndarray, " M"], Float[np.ndarray, " H"]]
+"""Scenarios of a voltage [p.u.], their weights, and what happened."""
+AnyFan = tuple[Float[np.ndarray, "_ H"], Float[np.ndarray, " _"], Float[np.ndarray, " H"]]
+"""The same where several models meet, each with a number of scenarios of its own."""
+
+
+def voltages(rows: Mapping[str, FigureRow | None], bus: int | None) -> tuple[Figure, int]:
+    """A row for each model, a column for each window: scenarios, their median, what happened."""
+    available = [row for row in rows.values() if row is not None]
+    k = bus_to_show(available[0], bus)
+    shown = available[0].array("shown/bus_id")[k]
+    windows = [available[0].row.windows[w] for w in available[0].array("shown/window")]
+    figure = Figure(figsize=(PAGE_IN, 0.45 + 1.25 * len(rows)))
+    grid = figure.subplots(len(rows), len(windows), sharex=True, sharey=True, squeeze=False)
+    looks = looks_of(rows)
+    for (name, row), panels in zip(rows.items(), grid, strict=True):
+        panels[0].set_ylabel(f"{looks[name].title}\nvoltage [p.u.]")
+        for axes, window in zip(panels, range(len(windows)), strict=True):
+            if row is None:
+                axes.text(0.5, 0.5, "no row", transform=axes.transAxes, ha="center", va="center")
+            else:
+                _draw_fan(axes, looks[name], scenarios_of(row, window, k))
+    for axes, start in zip(grid[0], windows, strict=True):
+        axes.set_title(f"{day_name(np.datetime64(start[:10]))} {start[:4]}")
+    for axes in grid[-1]:
+        axes.set_xlabel("hour ahead")
+    grid[0, 0].set(xlim=(0, 24), ylim=_limits([scenarios_of(row, w, k) for row in available
+                                               for w in range(len(windows))]))  # fmt: skip
+    grid[0, 0].xaxis.set_major_locator(MultipleLocator(6))
+    _fan_legend(figure)
+    return figure, int(shown)
+
+
+def bus_to_show(row: FigureRow, bus: int | None) -> int:
+    """The index of the bus among those shown: the chosen bus, or the one that the site opens."""
+    ids: Int[np.ndarray, " buses"] = row.array("shown/bus_id")
+    if bus is not None:
+        if bus not in ids:
+            kept = ", ".join(map(str, sorted(ids.tolist())))
+            raise ResultError(f"rows have no scenarios of bus {bus}; choose one of {kept}")
+        return int(np.flatnonzero(ids == bus)[0])
+    return first_bus(row.array("shown/target")[..., V])
+
+
+def scenarios_of(row: FigureRow, window: int, k: int) -> Fan:
+    """The kept scenarios of a voltage [p.u.], their weights, and what happened."""
+    truth = row.array("shown/target")[window, :, k, V]
+    values = row.array("shown/scenario")[window, :, :, k, V]
+    return values, row.array("shown/weight")[window, :, k, V], truth
+
+
+def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:
+    values, weights, truth = fan
+    hour = np.arange(1, len(truth) + 1) * HOURS_PER_STEP
+    for limit in NORMAL_BAND_PU:
+        axes.axhline(limit, zorder=1, **LIMITS)
+    for values_of_one, weight in zip(values, weights / weights.max(), strict=True):
+        axes.plot(hour, values_of_one, color=look.colour, alpha=0.2 + 0.5 * weight, **SCENARIO)
+    median = weighted_quantiles(values[..., None], weights[:, None])[LEVELS.index(0.5), :, 0]
+    axes.plot(hour, median, color=look.colour, **MEDIAN)
+    axes.plot(hour, truth, **HAPPENED)
+
+
+def _limits(fans: Sequence[AnyFan]) -> tuple[float, float]:
+    """Room for what happened and for nearly all that was forecast."""
+    forecast = np.quantile(np.concatenate([values.ravel() for values, _, _ in fans]), INSIDE)
+    truth = np.concatenate([truth for _, _, truth in fans])
+    low, high = min(forecast[0], truth.min()), max(forecast[1], truth.max())
+    margin = 0.05 * (high - low) + 1e-4
+    return float(low - margin), float(high + margin)
+
+
+def _fan_legend(figure: Figure) -> None:
+    lines = {
+        "what happened": HAPPENED,
+        "median": {**MEDIAN, "color": "0.3"},
+        "scenarios": {**SCENARIO, "color": "0.3"},
+        "limits of the band": LIMITS,
+    }
+    handles = [Line2D([], [], label=label, **style) for label, style in lines.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))

@@ -25,6 +25,7 @@ from powerphase.records.sidecar import RISK_LEVELS
 from powerphase.registry import MODELS
 from powerphase.report import drawing
 from powerphase.report.leaderboard import COLUMNS, leaderboard, like_the_best
+from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
 from powerphase.report.sheet import MISSING
 from powerphase.report.site import boards
 from powerphase.report.site.build import build_site
@@ -40,7 +41,6 @@ from powerphase.report.site.tables import (
     groups,
     rounded,
 )
-from powerphase.report.weighted import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis import Signals, load_shapes
 from tests.records.rows import row
 from tests.report.site import made_up

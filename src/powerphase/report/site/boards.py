@@ -17,8 +17,15 @@ from powerphase.registry import model_kind
 from powerphase.report import drawing
 from powerphase.report.entries import Entry
 from powerphase.report.leaderboard import Board
+from powerphase.report.quantiles import outside_band
 from powerphase.report.site.data_sets import grid_title
 from powerphase.report.site.folder import Folder
+from powerphase.report.site.full_forecast import (
+    BUSES_PER_FILE,
+    bus_files,
+    read_whole,
+    truth_in,
+)
 from powerphase.report.site.packing import packed, script
 from powerphase.report.site.rows import (
     first_shown,
@@ -29,13 +36,6 @@ from powerphase.report.site.rows import (
     truth_of,
 )
 from powerphase.report.site.tables import group_of
-from powerphase.report.site.whole import (
-    BUSES_PER_FILE,
-    bus_files,
-    read_whole,
-    truth_in,
-)
-from powerphase.report.weighted import outside_band
 from powerphase.task.protocol import Protocol
 
 

@@ -20,6 +20,7 @@ from powerphase.report.leaderboard import COLUMNS, Board, leaderboard
 from powerphase.report.site.boards import BoardPages
 from powerphase.report.site.data_sets import data_set
 from powerphase.report.site.folder import INDEX, MARK, Folder
+from powerphase.report.site.full_forecast import kinds_of
 from powerphase.report.site.looks import looks
 from powerphase.report.site.packing import script
 from powerphase.report.site.tables import (
@@ -31,7 +32,6 @@ from powerphase.report.site.tables import (
     meaning,
     unit_of,
 )
-from powerphase.report.site.whole import kinds_of
 
 Progress = Callable[[int, int], None]
 

@@ -8,8 +8,8 @@ from jaxtyping import Int, Shaped
 
 from powerphase.axes import V
 from powerphase.records.sidecar import HAPPENED, RISK, SERIES, Arrays, expanded
+from powerphase.report.quantiles import first_bus
 from powerphase.report.site.packing import packed
-from powerphase.report.weighted import first_bus
 
 BY_STEP = ("violation_probability", "violation")
 

@@ -17,8 +17,8 @@ from powerphase.dataset.store import Store
 from powerphase.errors import UnknownName
 from powerphase.records.forecast_file import ForecastFile
 from powerphase.records.sidecar import RISK_LEVELS, levels_of, shown_windows
+from powerphase.report.quantiles import LEVELS, outside_band, weighted_quantiles
 from powerphase.report.site.packing import packed
-from powerphase.report.weighted import LEVELS, outside_band, weighted_quantiles
 
 BUSES_PER_FILE = 128
 
