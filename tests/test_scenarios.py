@@ -46,7 +46,7 @@ def training(layout: Layout) -> Training:
     return Training(record_of(layout, N_STEPS), validation)
 
 
-def unscaled(values: torch.Tensor, layout: Layout) -> np.ndarray:
+def physical_units(values: torch.Tensor, layout: Layout) -> np.ndarray:
     return values.numpy() * layout.scale
 
 
@@ -95,9 +95,9 @@ def test_context_ends_and_target_starts_at_the_origin(layout: Layout) -> None:
     assert len(windows) == 3
     for number, origin in enumerate([5, 40, 57]):
         context, target = windows.context(number), windows.target(number)
-        past = unscaled(context.past, layout)[0]
+        past = physical_units(context.past, layout)[0]
         np.testing.assert_allclose(past, states(N_STEPS)[origin - CONTEXT : origin], rtol=1e-6)
-        future = unscaled(target, layout)[0]
+        future = physical_units(target, layout)[0]
         np.testing.assert_allclose(future, states(N_STEPS)[origin : origin + HORIZON], rtol=1e-6)
         assert context.horizon == HORIZON
         steps = (context.time[0] - START) / np.timedelta64(900, "s")
@@ -156,7 +156,7 @@ def test_batches_contain_every_window_of_the_record_and_no_other(
     for context, target in islice(training.batches(32, seed=1), 40):
         assert context.past.shape == (32, CONTEXT, 8)
         assert target.shape == (32, HORIZON, 8)
-        whole = unscaled(torch.cat([context.past, target], dim=1), layout)
+        whole = physical_units(torch.cat([context.past, target], dim=1), layout)
         steps = (context.time - START) / np.timedelta64(900, "s")
         np.testing.assert_allclose(whole, steps[..., None] + np.arange(8) / 16, rtol=1e-5)
         assert (np.diff(steps, axis=1) == 1).all()
@@ -174,7 +174,7 @@ def test_a_record_needs_at_least_one_window(training: Training) -> None:
         short.batches(3, seed=0)
 
 
-def numbered(n_windows: int, weights: torch.Tensor, horizon: int = 2) -> Scenarios:
+def numbered_scenarios(n_windows: int, weights: torch.Tensor, horizon: int = 2) -> Scenarios:
     """Scenarios whose values are their number, plus 100 for each window."""
     _, n_scenarios, n_channels = weights.shape
     number = torch.arange(float(n_scenarios))[:, None, None].expand(-1, horizon, n_channels)
@@ -184,7 +184,7 @@ def numbered(n_windows: int, weights: torch.Tensor, horizon: int = 2) -> Scenari
 
 def test_draws_are_whole_scenarios_if_weights_do_not_depend_on_the_channel() -> None:
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4])[None, :, None].expand(1, 4, 8)
-    draws = numbered(3, weights).sample(50, seed=1)
+    draws = numbered_scenarios(3, weights).sample(50, seed=1)
     assert draws.values.shape == (3, 50, 2, 8)
     for window in range(3):
         first = draws.values[window, :, :1, :1]
@@ -194,7 +194,7 @@ def test_draws_are_whole_scenarios_if_weights_do_not_depend_on_the_channel() -> 
 
 def test_draws_have_equal_weights() -> None:
     weights = torch.tensor([[0.7, 0.1], [0.3, 0.9]])[None]
-    draws = numbered(1, weights).sample(16, seed=1)
+    draws = numbered_scenarios(1, weights).sample(16, seed=1)
     assert draws.weights.shape == (1, 16, 2)
     assert (draws.weights == 1 / 16).all()
 
@@ -213,32 +213,34 @@ def test_draws_follow_the_weights_of_every_channel(dtype: torch.dtype) -> None:
 def test_channels_are_drawn_together_if_their_weights_differ() -> None:
     """One random number for the whole grid, so draws of two channels are ordered."""
     weights = torch.tensor([[0.3, 0.6], [0.7, 0.4]])[None]
-    first, second = numbered(1, weights, horizon=1).sample(5000, seed=2).values[0, :, 0].T
+    first, second = numbered_scenarios(1, weights, horizon=1).sample(5000, seed=2).values[0, :, 0].T
     assert (first >= second).all()
     assert (first != second).double().mean().item() == pytest.approx(0.3, abs=0.03)
 
 
 def test_draws_depend_on_the_seed() -> None:
-    scenarios = numbered(2, torch.full((1, 10, 3), 0.1))
+    scenarios = numbered_scenarios(2, torch.full((1, 10, 3), 0.1))
     once = scenarios.sample(40, seed=5).values
     assert torch.equal(once, scenarios.sample(40, seed=5).values)
     assert not torch.equal(once, scenarios.sample(40, seed=6).values)
 
 
 def test_windows_are_drawn_independently() -> None:
-    draws = numbered(2, torch.full((1, 10, 1), 0.1)).sample(200, seed=7).values[:, :, 0, 0]
+    draws = (
+        numbered_scenarios(2, torch.full((1, 10, 1), 0.1)).sample(200, seed=7).values[:, :, 0, 0]
+    )
     assert (draws[0] == draws[1] - 100).double().mean() < 0.3
 
 
 def test_scenarios_of_weight_zero_are_never_drawn() -> None:
     """Neither the first nor the last, even if rounded weights sum to less than 1."""
     weights = torch.tensor([0.0, 0.4, 0.0, 0.599992, 0.0])[None, :, None]
-    draws = numbered(1, weights, horizon=1).sample(1_000_000, seed=8).values
+    draws = numbered_scenarios(1, weights, horizon=1).sample(1_000_000, seed=8).values
     assert set(draws.unique().tolist()) == {1, 3}
 
 
 def test_channels_of_scenarios_are_parts_of_their_tensors() -> None:
-    scenarios = numbered(2, torch.full((1, 4, 6), 0.25))
+    scenarios = numbered_scenarios(2, torch.full((1, 4, 6), 0.25))
     part = scenarios.of_channels(slice(1, 4))
     assert torch.equal(part.values, scenarios.values[..., 1:4])
     assert torch.equal(part.weights, scenarios.weights[..., 1:4])

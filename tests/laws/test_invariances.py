@@ -42,7 +42,7 @@ forecasts = forecasts_with(st.booleans())
 shares = st.floats(0, 1)
 
 
-def joined(scenarios: Scenarios, more: Tensor, weights: Tensor) -> Scenarios:
+def with_values(scenarios: Scenarios, more: Tensor, weights: Tensor) -> Scenarios:
     """Scenarios with more values (B, more, H, C), and the weights of them all."""
     return Scenarios(torch.cat([scenarios.values, more], dim=1), weights)
 
@@ -52,13 +52,13 @@ def split(scenarios: Scenarios, which: int, share: float) -> Scenarios:
     copy = scenarios.weights[:, which] * share
     weights = torch.cat([scenarios.weights, copy[:, None]], dim=1)
     weights[:, which] -= copy
-    return joined(scenarios, scenarios.values[:, which, None], weights)
+    return with_values(scenarios, scenarios.values[:, which, None], weights)
 
 
 def with_weightless(scenarios: Scenarios, values: Tensor) -> Scenarios:
     """One more scenario, of weight 0."""
     nothing = torch.zeros_like(scenarios.weights[:, :1])
-    return joined(scenarios, values[:, None], torch.cat([scenarios.weights, nothing], dim=1))
+    return with_values(scenarios, values[:, None], torch.cat([scenarios.weights, nothing], dim=1))
 
 
 def assert_equal_scores(card: Scorecard, reference: Scorecard, names: set[str]) -> None:

@@ -14,7 +14,7 @@ from tests.metrics.examples import example, score
 COUNTS = [1, 2, 7, 16]
 
 
-def projected(n_scenarios: int, horizon: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+def random_projections(n_scenarios: int, horizon: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     random = np.random.default_rng(n_scenarios)
     errors = random.normal(size=(n_scenarios, horizon, N_PROJECTIONS))
     weights = random.dirichlet(np.ones(n_scenarios))
@@ -23,7 +23,7 @@ def projected(n_scenarios: int, horizon: int = 4) -> tuple[torch.Tensor, torch.T
 
 @pytest.mark.parametrize("n_scenarios", COUNTS)
 def test_the_energy_score_equals_the_sum_over_all_pairs(n_scenarios: int) -> None:
-    errors, weights = projected(n_scenarios)
+    errors, weights = random_projections(n_scenarios)
     nothing = np.zeros(N_PROJECTIONS)
     expected = [naive.energy(x, weights.tolist(), nothing) for x in errors.movedim(1, 0).numpy()]
     np.testing.assert_allclose(energy_score(errors, weights).numpy(), expected, rtol=1e-12)
@@ -31,7 +31,7 @@ def test_the_energy_score_equals_the_sum_over_all_pairs(n_scenarios: int) -> Non
 
 @pytest.mark.parametrize("n_scenarios", COUNTS)
 def test_the_energy_score_equals_scoringrules(n_scenarios: int) -> None:
-    errors, weights = projected(n_scenarios)
+    errors, weights = random_projections(n_scenarios)
     target = np.random.default_rng(1).normal(size=(errors.shape[1], N_PROJECTIONS))
     scenarios = errors.movedim(1, 0).numpy() + target[:, None]
     spread = np.broadcast_to(weights.numpy(), scenarios.shape[:2])
@@ -52,7 +52,7 @@ def test_the_energy_score_in_one_dimension_is_crps() -> None:
 def test_torch_spreads_equal_the_kernel_for_any_number_of_pairs_at_once(
     n_scenarios: int, pairs_at_once: int
 ) -> None:
-    errors, weights = projected(n_scenarios)
+    errors, weights = random_projections(n_scenarios)
     actual = metrics.torch_spreads(errors, weights, pairs_at_once)
     torch.testing.assert_close(actual, spreads(errors, weights), rtol=1e-12, atol=0)
 

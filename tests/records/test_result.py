@@ -36,7 +36,7 @@ ARRAYS: dict[str, np.ndarray] = {
 GONE = object()
 
 
-def changed(path: str, value: Any) -> str:
+def text_with(path: str, value: Any) -> str:
     """The text of a valid row with another value at one path, such as `scores/crps`."""
     values = json.loads(row().to_json())
     *outer, last = path.split("/")
@@ -85,7 +85,7 @@ def test_each_score_takes_one_line_of_text() -> None:
 
 
 def test_scores_may_be_whole_numbers() -> None:
-    text = changed("truth/necv", 0)
+    text = text_with("truth/necv", 0)
     assert Result.from_json(text, "row.json").truth["necv"] == 0
 
 
@@ -174,7 +174,7 @@ INVALID = [
 @pytest.mark.parametrize(("path", "value", "fact"), INVALID)
 def test_an_invalid_row_raises(path: str, value: Any, fact: str) -> None:
     with pytest.raises(ResultError, match=f"^results/x.json: .*{fact}") as caught:
-        Result.from_json(changed(path, value), "results/x.json")
+        Result.from_json(text_with(path, value), "results/x.json")
     assert "\n" not in str(caught.value)
 
 
@@ -184,7 +184,7 @@ def test_every_score_must_be_the_mean_over_windows(name: str) -> None:
     assert values is not None
     value = values[0] * 1.0001
     with pytest.raises(ResultError, match=rf"scores.{name} is .* windows"):
-        Result.from_json(changed(f"by_window/{name}/0", value), "row.json")
+        Result.from_json(text_with(f"by_window/{name}/0", value), "row.json")
 
 
 @pytest.mark.parametrize("name", [name for name, score in SCORES.items() if score.pointwise])
@@ -192,23 +192,23 @@ def test_every_pointwise_score_must_be_the_mean_over_types(name: str) -> None:
     value = row().by_type["V"][name]
     assert value is not None
     with pytest.raises(ResultError, match=rf"scores.{name} is .* types"):
-        Result.from_json(changed(f"by_type/V/{name}", value * 1.0001), "row.json")
+        Result.from_json(text_with(f"by_type/V/{name}", value * 1.0001), "row.json")
 
 
 @pytest.mark.parametrize("name", [n for n, score in SCORES.items() if not score.pointwise])
 def test_a_joint_score_need_not_be_the_mean_over_types(name: str) -> None:
-    assert Result.from_json(changed(f"by_type/V/{name}", 7.0), "row.json").by_type["V"][name] == 7
+    assert Result.from_json(text_with(f"by_type/V/{name}", 7.0), "row.json").by_type["V"][name] == 7
 
 
 def test_means_may_differ_by_rounding() -> None:
     crps = row().scores["crps"]
     assert crps is not None
-    text = changed("scores/crps", crps * (1 + 1e-9))
+    text = text_with("scores/crps", crps * (1 + 1e-9))
     assert Result.from_json(text, "row.json").scores["crps"] != crps
 
 
 def test_the_error_lists_all_problems() -> None:
-    values = json.loads(changed("by_window/energy/0", 7.0)) | {"seed": -1, "date": "today"}
+    values = json.loads(text_with("by_window/energy/0", 7.0)) | {"seed": -1, "date": "today"}
     del values["model"]
     with pytest.raises(ResultError) as caught:
         Result.from_json(json.dumps(values), "row.json")
@@ -226,8 +226,8 @@ def test_the_error_lists_all_problems() -> None:
         ('{"schema": NaN}', "NaN"),
         ('{"schema": -Infinity}', "-Infinity"),
         ("[" * 100_000, ""),
-        (changed("scores/crps", 0.5).replace("0.5", "1e999", 1), r"crps is inf"),
-        (changed("config", {"rate": 0.5}).replace("0.5", "1e999", 1), r"config is .*inf"),
+        (text_with("scores/crps", 0.5).replace("0.5", "1e999", 1), r"crps is inf"),
+        (text_with("config", {"rate": 0.5}).replace("0.5", "1e999", 1), r"config is .*inf"),
     ],
 )
 def test_text_that_is_not_a_row_raises(text: str, fact: str) -> None:
@@ -339,7 +339,7 @@ def test_a_damaged_sidecar_raises(tmp_path: Path, damage: Callable[[Path], None]
         read_sidecar(path)
 
 
-@pytest.mark.parametrize("damaged", ["{", changed("scores/crps", 9.0)])
+@pytest.mark.parametrize("damaged", ["{", text_with("scores/crps", 9.0)])
 def test_a_damaged_row_is_not_overwritten(tmp_path: Path, damaged: str) -> None:
     file = write_result(row(), ARRAYS, tmp_path)
     file.write_text(damaged)

@@ -24,7 +24,7 @@ N_BUSES, N_STEPS = 10, 30 * STEPS_PER_DAY
 CORRELATIONS = (0.99, 0.95, 0.85)
 
 
-def hidden(n_steps: int = N_STEPS, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def hidden_series(n_steps: int = N_STEPS, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Three slow series, and the loading of each on every channel."""
     rng = np.random.default_rng(seed)
     return autocorrelated(n_steps, CORRELATIONS, rng), rng.normal(size=(3, KINDS * N_BUSES))
@@ -40,7 +40,7 @@ def factors_of(
     return find_factors(training_of(states), config, seed)
 
 
-def explained(series: np.ndarray, by: np.ndarray) -> np.ndarray:
+def explained_variance(series: np.ndarray, by: np.ndarray) -> np.ndarray:
     """The share of each series' variance that a regression on others explains."""
     centred, others = series - series.mean(0), by - by.mean(0)
     residual = centred - others @ np.linalg.lstsq(others, centred, rcond=None)[0]
@@ -50,7 +50,7 @@ def explained(series: np.ndarray, by: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def noisy() -> tuple[np.ndarray, np.ndarray]:
     """The hidden series, and states that follow them with some noise."""
-    series, loads = hidden()
+    series, loads = hidden_series()
     return series, (0.5 + series @ loads + 0.3 * white()).astype(np.float32)
 
 
@@ -64,23 +64,23 @@ def test_the_hidden_series_are_found_and_nothing_else(
 ) -> None:
     factors, series = fit
     assert len(factors) == series.shape[1] == 3
-    assert explained(noisy[0], by=series).min() > 0.98
-    assert explained(series, by=noisy[0]).min() > 0.98
+    assert explained_variance(noisy[0], by=series).min() > 0.98
+    assert explained_variance(series, by=noisy[0]).min() > 0.98
 
 
 def test_a_slow_series_is_found_under_larger_noise() -> None:
     """Shared noise has more variance, so principal components miss the slow series."""
-    series, loads = hidden()
+    series, loads = hidden_series()
     loads[2] *= 0.3
     shared = white(n_channels=6) @ np.random.default_rng(5).normal(size=(6, KINDS * N_BUSES))
     slow = series @ loads
     states = slow + shared + 0.05 * white(seed=7)
     assert shared.var(0).sum() > 10 * (series[:, 2:] @ loads[2:]).var(0).sum()
     vectors = np.linalg.svd(states - states.mean(0), full_matrices=False)[0]
-    assert explained(series, by=vectors[:, :3]).min() < 0.1
+    assert explained_variance(series, by=vectors[:, :3]).min() < 0.1
     factors, recovered = factors_of(states)
     assert len(factors) == 3
-    assert explained(series, by=recovered).min() > 0.95
+    assert explained_variance(series, by=recovered).min() > 0.95
 
 
 def test_factors_have_unit_variance_no_mean_and_no_correlation(
@@ -110,7 +110,7 @@ def test_persistence_is_the_autocorrelation_of_one_step(
 
 def test_shares_of_variance_weight_all_variables_equally() -> None:
     """For any units: here V hardly changes, and P a thousand times as much as Q."""
-    series, loads = hidden()
+    series, loads = hidden_series()
     units = np.tile([1000.0, 1.0, 1e-3, 0.1], N_BUSES)
     states = (series @ loads + 0.3 * white()) * units
     factors, recovered = factors_of(states)
@@ -126,7 +126,7 @@ def test_shares_of_variance_weight_all_variables_equally() -> None:
 
 
 def test_a_record_without_noise_is_reproduced() -> None:
-    series, loads = hidden()
+    series, loads = hidden_series()
     states = (2 + series @ loads).astype(np.float32)
     factors, _ = factors_of(states)
     record = torch.from_numpy(states)
@@ -137,7 +137,7 @@ def test_a_record_without_noise_is_reproduced() -> None:
 
 
 def test_constant_channels_are_reproduced_bit_for_bit_and_without_noise() -> None:
-    series, loads = hidden()
+    series, loads = hidden_series()
     states = (series @ loads + 0.3 * white()).astype(np.float32)
     constant = [0, 7, 18, 31]
     states[:, constant] = np.array([0.0, 1.02, -1 / 3, 1e6], dtype=np.float32)
@@ -151,11 +151,11 @@ def test_constant_channels_are_reproduced_bit_for_bit_and_without_noise() -> Non
 
 
 def test_a_constant_variable_is_reproduced() -> None:
-    series, loads = hidden()
+    series, loads = hidden_series()
     states = (series @ loads + 0.3 * white()).astype(np.float32)
     states[:, V::KINDS] = np.linspace(0.98, 1.02, N_BUSES)
     factors, recovered = factors_of(states)
-    assert explained(series, by=recovered).min() > 0.97
+    assert explained_variance(series, by=recovered).min() > 0.97
     record = torch.from_numpy(states)
     assert torch.equal(factors.states(factors.of(record))[:, V::KINDS], record[:, V::KINDS])
 
@@ -200,7 +200,7 @@ def test_a_record_may_have_fewer_channels_than_directions() -> None:
     assert CONFIG.rank > KINDS
     factors, series = factors_of(states)
     assert len(factors) == 1
-    assert explained(slow, by=series)[0] > 0.95
+    assert explained_variance(slow, by=series)[0] > 0.95
 
 
 def test_a_record_of_noise_has_one_factor() -> None:
@@ -222,7 +222,7 @@ def test_the_largest_factors_are_kept_up_to_the_maximum_number(
 def test_the_size_of_every_channel_s_noise_is_recovered() -> None:
     """With many channels, so that the factors are estimated precisely."""
     n_channels = 100 * KINDS
-    series, _ = hidden()
+    series, _ = hidden_series()
     loads = np.random.default_rng(6).normal(size=(3, n_channels))
     size = np.linspace(0.3, 0.9, n_channels)
     factors, _ = factors_of(series @ loads + size * white(n_channels=n_channels))
@@ -234,7 +234,7 @@ def test_the_size_of_every_channel_s_noise_is_recovered() -> None:
 
 def test_shared_noise_is_recovered() -> None:
     """The loadings of the restless directions have the covariance of the shared noise."""
-    series, loads = hidden()
+    series, loads = hidden_series()
     sharing = np.random.default_rng(5).normal(size=(6, KINDS * N_BUSES))
     factors, _ = factors_of(series @ loads + white(n_channels=6) @ sharing + 0.02 * white(seed=7))
     actual, expected = factors.restless.T @ factors.restless, sharing.T @ sharing
@@ -264,7 +264,7 @@ def test_noise_has_a_lower_bound(fit: tuple[Factors, np.ndarray]) -> None:
 
 
 def test_a_record_is_read_in_blocks_in_the_stated_number_of_passes() -> None:
-    series, loads = hidden()
+    series, loads = hidden_series()
     read: list[int] = []
     progress: list[tuple[int, int]] = []
     training = training_of(
