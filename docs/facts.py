@@ -17,7 +17,7 @@ import numpy as np
 
 from powerphase.axes import VARIABLES
 from powerphase.grid import CATALOG, PAPER_GRIDS
-from powerphase.records import Result, find_results, read_sidecar
+from powerphase.records import SCORES, Result, find_results, read_sidecar
 from powerphase.report.comparison import Pair, compare
 from powerphase.report.entries import Entry, paper_ablations, representative
 from powerphase.report.leaderboard import Board, leaderboard
@@ -496,3 +496,25 @@ def inference() -> dict[str, Any]:
 def training_seconds(grid: str) -> list[float]:
     """How long PowerForge was trained on a grid, with each seed."""
     return [float(training["train_s"]) for training in trainings(grid=grid, variant=None)]
+
+
+def step_ratios() -> list[float]:
+    """The same for every measured size of a grid."""
+    return [step_ratio(row["n_buses"]) for row in measured("powerforge_steps")["rows"]]
+
+
+def fit_seconds(model: str) -> list[float]:
+    """The time to fit a model on each grid [s]."""
+    return [float(row.cost["train_s"] or 0) for grid in GRIDS for row in rows_of(grid, model)]
+
+
+def leads(score: str, model: str, other: str) -> list[float]:
+    """On each grid, how far a model's score is below another's, as a share."""
+    return [1 - ratio for ratio in ratios(score, model, other)]
+
+
+def score_cells(name: str) -> str:
+    """A line of the table of scores: question, title, unit, and whether it is proper."""
+    score = SCORES[name]
+    cells = (score.question, score.title, score.unit, "yes" if score.proper else "–")
+    return f"| {' | '.join(cells)} |"

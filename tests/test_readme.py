@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import powerphase as pp
-from powerphase.grid import CATALOG, PAPER_GRIDS
-from powerphase.records import SCORES
+from powerphase.grid import CATALOG, PAPER_GRIDS, load_grid
 from tests.pages import section
 
 ROOT = Path(__file__).parents[1]
@@ -41,13 +40,15 @@ def test_the_readme_lists_every_page_once() -> None:
     assert sorted(linked) == sorted(page.name for page in ROOT.glob("docs/*.md"))
 
 
-def test_the_table_of_scores_agrees_with_the_package() -> None:
-    known = {
-        score.title: [score.question, score.title, score.unit, "yes" if score.proper else "–"]
-        for score in SCORES.values()
-    }
-    for line in cells(section(README, "Scores"))[1:]:
-        assert line == known[line[1]]
+def test_the_table_of_data_agrees_with_the_measurements() -> None:
+    measurements = (ROOT / "docs" / "data_sets.md").read_text(encoding="utf-8")
+    measured = {line[0]: line for line in cells(measurements)}
+    table = {line[0]: line for line in cells(section(README, "Data"))}
+    for name in PAPER_GRIDS:
+        grid, (_, time, _, size, *others) = CATALOG[name], measured[name]
+        n_buses = load_grid(name).n_buses
+        numbers = [f"{n_buses:,}", f"{4 * n_buses:,}", time, size, *others[4:6]]
+        assert table[grid.title] == [grid.title, *numbers, grid.licence]
 
 
 def test_the_authors_of_the_data_are_named() -> None:
