@@ -164,7 +164,8 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_continues(tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate()
     assert process.returncode == 130
-    assert stderr.strip().splitlines()[-1].startswith("powerphase: stopped")
+    # Tasks of zarr that were interrupted may add lines after it.
+    assert any(line.startswith("powerphase: stopped") for line in stderr.splitlines())
     assert not (tmp_path / "s" / ".powerphase-lock").exists()
     run(*arguments)
     assert open_store(tmp_path / "s").manifest.complete

@@ -41,8 +41,8 @@ HALTED = """
 import time
 from powerphase.cli import main
 from powerphase.models.framework.run import RunFolder
-save = RunFolder.save
-RunFolder.save = lambda *arguments: (save(*arguments), time.sleep(60))
+save_state = RunFolder.save_state
+RunFolder.save_state = lambda *arguments: (save_state(*arguments), time.sleep(60))
 main()
 """
 """The command, halted after its first epoch until it is killed."""
