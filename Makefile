@@ -1,4 +1,4 @@
-# Both commands of the README set up what they need: `make quickstart` and `make test`.
+# `make quickstart` and `make test` create .venv and install what they need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,14 +9,13 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
 
-# A process for each core, up to four, since one takes up to 1.7 GB; a file stays in one, for its tests share
-# what they stand on.
-# In the order of the folders, which begins with the longest files; a test that kills its process is
-# named and not tried in another one.
+# One process for each core, up to four, because one takes up to 1.7 GB. All tests of a file run in the same
+# process, because they share fixtures, and folders run in order, because the first one has the longest
+# tests. A test that kills its process is reported and not tried again.
 SPREAD := --numprocesses logical --maxprocesses 4 --max-worker-restart 0 \
           --dist loadfile --no-loadscope-reorder
 
-# More threads than one in each process would only wait for each other.
+# More than one thread in each process would only compete for the cores.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --durations=15
 
@@ -42,7 +41,7 @@ fix: $(VENV)/.installed-dev
 pages: $(VENV)/.installed-dev
 	$(BIN)/python -m docs.render
 
-# Where networks are drawn; one of them after the other, a few minutes in all.
+# Where the buses of all grids are drawn; takes a few minutes.
 layouts: $(VENV)/.installed
 	$(BIN)/python -c 'from pathlib import Path; from powerphase.report.drawing import store_layouts; store_layouts(Path("src/powerphase/report/layouts"))'
 
