@@ -18,11 +18,22 @@ import numpy as np
 from powerphase.axes import VARIABLES
 from powerphase.grid import CATALOG, PAPER_GRIDS
 from powerphase.records import SCORES, Result, find_results, read_sidecar
-from powerphase.report.comparison import Pair, compare
-from powerphase.report.entries import Entry, paper_ablations, representative
-from powerphase.report.leaderboard import Board, leaderboard
-from powerphase.report.safety import GridSafety, safety
-from powerphase.report.statistics import Contrast, against, kendall, skills, tradeoff
+from powerphase.report import (
+    Board,
+    Contrast,
+    Entry,
+    GridSafety,
+    Pair,
+    against,
+    compare,
+    kendall,
+    leaderboard,
+    paper_ablations,
+    representative,
+    safety,
+    skills,
+    tradeoff,
+)
 
 ROOT = Path(__file__).parents[1]
 TEN_DAYS = ROOT / "results" / "powerphase-day-ahead"

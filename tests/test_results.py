@@ -9,7 +9,7 @@ import pytest
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records.result import Result, read_result, read_results
 from powerphase.records.sidecar import LIMIT_BYTES, expanded, read_sidecar, rounding_of
-from powerphase.report.leaderboard import leaderboard
+from powerphase.report.boards import leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
 
 RESULTS = Path(__file__).parents[1] / "results"

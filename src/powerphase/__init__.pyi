@@ -22,10 +22,10 @@ from .records.forecast_file import forecast_writer as forecast_writer
 from .records.forecast_format import ForecastHeader as ForecastHeader
 from .records.result import Result as Result
 from .records.result import read_results as read_results
+from .report.boards import leaderboard as leaderboard
 from .report.figures import FigureOptions as FigureOptions
 from .report.figures import draw_figure as draw_figure
 from .report.figures import write_figure as write_figure
-from .report.leaderboard import leaderboard as leaderboard
 from .scenarios import Batches as Batches
 from .scenarios import Context as Context
 from .scenarios import Layout as Layout

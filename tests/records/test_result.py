@@ -400,5 +400,5 @@ def test_all_broken_files_are_reported_together(tmp_path: Path) -> None:
 
 
 def test_reading_results_loads_no_torch() -> None:
-    code = "import sys, powerphase.report.leaderboard; sys.exit('torch' in sys.modules)"
+    code = "import sys, powerphase.report.boards; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

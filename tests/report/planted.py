@@ -5,7 +5,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from powerphase.axes import VARIABLES
-from powerphase.records.result import Result
+from powerphase.records import Result
 from tests.records.rows import row
 
 N_WINDOWS = 10

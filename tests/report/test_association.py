@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from powerphase.report.statistics import average_ranks, kendall, spearman
+from powerphase.report import average_ranks, kendall, spearman
 
 
 @pytest.mark.parametrize("distinct", [3, 10, 1000])

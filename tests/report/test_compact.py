@@ -7,9 +7,8 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import UnknownName
-from powerphase.records.result import Result
-from powerphase.report.leaderboard import compact, leaderboard
-from powerphase.report.sheet import MISSING
+from powerphase.records import Result
+from powerphase.report import MISSING, compact_sheets, leaderboard
 from tests.records.rows import row
 
 
@@ -35,7 +34,7 @@ ROWS = (
 
 
 def lines(paper: bool = False) -> list[list[tuple[str, bool]]]:
-    (sheet,) = compact(leaderboard(ROWS, paper))
+    (sheet,) = compact_sheets(leaderboard(ROWS, paper))
     assert sheet.header == ("model", "activsg500", "pegase1354")
     return [list(line) for group in sheet.groups for line in group]
 
@@ -59,7 +58,7 @@ def test_words_of_less_training_are_explained_where_they_stand() -> None:
             scored(0.5, grid=grid, model="timegrad", variant=variant)
             for grid, variant in zip(("activsg500", "pegase1354"), variants, strict=True)
         ]
-        return compact(leaderboard(rows, paper=False))[0].below
+        return compact_sheets(leaderboard(rows, paper=False))[0].below
 
     assert below(None, None) == ()
     assert below("short", None) == ("+short is a smaller budget than the reference's.",)
@@ -75,13 +74,13 @@ def test_the_paper_s_rows_are_apart_and_as_printed() -> None:
 def test_editions_and_tasks_have_tables_of_their_own_and_scores_must_be_known() -> None:
     one = {"grid": "activsg500", "model": "ets", "variant": None}
     others = [scored(0.5, **one, edition="synthetic"), scored(0.5, **one, task="my-task")]
-    found = compact(leaderboard([*ROWS, *others], paper=False))
+    found = compact_sheets(leaderboard([*ROWS, *others], paper=False))
     assert {sheet.title for sheet in found} == {
         f"CRPS, edition {name}" for name in ("opsd-r", "synthetic", "opsd-r, my-task")
     }
     assert sorted(len(sheet.header) for sheet in found) == [2, 2, 3]
     with pytest.raises(UnknownName, match="crps"):
-        compact(leaderboard(ROWS), "crsp")
+        compact_sheets(leaderboard(ROWS), "crsp")
 
 
 def test_the_command_shows_it() -> None:

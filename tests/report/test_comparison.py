@@ -21,20 +21,19 @@ from powerphase.axes import VARIABLES
 from powerphase.errors import ResultError, UnknownName
 from powerphase.grid import PAPER_GRIDS
 from powerphase.models.powerforge.config import ABLATIONS
-from powerphase.records.result import Result, write_result
-from powerphase.records.scores import RANKED, SCORES
-from powerphase.report.comparison import (
+from powerphase.records import RANKED, SCORES, Result, write_result
+from powerphase.report import (
     ABLATION_SCORES,
+    Comparison,
     Pair,
     agreement,
-    as_markdown,
     compare,
+    comparison_sheets,
+    leaderboard,
     overview,
     paper_ablations,
-    sheets,
+    paper_entries,
 )
-from powerphase.report.entries import paper_entries
-from powerphase.report.leaderboard import leaderboard
 from tests.records.rows import row
 
 # The table of the main text, whose digits are fewer than those of the appendix.
@@ -51,6 +50,10 @@ MAIN_TEXT = {
 numbers = st.floats(0, 1)
 deviations = st.none() | numbers
 often = settings(deadline=None, derandomize=True)
+
+
+def as_markdown(comparison: Comparison) -> str:
+    return "\n".join(sheet.as_markdown() for sheet in comparison_sheets(comparison))
 
 
 def ours(scores: dict[str, float] | None = None, **changes: Any) -> Result:
@@ -343,7 +346,7 @@ def test_the_tables_hold_our_numbers_the_papers_and_what_is_missing() -> None:
 
 
 def test_every_line_of_a_table_has_every_cell() -> None:
-    for sheet in sheets(compare(scored(), "powerforge")):
+    for sheet in comparison_sheets(compare(scored(), "powerforge")):
         lines = [line for line in sheet.as_markdown().splitlines() if line.startswith("| ")]
         assert {line.count("|") for line in lines} == {len(sheet.header) + 1}
         assert {len(line) for group in sheet.groups for line in group} == {len(sheet.header)}
@@ -357,12 +360,12 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
 
 
 def test_without_variants_there_is_one_table() -> None:
-    assert len(sheets(compare([ours()], "powerforge"))) == 1
+    assert len(comparison_sheets(compare([ours()], "powerforge"))) == 1
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_shows_every_name_unbroken(width: int) -> None:
-    for sheet in sheets(compare(scored(), "powerforge")):
+    for sheet in comparison_sheets(compare(scored(), "powerforge")):
         text = StringIO()
         Console(file=text, width=width, markup=False).print(sheet.as_table(width))
         words = text.getvalue().split()

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from powerphase.errors import UnknownName
-from powerphase.report.leaderboard import Board, leaderboard
-from powerphase.report.statistics import (
-    LEVEL,
-    N_FLIPS,
+from powerphase.report import (
+    Board,
     Contrast,
     against,
     best,
     holm,
+    leaderboard,
     least_p,
     pairs,
     sign_flip_p,
 )
+from powerphase.report.statistics import LEVEL, N_FLIPS
 from tests.report.planted import days, planted
 
 often = settings(deadline=None, derandomize=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from powerphase.grid import BR_STATUS, CATALOG, load_grid
-from powerphase.report import drawing
-from powerphase.report.drawing import (
+from powerphase.report import (
     LATTICE,
     draw,
+    drawing,
     drawing_of,
     layout,
     store_layouts,

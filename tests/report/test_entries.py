@@ -8,11 +8,8 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import ResultError
-from powerphase.records.result import find_results, write_result
-from powerphase.report.comparison import compare, overview
-from powerphase.report.entries import edition_of
-from powerphase.report.figure_rows import rows_on
-from powerphase.report.safety import safety
+from powerphase.records import find_results, write_result
+from powerphase.report import compare, edition_of, overview, rows_on, safety
 from tests.records.rows import row
 
 

@@ -16,18 +16,25 @@ from powerphase import cli
 from powerphase.errors import FigureError, ResultError, UnknownName
 from powerphase.records import compact, expanded, read_result, read_results, write_result
 from powerphase.registry import MODELS as REGISTRY
-from powerphase.report import figures
-from powerphase.report.buses import WORST
-from powerphase.report.figure_style import looks_of
-from powerphase.report.figures import FIGURES, FigureOptions, draw_figure, write_figure
-from powerphase.report.leaderboard import leaderboard, paper_entries
-from powerphase.report.quantiles import LEVELS, weighted_quantiles
+from powerphase.report import (
+    FIGURES,
+    LEVELS,
+    WORST,
+    FigureOptions,
+    draw_figure,
+    figures,
+    leaderboard,
+    looks_of,
+    paper_entries,
+    weighted_quantiles,
+    write_figure,
+)
 from powerphase.synthesis import load_shapes, load_signals
 from tests.records.rows import row
 
 N_BUSES, KEPT, STEPS = 300, 5, 96
 ROOT = Path(__file__).parents[2]
-CONDITIONS = {"grid": "polish2383", "edition": "opsd-r"}
+CONDITIONS: dict[str, Any] = {"grid": "polish2383", "edition": "opsd-r"}
 BUS_IDS = np.array([11, 22, 33, 44, 55])
 MODELS = ("powerforge", "climatology", "home-made")
 
@@ -95,7 +102,7 @@ def test_archetypes_draws_the_load_shapes_of_the_recipe() -> None:
 
 def test_voltages_draws_the_kept_scenarios_their_median_and_the_truth(tree: Path) -> None:
     drawn = draw_figure("voltages", options(tree, models=MODELS, bus=22))
-    grid = np.reshape(panels(drawn.figure), (3, 3))
+    grid = np.array(panels(drawn.figure), dtype=object).reshape(3, 3)
     for m, w in product(range(3), range(3)):
         arrays = expanded(sidecar(m))
         truth = arrays["shown/target"][w, :, 1, 2]

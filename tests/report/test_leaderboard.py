@@ -14,18 +14,18 @@ from scipy.stats import rankdata
 
 from powerphase.errors import ResultError
 from powerphase.grid import PAPER_GRIDS
-from powerphase.records.result import Result
-from powerphase.records.scores import RANKED, SCORES
-from powerphase.report.entries import COSTS, Entry, paper_entries, representative
-from powerphase.report.leaderboard import (
+from powerphase.records import RANKED, SCORES, Result
+from powerphase.report import (
     COLUMNS,
-    HEADER,
+    COSTS,
     LEGEND,
     Board,
-    as_csv,
-    as_markdown,
-    as_table,
+    Entry,
+    board_sheet,
+    boards_as_csv,
     leaderboard,
+    paper_entries,
+    representative,
 )
 from tests.records.rows import row
 from tests.report.planted import planted
@@ -66,6 +66,10 @@ PRINTED_RANKS = {
         "powerforge": "1.0",
     },
 }
+
+
+def as_markdown(boards: list[Board]) -> str:
+    return "\n".join(board_sheet(board).as_markdown() for board in boards)
 
 
 def entry(name: str = "powerforge", **changes: Any) -> Entry:
@@ -326,13 +330,13 @@ def test_texts_do_not_depend_on_the_order_of_the_rows() -> None:
         again = leaderboard(random.Random(shuffle).sample(rows, k=len(rows)))
         assert again == boards
         assert as_markdown(again) == as_markdown(boards)
-        assert as_csv(again) == as_csv(boards)
+        assert boards_as_csv(again) == boards_as_csv(boards)
 
 
 def test_every_line_of_a_markdown_table_has_every_cell() -> None:
     text = as_markdown(leaderboard([*field(), row(grid="ieee14")]))
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in lines} == {len(HEADER) + 1}
+    assert {line.count("|") for line in lines} == {len(COLUMNS) + 3 + 1}
     assert text.count("| model | seeds | Rank | CRPS | Distortion | MSE |") == 2
     assert text.count("\n\n| model |") == 2  # a table needs an empty line above it
     assert text.endswith("\n")
@@ -421,7 +425,7 @@ def test_the_papers_numbers_are_shown_as_printed() -> None:
 def test_a_csv_file_holds_every_number_and_no_invented_one() -> None:
     rows = [*field(), row(model="timemcl", weighted=True)]
     boards = leaderboard(rows)
-    lines = list(csv.DictReader(StringIO(as_csv(boards))))
+    lines = list(csv.DictReader(StringIO(boards_as_csv(boards))))
     assert len(lines) == 6 + 9
     for line, found in zip(lines, (*boards[0].entries, *boards[0].paper), strict=True):
         assert (line["model"], line["kind"]) == (found.name, found.kind)
@@ -437,14 +441,14 @@ def test_a_csv_file_holds_every_number_and_no_invented_one() -> None:
 
 def test_a_csv_file_holds_the_papers_rows_once() -> None:
     boards = leaderboard([row(edition="opsd"), row(edition="synthetic")])
-    lines = list(csv.DictReader(StringIO(as_csv(boards))))
+    lines = list(csv.DictReader(StringIO(boards_as_csv(boards))))
     assert [line["edition"] for line in lines] == ["opsd"] + ["paper"] * 9 + ["synthetic"]
 
 
 def test_a_terminal_shows_what_markdown_shows() -> None:
     found = leaderboard(field())[0]
     text = StringIO()
-    Console(file=text, width=250, markup=False).print(as_table(found, 250))
+    Console(file=text, width=250, markup=False).print(board_sheet(found).as_table(250))
     shown = text.getvalue()
     for cells in cells_of(as_markdown([found])):
         assert re.search(r"\s+".join(re.escape(c.strip("*")) for c in cells), shown)
@@ -455,7 +459,7 @@ def test_a_terminal_shows_what_markdown_shows() -> None:
 @pytest.mark.parametrize("width", [120, 170])
 def test_a_narrower_terminal_shows_fewer_columns_and_no_broken_ones(width: int) -> None:
     board, text = leaderboard(field())[0], StringIO()
-    Console(file=text, width=width, markup=False).print(as_table(board, width))
+    Console(file=text, width=width, markup=False).print(board_sheet(board).as_table(width))
     shown = text.getvalue()
     for name in ("crps", "distortion", "safety_mbrier", "cvar_0.1"):
         assert SCORES[name].title in shown
@@ -470,7 +474,7 @@ def test_a_narrower_terminal_shows_fewer_columns_and_no_broken_ones(width: int) 
 def test_no_results_give_no_boards() -> None:
     assert leaderboard([]) == []
     assert as_markdown([]) == ""
-    assert len(as_csv([]).splitlines()) == 1
+    assert len(boards_as_csv([]).splitlines()) == 1
 
 
 def test_the_papers_file_has_known_names_only() -> None:

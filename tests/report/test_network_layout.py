@@ -10,13 +10,8 @@ from scipy.sparse.csgraph import laplacian, shortest_path
 
 from powerphase.errors import CaseError
 from powerphase.grid import load_grid
-from powerphase.report.drawing import (
-    LATTICE,
-    _snapped,
-    layout,
-    on_lattice,
-    unique_pairs,
-)
+from powerphase.report import LATTICE, layout, on_lattice, unique_pairs
+from powerphase.report.drawing import _snapped
 
 NOTHING = np.empty((0, 2), dtype=np.int64)
 

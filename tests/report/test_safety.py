@@ -15,12 +15,22 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.errors import ResultError, UnknownName
 from powerphase.grid import PAPER_GRIDS, load_grid
-from powerphase.records.result import Result, find_results, write_result
-from powerphase.report.buses import by_bus, hard_buses, survival, worst
-from powerphase.report.entries import paper_entries
-from powerphase.report.leaderboard import leaderboard
-from powerphase.report.safety import as_csv, safety, sheets
-from powerphase.report.statistics import FIDELITY, PROPER_SAFETY, SAFETY, tradeoff
+from powerphase.records import Result, find_results, write_result
+from powerphase.report import (
+    FIDELITY,
+    PROPER_SAFETY,
+    SAFETY,
+    by_bus,
+    hard_buses,
+    leaderboard,
+    paper_entries,
+    safety,
+    safety_as_csv,
+    safety_sheets,
+    survival,
+    tradeoff,
+    worst,
+)
 from tests.report.planted import planted
 
 often = settings(deadline=None, derandomize=True)
@@ -184,7 +194,7 @@ def test_a_grid_is_looked_at_bus_by_bus_if_asked_for(tmp_path: Path) -> None:
     rows = find_results([tree(tmp_path)])
     (overview,) = safety(rows, "synthetic")
     assert overview.per_bus == {}
-    assert len(sheets([overview])) == 1
+    assert len(safety_sheets([overview])) == 1
     (found,) = safety(rows, "synthetic", "activsg500")
     assert set(found.per_bus) == {"ets", "deepar", "timemcl", "oracle"}
     overlap = {frozenset(pair): hard.overlap for pair, hard in found.pairs.items()}
@@ -196,7 +206,7 @@ def test_a_grid_is_looked_at_bus_by_bus_if_asked_for(tmp_path: Path) -> None:
 
 
 def test_tables_say_what_was_found(tmp_path: Path) -> None:
-    tables = sheets(safety(find_results([tree(tmp_path)]), "synthetic", "activsg500"))
+    tables = safety_sheets(safety(find_results([tree(tmp_path)]), "synthetic", "activsg500"))
     text = "\n".join(table.as_markdown() for table in tables)
     assert "τ of fidelity and safety is -1.00, of fidelity and proper safety 1.00;" in text
     assert "of the paper's rows 0.69." in text
@@ -206,7 +216,7 @@ def test_tables_say_what_was_found(tmp_path: Path) -> None:
     assert "| oracle | 101 | 102 | 103 | 104 | 105 |" in text
     for table in tables:
         assert {len(line) for group in table.groups for line in group} == {len(table.header)}
-    (overview,) = sheets(safety(find_results([tmp_path]), "synthetic"))
+    (overview,) = safety_sheets(safety(find_results([tmp_path]), "synthetic"))
     line = "| activsg500 | 3 | -1.00 | -1.00 | 1.00 | 1.00 | 9 | 0.69 | 0.79 |"
     assert line in overview.as_markdown()
 
@@ -222,7 +232,7 @@ def test_buses_of_a_catalogued_grid_have_its_numbers_and_others_their_place(tmp_
         write_result(row, {"by_bus/safety_mbrier": per_bus}, tmp_path)
     rows = find_results([tmp_path])
     texts = {
-        grid: sheets(safety(rows, "synthetic", grid))[2].as_markdown()
+        grid: safety_sheets(safety(rows, "synthetic", grid))[2].as_markdown()
         for grid in ("ieee300", "mine")
     }
     assert "| ets | 19 | – | – | – | – |" in texts["ieee300"]
@@ -248,9 +258,9 @@ def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
     found = safety(find_results([tree(tmp_path)]), "synthetic", "activsg500")
     arguments = ["safety", str(tmp_path), "--grid", "activsg500"]
     markdown = CliRunner().invoke(cli.app, [*arguments, "--format", "markdown"])
-    assert markdown.stdout == "\n".join(table.as_markdown() for table in sheets(found))
+    assert markdown.stdout == "\n".join(table.as_markdown() for table in safety_sheets(found))
     table = CliRunner().invoke(cli.app, [*arguments, "--format", "csv"]).stdout
-    assert table == as_csv(found)
+    assert table == safety_as_csv(found)
     lines = list(csv.DictReader(StringIO(table)))
     worst_of_ets = [line for line in lines if (line["what"], line["model"]) == ("worst", "ets")]
     assert len(worst_of_ets) == 200

@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from powerphase.report.sheet import Sheet
+from powerphase.report import Sheet
 
 NARROW = Sheet(
     title="a title that is longer than the table below it",

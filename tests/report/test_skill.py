@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerphase.report.leaderboard import leaderboard
-from powerphase.report.statistics import Skill, reach, skill, skills
+from powerphase.report import Skill, leaderboard, reach, skill, skills
 from tests.report.planted import planted
 
 often = settings(deadline=None, derandomize=True)

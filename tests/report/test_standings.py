@@ -13,17 +13,19 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import UnknownName
-from powerphase.records.result import Result, write_result
-from powerphase.report.leaderboard import Board, leaderboard
-from powerphase.report.standings import (
+from powerphase.records import Result, write_result
+from powerphase.report import (
     TESTED,
-    as_csv,
+    Board,
+    against,
+    leaderboard,
+    pairs,
     pairs_as_csv,
     pairs_sheet,
-    sheets,
     standings,
+    standings_as_csv,
+    standings_sheets,
 )
-from powerphase.report.statistics import against, pairs
 from tests.report.planted import days, planted
 
 NOISE = np.random.default_rng(5).normal(size=10)
@@ -40,7 +42,7 @@ def field() -> list[Result]:
 
 
 def shown(*arguments: Any) -> str:
-    return "\n".join(sheet.as_markdown() for sheet in sheets([board()], *arguments))
+    return "\n".join(sheet.as_markdown() for sheet in standings_sheets([board()], *arguments))
 
 
 def board() -> Board:
@@ -94,7 +96,7 @@ def test_a_p_that_rounds_to_0_is_shown_as_a_bound() -> None:
     for count, p in ((12, "< 0.001"), (10, "0.002")):
         crps = {"a": 0.1, "b": 0.2}
         rows = [planted(model, crps=own, windows=days(count)) for model, own in crps.items()]
-        (sheet,) = sheets(leaderboard(rows), ["crps"])
+        (sheet,) = standings_sheets(leaderboard(rows), ["crps"])
         assert lines_of(sheet.as_markdown())["CRPS", "b"][8] == p
 
 
@@ -110,7 +112,7 @@ def test_grids_of_an_edition_share_a_table_and_editions_do_not() -> None:
         planted(model, crps=0.1, grid=grid) for model in ("ets", "deepar") for grid in ("a", "b")
     ]
     rows += [planted("ets", edition="opsd")]
-    found = sheets(leaderboard(rows), ["crps"])
+    found = standings_sheets(leaderboard(rows), ["crps"])
     assert [sheet.title for sheet in found] == [
         "What differs, activsg500, edition opsd",
         "What differs, edition synthetic",
@@ -135,7 +137,7 @@ def test_a_matrix_mirrors_itself() -> None:
 
 def test_a_csv_file_holds_every_number() -> None:
     found = board()
-    lines = list(csv.DictReader(StringIO(as_csv([found]))))
+    lines = list(csv.DictReader(StringIO(standings_as_csv([found]))))
     assert len(lines) == len(TESTED) * 5
     contrasts = {c.name: c for c in against(found.entries, found.windows, "crps")}
     for line in lines[:5]:
@@ -154,7 +156,7 @@ def test_a_csv_file_holds_every_number() -> None:
 
 def test_windows_of_few_weeks_come_with_their_least_p() -> None:
     daily = tuple(f"2016-07-{day:02d}" for day in range(4, 14))
-    (table,) = sheets([replace(board(), windows=daily)])
+    (table,) = standings_sheets([replace(board(), windows=daily)])
     assert "no p below 0.5" in table.as_markdown()
 
 
@@ -178,12 +180,12 @@ def test_a_test_is_called_exact_where_it_goes_through_all_flips(
         for entry in board().entries
     ]
     long = replace(board(), windows=tuple(map(str, days)), entries=tuple(entries))
-    (table,) = sheets([long], ["crps"])
+    (table,) = standings_sheets([long], ["crps"])
     assert test in table.as_markdown()
 
 
 def test_no_word_is_broken_in_eighty_columns() -> None:
-    (table,) = sheets([board()])
+    (table,) = standings_sheets([board()])
     text = StringIO()
     Console(file=text, width=80).print(table.as_table(80))
     words = set(text.getvalue().split())
@@ -197,7 +199,7 @@ def test_a_table_where_the_other_has_no_row_says_so() -> None:
 
 
 def test_every_line_has_every_cell_in_any_width() -> None:
-    for table in (*sheets([board()]), pairs_sheet(board(), "crps")):
+    for table in (*standings_sheets([board()]), pairs_sheet(board(), "crps")):
         assert {len(line) for group in table.groups for line in group} == {len(table.header)}
         for width in (80, 160):
             text = StringIO()
@@ -221,7 +223,7 @@ def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
     assert several == shown(["crps", "energy"])  # by the titles that the tables show
     matrix = here(tmp_path, *markdown, "--pairs", "--score", "crps").stdout
     assert matrix == pairs_sheet(board(), "crps").as_markdown()
-    assert here(tmp_path, "--statistics", "--format", "csv").stdout == as_csv([board()])
+    assert here(tmp_path, "--statistics", "--format", "csv").stdout == standings_as_csv([board()])
     assert "What differs" in here(tmp_path, "--statistics").stdout
 
 

@@ -58,8 +58,8 @@ def leaderboard(
     """
     from powerphase.records.result import find_results
     from powerphase.records.row_key import read_failures
-    from powerphase.report import leaderboard as table
-    from powerphase.report import standings
+    from powerphase.report import boards as board_tables
+    from powerphase.report import standing_tables
 
     rows, failures = find_results(result_paths(results)), read_failures(result_paths(results))
     if recompute:
@@ -68,28 +68,32 @@ def leaderboard(
         _recompute(rows, forecasts, data, format)
         return
     _require("--recompute", forecasts=forecasts, data=data)
-    boards = table.leaderboard(list(rows.values()), paper, failures)
+    boards = board_tables.leaderboard(list(rows.values()), paper, failures)
     noted = [failure for board in boards for failure in board.failures]
     for failure in failures:
         if failure not in noted:  # on a grid without any row
             problems.print(f"no row: {failure.path}: {failure.sentence}")
     if not statistics:
         _require("--statistics", against=against, pairs=pairs, score=score)
-        show_sheets(format, lambda: map(table.sheet, boards), lambda: table.as_csv(boards))
+        show_sheets(
+            format,
+            lambda: map(board_tables.board_sheet, boards),
+            lambda: board_tables.boards_as_csv(boards),
+        )
         return
-    standings.check_other(boards, against)
-    scores = tuple(map(standings.ordering_score, score or standings.TESTED))
+    standing_tables.check_other(boards, against)
+    scores = tuple(map(standing_tables.ordering_score, score or standing_tables.TESTED))
     if pairs:
         show_sheets(
             format,
-            lambda: standings.pairs_sheets(boards, scores),
-            lambda: standings.pairs_as_csv(boards, scores),
+            lambda: standing_tables.pairs_sheets(boards, scores),
+            lambda: standing_tables.pairs_as_csv(boards, scores),
         )
     else:
         show_sheets(
             format,
-            lambda: standings.sheets(boards, scores, against),
-            lambda: standings.as_csv(boards, scores, against),
+            lambda: standing_tables.standings_sheets(boards, scores, against),
+            lambda: standing_tables.standings_as_csv(boards, scores, against),
         )
 
 
@@ -106,11 +110,11 @@ def table(
     Example: `powerphase table results --score twcrps`
     """
     from powerphase.records.result import read_results
-    from powerphase.report.leaderboard import compact
-    from powerphase.report.leaderboard import leaderboard as boards_of
+    from powerphase.report.boards import compact_sheets
+    from powerphase.report.boards import leaderboard as make_boards
 
-    boards = boards_of(read_results(result_paths(results)), paper)
-    show_sheets(format, lambda: compact(boards, score))
+    boards = make_boards(read_results(result_paths(results)), paper)
+    show_sheets(format, lambda: compact_sheets(boards, score))
 
 
 def compare(
@@ -126,14 +130,14 @@ def compare(
     All models in one table, and how far the two rankings agree: `powerphase compare all`
     """
     from powerphase.records.result import read_results
-    from powerphase.report.comparison import agreement, overview, sheets
-    from powerphase.report.comparison import compare as comparison_of
+    from powerphase.report.comparison import agreement, comparison_sheets, overview
+    from powerphase.report.comparison import compare as compare_with_paper
 
     rows = read_results(result_paths(results))
     if model == "all":
         show_sheets(format, lambda: [part(rows, edition) for part in (overview, agreement)])
     else:
-        show_sheets(format, lambda: sheets(comparison_of(rows, model, edition)))
+        show_sheets(format, lambda: comparison_sheets(compare_with_paper(rows, model, edition)))
 
 
 def safety(
@@ -147,10 +151,14 @@ def safety(
     Example: `powerphase safety results --grid polish2383`
     """
     from powerphase.records.result import find_results
-    from powerphase.report import safety as report
+    from powerphase.report import safety_tables
 
-    tables = report.safety(find_results(result_paths(results)), edition, grid)
-    show_sheets(format, lambda: report.sheets(tables), lambda: report.as_csv(tables))
+    grids = safety_tables.safety(find_results(result_paths(results)), edition, grid)
+    show_sheets(
+        format,
+        lambda: safety_tables.safety_sheets(grids),
+        lambda: safety_tables.safety_as_csv(grids),
+    )
 
 
 def figure(

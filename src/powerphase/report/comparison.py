@@ -16,6 +16,7 @@ from powerphase.errors import ResultError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
+from powerphase.report.boards import leaderboard
 from powerphase.report.entries import (
     BUDGET_WORDS,
     PAPER_DECIMALS,
@@ -27,7 +28,6 @@ from powerphase.report.entries import (
     paper_entries,
     representative,
 )
-from powerphase.report.leaderboard import leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.statistics import SEED_DEVIATIONS, kendall, mean_ranks
 from powerphase.task.protocol import PAPER_TASK
@@ -145,7 +145,7 @@ def compare(results: Iterable[Result], model: str, edition: str | None = None) -
     return Comparison(model, edition, tuple(pairs), tuple(ablations))
 
 
-def sheets(comparison: Comparison) -> list[Sheet]:
+def comparison_sheets(comparison: Comparison) -> list[Sheet]:
     """The tables: grid by grid and score by score, then each ablation."""
     lines = [_line(pair) for pair in comparison.pairs]
     grids = dict.fromkeys(pair.grid for pair in comparison.pairs)
@@ -222,11 +222,6 @@ def _agreement_line(grid: str, ours: Mapping[tuple[str, str], Entry]) -> tuple[C
     ]
     texts = (grid, str(len(both)), *(number(tau, decimals=2) for tau in taus))
     return tuple((text, False) for text in texts)
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """The tables as Markdown."""
-    return "\n".join(sheet.as_markdown() for sheet in sheets(comparison))
 
 
 def _paper_models() -> set[str]:

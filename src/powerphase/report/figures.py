@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from powerphase.errors import FigureError, UnknownName
 from powerphase.files import disk_errors, replace_file
 from powerphase.records.scores import SCORES, find_score
+from powerphase.report.boards import Board, leaderboard
 from powerphase.report.entries import representative
 from powerphase.report.figure_rows import (
     FigureRow,
@@ -27,7 +28,6 @@ from powerphase.report.figure_rows import (
     select,
 )
 from powerphase.report.figure_style import STYLE
-from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.synthesis.sources import load_signals
 
 if TYPE_CHECKING:

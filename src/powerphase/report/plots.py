@@ -14,6 +14,7 @@ from powerphase.axes import V
 from powerphase.errors import ResultError
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.registry import MODELS, Look
+from powerphase.report.boards import Board
 from powerphase.report.buses import NEGLIGIBLE, survival, worst
 from powerphase.report.entries import Entry
 from powerphase.report.figure_rows import FigureRow
@@ -26,7 +27,6 @@ from powerphase.report.figure_style import (
     day_name,
     looks_of,
 )
-from powerphase.report.leaderboard import Board
 from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis.injections import ARCHETYPES, load_shapes
 from powerphase.synthesis.signals import Signals

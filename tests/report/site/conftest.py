@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 
 from powerphase.axes import KINDS, V
 from powerphase.dataset import Store, verify
-from powerphase.evaluation.forecasting import forecast
-from powerphase.evaluation.scoring import score
-from powerphase.models.naive import LastSevenDays
-from powerphase.records.forecast_file import ForecastFile, open_forecast
-from powerphase.records.result import Result
+from powerphase.evaluation import forecast, score
+from powerphase.models import LastSevenDays
+from powerphase.records import ForecastFile, Result, open_forecast
 from powerphase.report import drawing
 from powerphase.report.site.build import Site, build_site
 from powerphase.scenarios import Context, Scenarios
-from powerphase.task.windows import Task
+from powerphase.task import Task
 from tests.report.site import made_up
 
 SCRIPT = "<script>window.stolen = true</script>"

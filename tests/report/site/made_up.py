@@ -7,10 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powerphase.grid import Grid
-from powerphase.records.result import Result, write_result
-from powerphase.records.scores import SCORES
-from powerphase.records.sidecar import FORECASTS, NOT_DRAWN_SEEDS, RISK_LEVELS, compact
-from powerphase.report.drawing import Drawing
+from powerphase.records import (
+    FORECASTS,
+    NOT_DRAWN_SEEDS,
+    RISK_LEVELS,
+    SCORES,
+    Result,
+    compact,
+    write_result,
+)
+from powerphase.report import Drawing
 from tests.records.rows import WINDOWS, row
 
 GRID, N_BUSES, N_SHOWN, STEPS = "polish2383", 30, 6, 96

@@ -17,9 +17,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from powerphase.axes import VARIABLES, V
-from powerphase.records.scores import NORMAL_BAND_PU, SCORES
-from powerphase.records.sidecar import RISK_LEVELS, expanded
-from powerphase.report.leaderboard import leaderboard
+from powerphase.records import NORMAL_BAND_PU, RISK_LEVELS, SCORES, expanded
+from powerphase.report import leaderboard
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
 

@@ -19,15 +19,26 @@ from typer.testing import CliRunner
 from powerphase import cli
 from powerphase.axes import KINDS, V
 from powerphase.errors import ReportError, UnknownName
-from powerphase.records.result import read_results, write_result
-from powerphase.records.scores import NORMAL_BAND_PU, RANKED, SCORES
-from powerphase.records.sidecar import RISK_LEVELS
+from powerphase.records import (
+    NORMAL_BAND_PU,
+    RANKED,
+    RISK_LEVELS,
+    SCORES,
+    read_results,
+    write_result,
+)
 from powerphase.registry import MODELS
-from powerphase.report import drawing
-from powerphase.report.leaderboard import COLUMNS, leaderboard, like_the_best
-from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
-from powerphase.report.sheet import MISSING
-from powerphase.report.site import boards
+from powerphase.report import (
+    COLUMNS,
+    LEVELS,
+    MISSING,
+    drawing,
+    first_bus,
+    leaderboard,
+    like_the_best,
+    weighted_quantiles,
+)
+from powerphase.report.site import board_pages
 from powerphase.report.site.build import build_site
 from powerphase.report.site.folder import Folder
 from powerphase.report.site.looks import DARK, LIGHT, contrast, looks
@@ -199,7 +210,7 @@ def test_more_buses_than_sixteen_bits_count_keep_their_branches(
     big = drawing.Drawing("big", np.arange(n), nowhere, nowhere, pairs)
     monkeypatch.setattr(drawing, "drawing_of", lambda grid: big)
     board = leaderboard([row(grid="big")], paper=False)[0]
-    pages = boards.BoardPages(Folder(tmp_path / "site"), "big", board, None)
+    pages = board_pages.BoardPages(Folder(tmp_path / "site"), "big", board, None)
     pages._bus_ids(n)
     assert pages._network() is not None
     text = (tmp_path / "site/data/big/network.js").read_text()
@@ -450,7 +461,7 @@ def test_a_site_that_was_cut_is_written_anew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(boards, "read_sidecar", cut)
+        patch.setattr(board_pages, "read_sidecar", cut)
         with pytest.raises(KeyboardInterrupt):
             build_site([rows], tmp_path / "out")
     assert "Not finished" in (tmp_path / "out/index.html").read_text()

@@ -15,9 +15,9 @@ from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result, find_results
 from powerphase.records.row_key import read_failures
 from powerphase.records.scores import SCORES
+from powerphase.report.boards import COLUMNS, Board, leaderboard
 from powerphase.report.entries import orders_forecasts
-from powerphase.report.leaderboard import COLUMNS, Board, leaderboard
-from powerphase.report.site.boards import BoardPages
+from powerphase.report.site.board_pages import BoardPages
 from powerphase.report.site.data_sets import data_set
 from powerphase.report.site.folder import INDEX, MARK, Folder
 from powerphase.report.site.full_forecast import kinds_of

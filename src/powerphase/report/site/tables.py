@@ -6,8 +6,8 @@ from math import floor, log10
 from typing import Any
 
 from powerphase.records.scores import RANKED, SCORES
+from powerphase.report.boards import COLUMNS, Board, like_the_best
 from powerphase.report.entries import PAPER_DECIMALS, Entry, orders_forecasts
-from powerphase.report.leaderboard import COLUMNS, Board, like_the_best
 from powerphase.report.sheet import MISSING
 
 FIDELITY = tuple(name for name in COLUMNS if not SCORES[name].voltage_only)

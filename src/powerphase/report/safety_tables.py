@@ -14,6 +14,7 @@ from powerphase.errors import ResultError, UnknownName
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.records.result import Result
 from powerphase.records.scores import SCORES
+from powerphase.report.boards import Board, leaderboard
 from powerphase.report.buses import (
     HARD,
     NEGLIGIBLE,
@@ -25,7 +26,6 @@ from powerphase.report.buses import (
     worst,
 )
 from powerphase.report.entries import Entry, edition_of
-from powerphase.report.leaderboard import Board, leaderboard
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.statistics import PROPER_SAFETY, SAFETY, Tradeoff, tradeoff
 from powerphase.task.protocol import PAPER_TASK
@@ -93,14 +93,14 @@ def safety(
     return [_grid_safety(board, chosen if grid else {}) for board in boards]
 
 
-def sheets(grids: Sequence[GridSafety]) -> list[Sheet]:
+def safety_sheets(grids: Sequence[GridSafety]) -> list[Sheet]:
     """The agreement of the orders; for a chosen grid its ranks, buses and hardest buses."""
     tables = (_ranks, _buses, _hardest, _shared)
     by_bus_sheets = [table(grid) for grid in grids if grid.per_bus for table in tables]
     return by_bus_sheets or [_agreement(grids)]
 
 
-def as_csv(grids: Iterable[GridSafety]) -> str:
+def safety_as_csv(grids: Iterable[GridSafety]) -> str:
     """All numbers: ranks and their agreement; for a chosen grid survival, worst buses, overlap."""
     text = StringIO()
     lines = [(g.board.edition, g.board.grid, *line) for g in grids for line in _lines(g)]

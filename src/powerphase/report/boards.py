@@ -12,8 +12,6 @@ from io import StringIO
 from math import inf
 from typing import Any
 
-from rich.console import Group
-
 from powerphase.errors import ResultError
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
@@ -129,17 +127,7 @@ def leaderboard(
     return sorted(boards, key=_sort_key)
 
 
-def as_table(board: Board, width: int) -> Group:
-    """The board for a terminal of that width, with the columns that fit."""
-    return sheet(board).as_table(width)
-
-
-def as_markdown(boards: Iterable[Board]) -> str:
-    """The boards as Markdown: for each a heading, a table and its notes."""
-    return "\n".join(sheet(board).as_markdown() for board in boards)
-
-
-def as_csv(boards: Iterable[Board]) -> str:
+def boards_as_csv(boards: Iterable[Board]) -> str:
     """The boards as CSV, unrounded: one line per entry, empty cells for missing values."""
     lines: list[tuple[Any, ...]] = [
         (
@@ -204,7 +192,7 @@ def _entries(rows: Sequence[Result]) -> tuple[Entry, ...]:
     return with_ranks([entry_of(seeds) for seeds in group_by(rows, lambda row: row.name).values()])
 
 
-def sheet(board: Board) -> Sheet:
+def board_sheet(board: Board) -> Sheet:
     """The board as a table."""
     above, *below = board.notes
     noise = {name: like_the_best(board, name) for name in COLUMNS}
@@ -255,7 +243,7 @@ def _score_text(entry: Entry, name: str) -> str:
     return number(entry.mean[name], entry.std[name], decimals)
 
 
-def compact(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
+def compact_sheets(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
     """One score of all forecasters on all grids: a table for each edition and task.
 
     Variants are omitted, except smaller budgets that are ranked. A grid with several data sets has

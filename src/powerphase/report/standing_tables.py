@@ -8,8 +8,8 @@ from typing import Any
 
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES, find_score
+from powerphase.report.boards import Board
 from powerphase.report.entries import Entry, group_by, orders_forecasts, places
-from powerphase.report.leaderboard import Board
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.statistics import (
     LEVEL,
@@ -90,7 +90,7 @@ def standings(board: Board, score: str, other: str | None = None) -> tuple[Stand
     )
 
 
-def sheets(
+def standings_sheets(
     boards: Iterable[Board], scores: Sequence[str] = TESTED, other: str | None = None
 ) -> list[Sheet]:
     """The standings on each of the scores: one table for all grids of a task and an edition."""
@@ -139,7 +139,7 @@ def pairs_sheet(board: Board, score: str) -> Sheet:
     )
 
 
-def as_csv(
+def standings_as_csv(
     boards: Iterable[Board], scores: Sequence[str] = TESTED, other: str | None = None
 ) -> str:
     """The standings unrounded: one line per score and entry."""

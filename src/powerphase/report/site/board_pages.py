@@ -15,8 +15,8 @@ from powerphase.records.result import Result
 from powerphase.records.sidecar import Arrays, read_sidecar
 from powerphase.registry import model_kind
 from powerphase.report import drawing
+from powerphase.report.boards import Board
 from powerphase.report.entries import Entry
-from powerphase.report.leaderboard import Board
 from powerphase.report.quantiles import outside_band
 from powerphase.report.site.data_sets import grid_title
 from powerphase.report.site.folder import Folder
