@@ -33,8 +33,8 @@ def is_ready(chrome: Any, shown: str) -> bool:
     return bool(chrome.execute_script(shown) and chrome.execute_script(loaded))
 
 
-def built(out: Path, data: list[str], forecasts: list[str]) -> Site:
-    """Build it, and print what that took."""
+def build(out: Path, data: list[str], forecasts: list[str]) -> Site:
+    """Build the site, and print its size and what building took."""
     start = time.perf_counter()
     site = build_site(
         [ROWS / f"{model}.json" for model in MODELS], out, data=data, forecasts=forecasts
@@ -49,7 +49,7 @@ def built(out: Path, data: list[str], forecasts: list[str]) -> Site:
 
 
 def open_pages(site: Site) -> None:
-    """Load every page anew, and print when it was ready and how much it had read."""
+    """Load every page, and print how long it took to be ready."""
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not browser or not driver:
         print("not opened: chromium and chromedriver are not installed")
@@ -83,6 +83,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="*", default=[])
     parser.add_argument("--forecasts", nargs="*", default=[])
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        open_pages(built(Path(folder) / "site", given.data, given.forecasts))
+        open_pages(build(Path(folder) / "site", arguments.data, arguments.forecasts))

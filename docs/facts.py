@@ -311,7 +311,7 @@ def trainings(**chosen: Any) -> list[dict[str, Any]]:
     return [t for t in found if all(t[name] == value for name, value in chosen.items())]
 
 
-def ablated(variant: str | None) -> Result:
+def ablation_row(variant: str | None) -> Result:
     """A row of the ablation on PEGASE 1354."""
     (row,) = (r for r in rows_of("pegase1354", "powerforge", variant) if r.seed == 42)
     return row
@@ -319,13 +319,14 @@ def ablated(variant: str | None) -> Result:
 
 def ablation_change(variant: str) -> float:
     """CRPS of a variant relative to the full model of the same seed, less 1."""
-    return (ablated(variant).scores["crps"] or 0) / (ablated(None).scores["crps"] or 1) - 1
+    own, full = (ablation_row(name).scores["crps"] for name in (variant, None))
+    return (own or 0) / (full or 1) - 1
 
 
 def ablation_distance(variant: str) -> float:
     """The same in standard deviations of the full model's seeds, from their mean."""
     full = seeds("crps", "pegase1354", "powerforge")
-    return ((ablated(variant).scores["crps"] or 0) - fmean(full)) / stdev(full)
+    return ((ablation_row(variant).scores["crps"] or 0) - fmean(full)) / stdev(full)
 
 
 def paper_change(variant: str) -> str:
@@ -397,7 +398,7 @@ def printed_necv(grid: str) -> str:
     return f"{pair.paper_mean:.4f}" if pair else "–"
 
 
-def punished() -> list[dict[str, Any]]:
+def penalised_trainings() -> list[dict[str, Any]]:
     """The trainings with the width penalty."""
     return [training for training in trainings() if training["first_epoch"]["width"]]
 
@@ -410,7 +411,7 @@ def free_range() -> float:
 
 def width_over_pinball() -> list[float]:
     """The width penalty over the pinball loss in the first epoch of each training."""
-    firsts = [t["first_epoch"] for t in punished() if t["variant"] != "no-anchor"]
+    firsts = [t["first_epoch"] for t in penalised_trainings() if t["variant"] != "no-anchor"]
     return [first["width"] / first["pinball"] for first in firsts]
 
 

@@ -8,8 +8,8 @@ fails if a page is outdated. A template can use
 - `{{ command("table results --format markdown") }}`: what a `powerphase` command prints;
 - `{{ details("Title", text) }}`: text that readers unfold;
 - every public function of `docs/facts.py`: `{{ number("crps", "polish2383", "ets") | digits(4) }}`;
-- `span` and `listed` for several numbers: `{{ ratios("crps", "ets", "oracle") | span(2) }}` gives
-  "1.20 to 1.90", and `percent` for shares: `{{ 0.123 | percent }}` and `{{ shares | percents }}`.
+- `span` and `join_numbers` for several numbers: `{{ ratios("crps", "ets", "oracle") | span(2) }}`
+  gives "1.20 to 1.90"; for shares `percent` and `percents`: `{{ 0.123 | percent }}` gives "12 %".
 
 To turn a page into a template, move it to `docs/templates`, put expressions in the place of its
 numbers, and add nothing else: all templates are found by their names.
@@ -54,7 +54,7 @@ def render(template: str) -> str:
     functions = {name: value for name, value in vars(facts).items() if not name.startswith("_")}
     environment.globals.update(functions, command=command, details=details)
     environment.filters.update(
-        digits=digits, span=span, listed=listed, percent=percent, percents=percents
+        digits=digits, span=span, join_numbers=join_numbers, percent=percent, percents=percents
     )
     notice = NOTICE.format(template=template)
     return f"{notice}\n\n{environment.get_template(template).render()}"
@@ -89,7 +89,7 @@ def span(values: Iterable[float], decimals: int = 2) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def listed(values: Iterable[float], decimals: int = 4) -> str:
+def join_numbers(values: Iterable[float], decimals: int = 4) -> str:
     """Some numbers one after the other."""
     *most, last = (digits(value, decimals) for value in values)
     return f"{', '.join(most)} and {last}" if most else last

@@ -12,9 +12,9 @@ from docs.facts import (
     NETWORKS,
     REFERENCES,
     SMALL_GRIDS,
-    ablated,
     ablation_change,
     ablation_distance,
+    ablation_row,
     agreements,
     all_days,
     best_days,
@@ -31,7 +31,7 @@ from docs.facts import (
     own_values,
     pairs,
     paper,
-    punished,
+    penalised_trainings,
     reference_day,
     rows,
     rows_of,
@@ -181,7 +181,7 @@ def test_powerforge_learns_angles_only(grid: str) -> None:
 
 def test_the_bound_of_voltages_falls_below_its_floor_with_the_width_penalty() -> None:
     floor = PowerForgeConfig().voltage_range_floor
-    assert max(training["voltage_range"] for training in punished()) < floor
+    assert max(training["voltage_range"] for training in penalised_trainings()) < floor
     free, winner = (t for t in trainings() if not t["first_epoch"]["width"])
     assert (free["variant"], winner["variant"]) == (
         "no-quantile-regularisation",
@@ -231,7 +231,7 @@ def test_the_learning_rate_was_halved_earlier_on_pegase_9241() -> None:
 
 
 def test_without_its_penalties_the_fan_opens() -> None:
-    free, grid = ablated("no-quantile-regularisation"), "pegase1354"
+    free, grid = ablation_row("no-quantile-regularisation"), "pegase1354"
     for kind in VARIABLES:
         coverage = free.by_type[kind]["coverage_80"] or 0
         assert 0.7 < coverage < 0.85
@@ -246,18 +246,18 @@ def test_without_its_penalties_the_fan_opens() -> None:
 def test_the_other_variants_of_the_ablation() -> None:
     full = seeds("crps", "pegase1354", "powerforge")
     for variant in ("no-mixer", "no-physics"):
-        assert (ablated(variant).scores["crps"] or 0) < min(full)
+        assert (ablation_row(variant).scores["crps"] or 0) < min(full)
     assert ablation_distance("no-bridge") > 5
     assert ablation_change("no-anchor") > 1
     rise = {
-        kind: (ablated("no-anchor").by_type[kind]["crps"] or 0)
-        - (ablated(None).by_type[kind]["crps"] or 0)
+        kind: (ablation_row("no-anchor").by_type[kind]["crps"] or 0)
+        - (ablation_row(None).by_type[kind]["crps"] or 0)
         for kind in VARIABLES
     }
     assert rise["V"] / sum(rise.values()) > 0.85
     (winner,) = trainings(variant="winner-takes-all")
     assert exp(-winner["best"]["score"]) > 0.999  # the weight of the heaviest scenario
-    assert {ablated("winner-takes-all").by_type[kind]["width_80"] for kind in VARIABLES} == {0}
+    assert {ablation_row("winner-takes-all").by_type[kind]["width_80"] for kind in VARIABLES} == {0}
 
 
 def test_rankings_by_fidelity_and_safety_are_not_opposed() -> None:

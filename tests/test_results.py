@@ -8,7 +8,7 @@ import pytest
 
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records.result import Result, read_result, read_results
-from powerphase.records.sidecar import LIMIT_BYTES, expanded, read_sidecar, rounding_of
+from powerphase.records.sidecar import LIMIT_BYTES, expand, read_sidecar, rounding_of
 from powerphase.report.boards import leaderboard
 from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
 
@@ -41,7 +41,7 @@ def test_a_row_is_valid_and_its_sidecar_tells_the_same(path: Path) -> None:
     assert exact == pytest.approx(row.scores["safety_mbrier"], rel=1e-5, abs=1e-9)
     assert ("shown/bus_id" in sidecar) == (row.seed in (0, 42))
     if "shown/bus_id" in sidecar:
-        assert np.isfinite(expanded(sidecar)["shown/scenario"]).all()
+        assert np.isfinite(expand(sidecar)["shown/scenario"]).all()
 
 
 def test_results_are_small() -> None:

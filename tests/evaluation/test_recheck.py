@@ -23,7 +23,7 @@ from powerphase.records import (
     NOT_IN_OLDER,
     RISK,
     ROUNDINGS,
-    expanded,
+    expand,
     round_arrays,
     rounding_of,
     write_result,
@@ -245,7 +245,7 @@ def test_arrays_match_up_to_their_rounding(scored: tuple[Evaluation, Evaluation]
 def test_sidecars_match_if_one_is_rounded_a_little_more(
     scored: tuple[Evaluation, Evaluation],
 ) -> None:
-    exact = expanded(scored[0].sidecar)
+    exact = expand(scored[0].sidecar)
     for coarse, fine in pairwise(reversed(ROUNDINGS)):
         both = [round_arrays(exact, rounding) for rounding in (coarse, fine)]
         assert list(array_differences(*both)) == []

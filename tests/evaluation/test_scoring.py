@@ -32,7 +32,7 @@ from powerphase.records import (
     NORMAL_BAND_PU,
     RISK_LEVELS,
     SCORES,
-    expanded,
+    expand,
     read_result,
     read_sidecar,
 )
@@ -135,7 +135,7 @@ def test_a_row_and_its_sidecar_are_read_as_written(evaluation: Evaluation, tmp_p
 
 
 def test_the_sidecar_shows_what_was_forecast(task: Task, evaluation: Evaluation) -> None:
-    sidecar = expanded(evaluation.sidecar)
+    sidecar = expand(evaluation.sidecar)
     assert list(sidecar["shown/window"]) == [0, 4, 9]
     rows = task.store.grid.rows(sidecar["shown/bus_id"])
     assert len(set(rows)) == SHOWN_BUSES

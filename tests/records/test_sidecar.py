@@ -17,7 +17,7 @@ from powerphase.records import (
     RISK_LEVELS,
     ROUNDINGS,
     compact,
-    expanded,
+    expand,
     levels_of,
     read_sidecar,
     round_arrays,
@@ -50,7 +50,7 @@ def test_numbers_are_as_close_as_their_rounding_says(rounding: Any) -> None:
     exact = noisy(20)
     stored = round_arrays(exact, rounding)
     assert rounding_of(stored) == rounding
-    rounded = expanded(stored)
+    rounded = expand(stored)
     assert set(rounded) == {"rounding", *exact}
     for name in ("by_bus/safety_mbrier", "reliability"):
         np.testing.assert_array_equal(rounded[name], exact[name])
@@ -68,7 +68,7 @@ def test_numbers_are_as_close_as_their_rounding_says(rounding: Any) -> None:
 def test_rounding_again_changes_nothing() -> None:
     for rounding in ROUNDINGS:
         once = round_arrays(noisy(20), rounding)
-        again = round_arrays(expanded(once), rounding)
+        again = round_arrays(expand(once), rounding)
         assert set(once) == set(again)
         for name, array in once.items():
             np.testing.assert_allclose(again[name], array, rtol=1e-6, err_msg=name)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import FigureError, ResultError, UnknownName
-from powerphase.records import compact, expanded, read_result, read_results, write_result
+from powerphase.records import compact, expand, read_result, read_results, write_result
 from powerphase.registry import MODELS as REGISTRY
 from powerphase.report import (
     FIGURES,
@@ -104,7 +104,7 @@ def test_voltages_draws_the_kept_scenarios_their_median_and_the_truth(tree: Path
     drawn = draw_figure("voltages", options(tree, models=MODELS, bus=22))
     grid = np.array(panels(drawn.figure), dtype=object).reshape(3, 3)
     for m, w in product(range(3), range(3)):
-        arrays = expanded(sidecar(m))
+        arrays = expand(sidecar(m))
         truth = arrays["shown/target"][w, :, 1, 2]
         scenarios = arrays["shown/scenario"][w, :, :, 1, 2]
         shown = [line[:, 1] for line in lines(grid[m, w]) if len(line) == STEPS]

@@ -35,7 +35,7 @@ from powerphase.records.sidecar import (
     ROUNDINGS,
     Arrays,
     Rounding,
-    expanded,
+    expand,
     read_sidecar,
     round_arrays,
     rounding_of,
@@ -154,7 +154,7 @@ def array_differences(old: Arrays, new: Arrays) -> Iterator[Difference]:
         misshapen = {name for name in names if _form(old[name]) != _form(new[name])}
         yield from (Difference(n, _form(old[n]), _form(new[n])) for n in names if n in misshapen)
         old, new = ({n: side[n] for n in names if n not in misshapen} for side in (old, new))
-    old, new = (expanded(round_arrays(expanded(side), rounding)) for side in (old, new))
+    old, new = (expand(round_arrays(expand(side), rounding)) for side in (old, new))
     for name in (name for name in new if name in old):
         if old[name].shape != new[name].shape:
             yield Difference(name, _form(old[name]), _form(new[name]))

@@ -39,7 +39,7 @@ from .sidecar import RISK_LEVELS as RISK_LEVELS
 from .sidecar import ROUNDINGS as ROUNDINGS
 from .sidecar import Rounding as Rounding
 from .sidecar import compact as compact
-from .sidecar import expanded as expanded
+from .sidecar import expand as expand
 from .sidecar import levels_of as levels_of
 from .sidecar import read_sidecar as read_sidecar
 from .sidecar import round_arrays as round_arrays

@@ -99,22 +99,22 @@ def round_arrays(arrays: Arrays, rounding: Rounding) -> dict[str, Shaped[np.ndar
     """The arrays as a sidecar with this rounding stores them.
 
     `shown/target` [W H B 4] and `shown/scenario` [W M H B 4] are replaced by their levels;
-    `expanded` brings them back.
+    `expand` brings them back.
     """
     rounded = {ROUNDING_NAME: np.array(astuple(rounding), dtype=np.int64)}
     for name, array in arrays.items():
         if name != ROUNDING_NAME:
-            rounded |= _rounded(name, array, rounding)
+            rounded |= _round_array(name, array, rounding)
     return rounded
 
 
-def expanded(arrays: Arrays) -> dict[str, Shaped[np.ndarray, "..."]]:
+def expand(arrays: Arrays) -> dict[str, Shaped[np.ndarray, "..."]]:
     """The arrays with `shown/target` [W H B 4] and `shown/scenario` [W M H B 4] as numbers."""
     numbers = {name: array for name, array in arrays.items() if not _is_coded(name)}
     for name in ("shown/target", "shown/scenario"):
         parts = [arrays[f"{name}_{part}"] for part in SERIES if f"{name}_{part}" in arrays]
         if len(parts) == len(SERIES):
-            numbers[name] = _steps_first(series_of(*parts))
+            numbers[name] = _buses_last(series_of(*parts))
     return numbers
 
 
@@ -175,7 +175,7 @@ def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
-def _rounded(
+def _round_array(
     name: str, array: Shaped[np.ndarray, "..."], rounding: Rounding
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     """An array as the sidecar stores it; more than one where it is coded."""
@@ -185,9 +185,9 @@ def _rounded(
     if name == "shown/weight":
         return {name: array[..., :n, :]}
     if name == "shown/target":
-        return _coded(name, array[..., :n, :].transpose(0, 2, 3, 1), 1)
+        return _encode(name, array[..., :n, :].transpose(0, 2, 3, 1), 1)
     if name == "shown/scenario":
-        return _coded(name, array[..., :n, :].transpose(0, 3, 4, 1, 2), rounding.level_step)
+        return _encode(name, array[..., :n, :].transpose(0, 3, 4, 1, 2), rounding.level_step)
     if name == RISK:
         held = array[..., :: rounding.risk_hold].repeat(rounding.risk_hold, axis=-1)
         step = rounding.risk_step
@@ -204,7 +204,7 @@ def _round_mantissa(array: Float[np.ndarray, "..."], bits: int) -> Float32[np.nd
     return np.ldexp(np.rint(mantissa * scale) / scale, exponent)
 
 
-def _coded(
+def _encode(
     name: str, series: Float[np.ndarray, "W B K *rest"], level_step: int
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Levels between the extremes of each bus and variable, as differences in time.
@@ -225,5 +225,7 @@ def _is_coded(name: str) -> bool:
     return name.startswith("shown/") and name.endswith(tuple(f"_{part}" for part in SERIES))
 
 
-def _steps_first(series: Shaped[np.ndarray, "W B K *rest"]) -> Shaped[np.ndarray, "W *rest B K"]:
+def _buses_last(
+    series: Shaped[np.ndarray, "W B K *rest"],
+) -> Shaped[np.ndarray, "W *rest B K"]:
     return np.moveaxis(series, (1, 2), (-2, -1))

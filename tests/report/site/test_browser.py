@@ -17,7 +17,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from powerphase.axes import VARIABLES, V
-from powerphase.records import NORMAL_BAND_PU, RISK_LEVELS, SCORES, expanded
+from powerphase.records import NORMAL_BAND_PU, RISK_LEVELS, SCORES, expand
 from powerphase.report import leaderboard
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
@@ -342,7 +342,7 @@ def test_tables_and_charts_have_words_for_who_cannot_see_them(page: Page) -> Non
 
 def fan(arrays: made_up.Arrays, window: int, bus: int, kind: int) -> NDArray[np.float64]:
     """The quantiles of the scenarios in a sidecar, by NumPy."""
-    values = expanded(arrays)["shown/scenario"][window, :, :, bus, kind]
+    values = expand(arrays)["shown/scenario"][window, :, :, bus, kind]
     weights = np.broadcast_to(arrays["shown/weight"][window, :, bus, kind, None], values.shape)
     return both_ways(values, weights, LEVELS)
 
@@ -364,7 +364,7 @@ def test_the_first_view_is_a_voltage_that_leaves_its_band_in_three_windows(
     for f in drawn:
         expected = fan(built.rows[f["model"]][1], f["window"], 3, V)
         np.testing.assert_allclose(f["levels"], expected, rtol=1e-6)
-        truth = expanded(built.rows[f["model"]][1])["shown/target"][f["window"], :, 3, V]
+        truth = expand(built.rows[f["model"]][1])["shown/target"][f["window"], :, 3, V]
         np.testing.assert_allclose(f["truth"], truth, rtol=1e-6)
     assert len(page.driver.find_elements(By.CSS_SELECTOR, "#fans line.limit")) >= 9
 
@@ -486,7 +486,7 @@ def test_without_risks_of_all_buses_the_shown_ones_move_and_the_page_says_so(
     page.open(f"grid?board={GRID}&model=powerforge-42&by=risk&window=2&step=70")
     page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
     arrays, (low, high) = built.rows["powerforge-42"][1], NORMAL_BAND_PU
-    voltage = expanded(arrays)["shown/scenario"][2, :, 70, :, V]
+    voltage = expand(arrays)["shown/scenario"][2, :, 70, :, V]
     expected = (((voltage < low) | (voltage > high)) * arrays["shown/weight"][2, :, :, V]).sum(0)
     found = network_values(page)
     places = [0, 4, 9, 16, 23, 29]

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from powerphase.axes import V
-from powerphase.records.sidecar import HAPPENED, RISK, SERIES, Arrays, expanded
+from powerphase.records.sidecar import HAPPENED, RISK, SERIES, Arrays, expand
 from powerphase.report.quantiles import first_bus
 from powerphase.report.site.packing import packed
 
@@ -75,7 +75,7 @@ def truth_of(sidecar: Arrays) -> tuple[str, dict[str, Any]]:
 
 def first_shown(sidecar: Arrays) -> int:
     """The bus number that the page shows first."""
-    target = expanded(sidecar)["shown/target"]
+    target = expand(sidecar)["shown/target"]
     return int(sidecar["shown/bus_id"][first_bus(target[..., V])])
 
 
