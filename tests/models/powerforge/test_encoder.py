@@ -118,7 +118,7 @@ def test_states_are_normalised_before_embeddings_are_added(encoder: ChannelEncod
 
 
 def hours(*hour: float) -> np.ndarray:
-    """Times of Thursday, 1970-01-01, the start of a week here."""
+    """Times of Thursday, 1970-01-01, the start of a week in the calendar."""
     return np.array([[np.datetime64(int(3600 * h), "s") for h in hour]])
 
 

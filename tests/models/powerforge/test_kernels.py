@@ -71,16 +71,16 @@ def assert_close(
         for name, ours, theirs in zip(names, kernel, expected, strict=True):
             assert_close(ours, theirs, f"{what}: {name}", float32_tolerance)
         return
-    attention = 1e-9 if expected.dtype == torch.float64 else float32_tolerance
+    tolerance = 1e-9 if expected.dtype == torch.float64 else float32_tolerance
     assert kernel.dtype == expected.dtype
     error = (kernel - expected).norm()
-    assert error <= attention * expected.norm() + 1e-12, f"{what} is error by {error:.1e}"
+    assert error <= tolerance * expected.norm() + 1e-12, f"{what} is off by {error:.1e}"
 
 
-def on_device(given: Any, dtype: torch.dtype) -> Any:
+def on_device(tensors: Any, dtype: torch.dtype) -> Any:
     """The tuple of tensors on the kernels' device, in this precision."""
-    parts = (part.to(DEVICE, dtype) if part.is_floating_point() else part for part in given)
-    return type(given)(*(part.to(DEVICE) for part in parts))
+    parts = (part.to(DEVICE, dtype) if part.is_floating_point() else part for part in tensors)
+    return type(tensors)(*(part.to(DEVICE) for part in parts))
 
 
 def heads_of(size: Size, dtype: torch.dtype) -> HeadOutputs:
@@ -90,8 +90,8 @@ def heads_of(size: Size, dtype: torch.dtype) -> HeadOutputs:
 
 
 def random(dtype: torch.dtype, *size: int, seed: int = 0) -> Tensor:
-    made = torch.randn(*size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return made.to(DEVICE, dtype)
+    values = torch.randn(*size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return values.to(DEVICE, dtype)
 
 
 def truth_of(size: Size, dtype: torch.dtype) -> Truth:
@@ -118,10 +118,11 @@ def terms_of(size: Size, truth: Truth) -> LossTerms:
     return objective._terms(truth.target, objective.law.levels().detach(), weight, counts, None)
 
 
-def kernel_and_plain(function: Any, *given: Any) -> tuple[Any, Any]:
+def kernel_and_plain(function: Any, *arguments: Any) -> tuple[Any, Any]:
     """The results of kernel and plain form on copies, with these copies."""
     copies = [
-        [ours.clone() if isinstance(ours, Tensor) else ours for ours in given] for _ in range(2)
+        [value.clone() if isinstance(value, Tensor) else value for value in arguments]
+        for _ in range(2)
     ]
     kernel = function(*copies[0], fast=True), copies[0]
     return kernel, (function(*copies[1], fast=False), copies[1])
@@ -333,56 +334,56 @@ def test_a_whole_training_step(config: PowerForgeConfig, dtype: torch.dtype) -> 
 
 @triton.jit
 @no_type_check
-def _sort_kernel(given, ordered, back, M: tl.constexpr, LANES: tl.constexpr):
+def _sort_kernel(values_in, ordered, restored, M: tl.constexpr, LANES: tl.constexpr):
     lane = tl.arange(0, LANES)
     values = ()
     for m in tl.static_range(M):
-        values += (tl.load(given + m * LANES + lane),)
+        values += (tl.load(values_in + m * LANES + lane),)
     values, swaps = toolkit.sort_values(values, M)
     for m in tl.static_range(M):
         tl.store(ordered + m * LANES + lane, values[m])
     values = toolkit.restore_order(values, swaps, M)
     for m in tl.static_range(M):
-        tl.store(back + m * LANES + lane, values[m])
+        tl.store(restored + m * LANES + lane, values[m])
 
 
 @pytest.mark.parametrize("m", [2, 3, 5, 16, 21])
 def test_values_are_sorted_and_put_back(m: int, dtype: torch.dtype) -> None:
-    given = random(dtype, m, 64)
-    given[:, :16] = (2 * given[:, :16]).round()  # ties
-    ordered, back = torch.empty_like(given), torch.empty_like(given)
-    _sort_kernel[(1,)](given, ordered, back, M=m, LANES=64)
-    assert torch.equal(ordered, given.sort(0).values)
-    assert torch.equal(back, given)
+    values_in = random(dtype, m, 64)
+    values_in[:, :16] = (2 * values_in[:, :16]).round()  # ties
+    ordered, restored = torch.empty_like(values_in), torch.empty_like(values_in)
+    _sort_kernel[(1,)](values_in, ordered, restored, M=m, LANES=64)
+    assert torch.equal(ordered, values_in.sort(0).values)
+    assert torch.equal(restored, values_in)
 
 
 @triton.jit
 @no_type_check
-def _curves_kernel(given, kernel, LANES: tl.constexpr):
+def _curves_kernel(x_in, curves, LANES: tl.constexpr):
     lane = tl.arange(0, LANES)
-    x = tl.load(given + lane)
+    x = tl.load(x_in + lane)
     curve, gradient = toolkit.softplus(x)
-    tl.store(kernel + lane, curve)
-    tl.store(kernel + LANES + lane, gradient)
+    tl.store(curves + lane, curve)
+    tl.store(curves + LANES + lane, gradient)
     curve, gradient = toolkit.tanh(x)
-    tl.store(kernel + 2 * LANES + lane, gradient)
-    tl.store(kernel + 3 * LANES + lane, curve)
-    tl.store(kernel + 4 * LANES + lane, toolkit.wrap(x))
-    tl.store(kernel + 5 * LANES + lane, toolkit.with_sign_of(x, 3.0))
+    tl.store(curves + 2 * LANES + lane, gradient)
+    tl.store(curves + 3 * LANES + lane, curve)
+    tl.store(curves + 4 * LANES + lane, toolkit.wrap(x))
+    tl.store(curves + 5 * LANES + lane, toolkit.with_sign_of(x, 3.0))
 
 
 def test_curves_equal_pytorchs(dtype: torch.dtype) -> None:
     sizes = torch.logspace(-6, 1.3, 31, dtype=torch.float64)
     x = torch.cat([-sizes, torch.zeros(2).double(), sizes]).to(DEVICE, dtype)
-    kernel = torch.empty(6, 64, device=DEVICE, dtype=dtype)
-    _curves_kernel[(1,)](x, kernel, LANES=64)
-    attention, grain = 1e-9 if dtype == torch.float64 else 1e-5, 32 * torch.finfo(dtype).eps
+    curves = torch.empty(6, 64, device=DEVICE, dtype=dtype)
+    _curves_kernel[(1,)](x, curves, LANES=64)
+    tolerance, grain = 1e-9 if dtype == torch.float64 else 1e-5, 32 * torch.finfo(dtype).eps
     exact = x.double()
     expected = [torch.nn.functional.softplus(exact), exact.sigmoid(), exact.cosh() ** -2]
     expected += [exact.tanh(), torch.atan2(exact.sin(), exact.cos())]
     # Voltages and angles are sums, so only the last digits of 1 matter.
     for ours, theirs, error in zip(
-        kernel.double(), expected, (0, 0, 0, grain, grain), strict=False
+        curves.double(), expected, (0, 0, 0, grain, grain), strict=False
     ):
-        torch.testing.assert_close(ours, theirs, rtol=attention, atol=error)
-    assert torch.equal(kernel[5], 3 * x.sign())
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=error)
+    assert torch.equal(curves[5], 3 * x.sign())

@@ -123,10 +123,10 @@ def check_half_precision(net: PowerForgeNetwork, n_past: int, error: float) -> N
             loss, _ = net(*batch)
         gradient = torch.autograd.grad(loss, list(net.parameters()))
         ours.append((loss.detach(), torch.cat([part.flatten() for part in gradient])))
-    (rough, one), (exact, other) = ours
+    (rough, rough_gradient), (exact, exact_gradient) = ours
     assert not torch.equal(rough, exact)
     torch.testing.assert_close(rough, exact, rtol=error, atol=0)
-    assert torch.cosine_similarity(one, other, dim=0) > 0.999
+    assert torch.cosine_similarity(rough_gradient, exact_gradient, dim=0) > 0.999
 
 
 WITHOUT: dict[str, dict[str, Any]] = {

@@ -159,7 +159,7 @@ class PowerForgeNetwork(CapturableNetwork):
         self, past: Float[Tensor, "B T C"], calendar: Float[Tensor, "B 4"]
     ) -> tuple[Float[Tensor, "B 4 N K"], Float[Tensor, "4 B H N"]]:
         """The channel states and the reference days, by kind."""
-        width = self._padded(self.n_buses)
+        width = self._align(self.n_buses)
         anchored = anchor_context(past, self.encoder.gates, self.config, width, self.is_fast)
         state = self.encoder(anchored.residual, anchored.size, calendar, self.is_fast)
         if self.mixer is not None:
@@ -215,9 +215,9 @@ class PowerForgeNetwork(CapturableNetwork):
         return F.one_hot(distance.argmin(1), counts.scenarios).to(distance)
 
     def _width(self, state: Float[Tensor, "B 4 N K"]) -> int:
-        return self._padded(state.shape[2])
+        return self._align(state.shape[2])
 
-    def _padded(self, buses: int) -> int:
+    def _align(self, buses: int) -> int:
         return -(-buses // ALIGNED_BUSES) * ALIGNED_BUSES if self.is_fast else buses
 
     def _no_noise(self) -> Float[Tensor, "2 H M"]:
