@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from powerphase.models.framework.saved import SavedForecaster
+from powerphase.models.framework import SavedForecaster
 from powerphase.registry import MODELS, model_class
 
 ROOT = Path(__file__).parents[1]
@@ -20,19 +20,19 @@ def test_the_table_of_models_is_that_of_the_registry() -> None:
     assert all((DOCS / page).is_file() for _, _, page in rows)
 
 
-def test_every_variant_is_named() -> None:
+def test_every_variant_is_listed() -> None:
     table = PAGE.split("| model | words |")[1].split("\n\n")[0]
     rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.*) \|$", table, re.MULTILINE)
-    found = {name: re.findall(r"`([a-z0-9-]+)`", words) for name, words in rows}
+    result = {name: re.findall(r"`([a-z0-9-]+)`", words) for name, words in rows}
     kinds = {name: model_class(name) for name in MODELS}
-    assert found == {
+    assert result == {
         name: list(kind.config_type.VARIANTS)
         for name, kind in kinds.items()
         if issubclass(kind, SavedForecaster)
     }
 
 
-def test_costs_are_those_that_were_measured() -> None:
+def test_costs_are_the_measured_ones() -> None:
     rows = json.loads((ROOT / "benchmarks" / "measured" / "networks.json").read_text())
     lines = [
         f"| `{row['model']}` | {row['channels']:,} | {row['batch_size']} | {row['step_ms']:.1f} ms "
@@ -43,7 +43,7 @@ def test_costs_are_those_that_were_measured() -> None:
     assert shown == lines
 
 
-def test_growth_is_that_of_the_measurements() -> None:
+def test_growth_follows_from_the_measurements() -> None:
     rows = json.loads((ROOT / "benchmarks" / "measured" / "networks.json").read_text())
     table = PAGE.split("| model | step, per window | forecast |")[1].split("\n\n")[0]
     shown = re.findall(r"^\| `(.*)` \| (.*) \| (.*) \|$", table, re.MULTILINE)

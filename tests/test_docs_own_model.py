@@ -8,14 +8,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from powerphase import cli
-from powerphase.records.result import read_results
+from powerphase.records import read_results
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own_model.md").read_text()
 
 
-def test_the_page_goes_from_nothing_to_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_s_commands_produce_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     assert len(code.splitlines()) <= 40

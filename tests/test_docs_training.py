@@ -10,10 +10,9 @@ from typing import ClassVar
 
 import pytest
 
-from powerphase.models.framework.configuration import make_config
-from powerphase.models.framework.run import RunFolder
-from powerphase.models.powerforge.config import ABLATIONS, PowerForgeConfig
-from powerphase.records.result import read_results
+from powerphase.models.framework import RunFolder, make_config
+from powerphase.models.powerforge import ABLATIONS, PowerForgeConfig
+from powerphase.records import read_results
 from tests.pages import blocks, commands, output_of, section
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -37,7 +36,7 @@ class Writer:
         self.written.append((name, value, step))
 
 
-def test_the_log_can_be_given_to_tensorboard_as_shown(
+def test_the_tensorboard_example_writes_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (example,) = blocks(section(PAGE, "TensorBoard"), "python")
@@ -54,7 +53,7 @@ def test_the_log_can_be_given_to_tensorboard_as_shown(
     assert len(Writer.written) == 6
 
 
-def test_a_network_of_one_s_own_is_trained_and_scored_as_shown(
+def test_the_example_network_is_trained_and_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = section(PAGE, "A network of your own")
@@ -73,14 +72,14 @@ def test_a_network_of_one_s_own_is_trained_and_scored_as_shown(
     assert losses == sorted(losses, reverse=True)  # it learns
 
 
-def test_the_configuration_of_the_page_is_one() -> None:
+def test_the_example_config_is_valid() -> None:
     (text,) = blocks(PAGE, "toml")
     config = make_config(PowerForgeConfig, tomllib.loads(text))
     assert not config.physics
     assert config.training.epochs == 50
 
 
-def test_every_ablation_is_named_as_the_page_says() -> None:
+def test_every_ablation_has_the_variant_of_the_page() -> None:
     page = (DOCS / "powerforge.md").read_text()
     rows = re.findall(r"\| `(\w+) = (.+?)` \| `powerforge\+([\w-]+)` \|", page)
     assert {field for field, _, _ in rows} == set(ABLATIONS)
@@ -89,7 +88,7 @@ def test_every_ablation_is_named_as_the_page_says() -> None:
         assert config.variant("activsg500") == variant
 
 
-def test_every_field_of_the_examples_is_one() -> None:
+def test_every_example_config_is_valid() -> None:
     examples = sorted((DOCS.parent / "examples").glob("*.toml"))
     assert examples
     for file in examples:

@@ -1,4 +1,4 @@
-"""The baselines on a GPU: recorded steps, trainings that are cut, forecasts, and their memory."""
+"""The baselines on a GPU: captured steps, interrupted trainings, forecasts, and memory."""
 
 import gc
 import sys
@@ -11,9 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.framework.stepping import Stepper, is_captured, make_optimiser
-from powerphase.models.framework.training import Progress, seed_torch
+from powerphase.models.framework import (
+    Progress,
+    Stepper,
+    TrainingConfig,
+    is_captured,
+    make_optimiser,
+    seed_torch,
+)
 from powerphase.registry import model_class
 from powerphase.scenarios import Scenarios, Training
 from tests.models.recurrent.toys import SMALL, budget, training_of
@@ -24,7 +29,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 GPU = torch.device("cuda")
 CONTEXT, HORIZON = 300, 24
-"""So many steps that attention has several blocks of keys, whose slopes could come in any order."""
+"""So many steps that attention has several blocks of keys, which could be added in any order."""
 SIZES: dict[str, dict[str, Any]] = {
     "tactis-2": {"width": 8, "margin_hidden": 12, "paths": 7, "validation_bags": 3},
     "timeprism": {},
@@ -45,7 +50,7 @@ each = pytest.mark.parametrize("case", CASES)
 
 @pytest.fixture(autouse=True)
 def alone_on_the_gpu() -> None:
-    """Without what earlier tests have left there."""
+    """Free what earlier tests have left on the GPU."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -73,34 +78,34 @@ def model_of(case: str, device: str = "cuda", **options: Any) -> Any:
     return model_class(CASES[case][0])(config_of(case), device=device, **options)
 
 
-def answer(model: Any, train: Training, device: torch.device) -> Scenarios:
-    """Of one window, with all channels, on the CPU."""
+def predict_on(model: Any, train: Training, device: torch.device) -> Scenarios:
+    """The scenarios of one window, with all channels, on the CPU."""
     context = next(iter(train.validation.load(1, device)))[0]
-    found = model.predict(context)
-    parts = [found] if isinstance(found, Scenarios) else [part for _, part in found]
+    result = model.predict(context)
+    parts = [result] if isinstance(result, Scenarios) else [part for _, part in result]
     return Scenarios(
         torch.cat([part.values.cpu() for part in parts], dim=3),
         torch.cat([part.weights.cpu() for part in parts], dim=2),
     )
 
 
-def losses(network: Any, train: Training, config: TrainingConfig, graph: bool) -> Tensor:
-    """Of some steps, with other batches and noise in each."""
+def losses(network: Any, train: Training, config: TrainingConfig, capture: bool) -> Tensor:
+    """The losses of some steps, with other batches and noise in each."""
     network = deepcopy(network).to(GPU).train()
     batches = train.batches(config.batch_size or 1, 42, GPU)
-    stepper = Stepper(network, make_optimiser(network, config, GPU), config, GPU, graph)
-    found = []
+    stepper = Stepper(network, make_optimiser(network, config, GPU), config, GPU, capture)
+    result = []
     for number in range(6):
         seed_torch(GPU, 42, "step", number)
-        found.append(stepper(*batches[number])["loss"].double().cpu())
-    return torch.stack(found)
+        result.append(stepper(*batches[number])["loss"].double().cpu())
+    return torch.stack(result)
 
 
 @each
-def test_recorded_steps_have_the_losses_of_others(case: str) -> None:
+def test_captured_steps_have_the_losses_of_uncaptured_ones(case: str) -> None:
     """To 10⁻⁴ of them after six steps, in float32: the order of sums may differ, and Adam adds.
 
-    TACTiS-2 draws its bags before a step, and so draws them alike in both.
+    TACTiS-2 draws its bags before a step, and so draws the same in both.
     """
     train, model = training(), model_of(case)
     model.configure(train)
@@ -112,16 +117,18 @@ def test_recorded_steps_have_the_losses_of_others(case: str) -> None:
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         torch.set_float32_matmul_precision("highest")
         try:
-            found, wanted = (losses(network, train, config, graph) for graph in (True, False))
+            result, expected = (
+                losses(network, train, config, capture) for capture in (True, False)
+            )
         finally:
             torch.set_float32_matmul_precision(before)
-    sys.stdout.write(f"{case}: {found.tolist()} recorded, {wanted.tolist()} not\n")
-    assert len(wanted.unique()) == len(wanted)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    sys.stdout.write(f"{case}: {result.tolist()} captured, {expected.tolist()} not\n")
+    assert len(expected.unique()) == len(expected)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
 @each
-def test_a_training_that_is_cut_ends_with_the_same_bits(case: str, tmp_path: Path) -> None:
+def test_an_interrupted_training_ends_with_the_same_bits(case: str, tmp_path: Path) -> None:
     class Stopped(Exception):
         pass
 
@@ -141,7 +148,7 @@ def test_a_training_that_is_cut_ends_with_the_same_bits(case: str, tmp_path: Pat
 
 @each
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_a_training_stays_finite_and_forecasts_have_the_form_of_a_cpu_s(
+def test_a_training_stays_finite_and_forecasts_like_a_cpu(
     case: str, precision: str, tmp_path: Path
 ) -> None:
     train = training()
@@ -150,15 +157,15 @@ def test_a_training_stays_finite_and_forecasts_have_the_form_of_a_cpu_s(
     model.fit(train)
     for line in curve_of(tmp_path / "run"):
         assert np.isfinite([value for value in line.values() if value is not None]).all()
-    found, other = (answer(model, train, device) for device in (GPU, torch.device("cpu")))
-    assert found.values.isfinite().all()
-    assert found.values.shape == other.values.shape
-    torch.testing.assert_close(found.weights.sum(1), torch.ones_like(found.weights.sum(1)))
+    result, other = (predict_on(model, train, device) for device in (GPU, torch.device("cpu")))
+    assert result.values.isfinite().all()
+    assert result.values.shape == other.values.shape
+    torch.testing.assert_close(result.weights.sum(1), torch.ones_like(result.weights.sum(1)))
     torch.testing.assert_close(other.weights.sum(1), torch.ones_like(other.weights.sum(1)))
-    # Paths have noise of the device's own; means and spreads are alike, not more.
+    # The noise of paths depends on the device: only means and spreads are alike.
     size = other.values.abs().mean()
-    mean, wanted = ((one.values.mean((1, 2))) for one in (found, other))
-    assert (mean - wanted).abs().mean() < size
+    mean, expected = ((one.values.mean((1, 2))) for one in (result, other))
+    assert (mean - expected).abs().mean() < size
 
 
 MIDDLE = {
@@ -186,6 +193,6 @@ def test_a_training_takes_about_what_is_estimated(name: str) -> None:
     model.fit(train)
     taken = torch.cuda.max_memory_allocated() / 2**30
     reserved = torch.cuda.max_memory_reserved() / 2**30
-    told = f"{estimate:.2f} GiB estimated, {taken:.2f} taken, {reserved:.2f} reserved"
-    sys.stdout.write(f"{name}: {told}, {before:.2f} before\n")
-    assert estimate / 3 < taken < estimate + 0.5, told
+    summary = f"{estimate:.2f} GiB estimated, {taken:.2f} taken, {reserved:.2f} reserved"
+    sys.stdout.write(f"{name}: {summary}, {before:.2f} before\n")
+    assert estimate / 3 < taken < estimate + 0.5, summary

@@ -1,4 +1,4 @@
-"""Networks that are trained in no time, and a grid of two buses for them."""
+"""Small networks that train quickly, and a grid of two buses for them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.framework.network import Losses, Network
-from powerphase.models.framework.neural import NeuralForecaster
-from powerphase.models.framework.run import Domain, RunFolder
-from powerphase.models.framework.saved import InMemoryCheckpoints
-from powerphase.models.powerforge.config import PowerForgeConfig
+from powerphase.models.framework import (
+    Domain,
+    InMemoryCheckpoints,
+    Losses,
+    Network,
+    NeuralForecaster,
+    RunFolder,
+    TrainingConfig,
+)
+from powerphase.models.powerforge import PowerForgeConfig
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
 
 N_STEPS, CONTEXT, HORIZON, VALIDATION = 100, 5, 3, (100, 104, 108, 112, 116)
@@ -36,7 +40,7 @@ def layout_of_two() -> Layout:
 def training_of(
     values: np.ndarray, n_steps: int = N_STEPS, origins: Sequence[int] = VALIDATION
 ) -> Training:
-    """A training on the first steps of these states, validated from the given steps on."""
+    """A training on the first steps of these values, validated on windows at these origins."""
     layout, time = layout_of_two(), np.datetime64("2015-01-01", "s") + 900 * np.arange(len(values))
 
     def record(n: int) -> Record:
@@ -60,12 +64,13 @@ def flat_training() -> Training:
 
 
 class Toy(Network):
-    """Three lines through the last steps, with dropout and a size that `prepare` measures."""
+    """A linear layer for three scenarios, with dropout and a size that `prepare` measures."""
 
     def __init__(self) -> None:
         super().__init__()
         self.line = nn.Linear(CONTEXT, 3 * HORIZON)
         self.dropout = nn.Dropout(0.3)
+        self.size: Tensor
         self.register_buffer("size", torch.ones(()))
 
     def prepare(self, batches: Batches) -> None:
@@ -85,13 +90,13 @@ class Toy(Network):
 
 
 class Scripted(Network):
-    """A network that scores in each epoch what a script says, on the flat record.
+    """A network whose validation score in each epoch is scripted, on the flat record.
 
     Args:
         scores: the CRPS after each epoch.
         per_epoch: steps of an epoch.
-        width: gives a part of the loss by the number of the step, from 1 on.
-        slope: the loss is so much times the sum of the weights.
+        width: a part of the loss, as a function of the step's number from 1 on.
+        gradient: of the loss along each weight.
     """
 
     def __init__(
@@ -99,19 +104,20 @@ class Scripted(Network):
         scores: Sequence[float],
         per_epoch: int = 3,
         width: Callable[[int], float] = lambda step: 0.0,
-        slope: float = 1.0,
+        gradient: float = 1.0,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
+        self.steps: Tensor
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.scores, self.per_epoch, self.width, self.slope = scores, per_epoch, width, slope
+        self.scores, self.per_epoch, self.width, self.gradient = scores, per_epoch, width, gradient
 
     def prepare(self, batches: Batches) -> None:
         self.steps.zero_()
 
     def forward(self, context: Context, target: Tensor) -> Losses:
         self.steps += 1
-        height, width = self.slope * self.weight.sum(), torch.tensor(self.width(int(self.steps)))
+        height, width = self.gradient * self.weight.sum(), torch.tensor(self.width(int(self.steps)))
         return Losses(height + width, {"height": height.detach(), "width": width})
 
     def scenarios(self, context: Context, seed: int = 0) -> Scenarios:
@@ -123,12 +129,12 @@ class Scripted(Network):
 LONG_STEPS = TrainingConfig(
     epochs=6, batches_per_epoch=3, batch_size=4, learning_rate=0.4, patience=1
 )
-"""With them, the best epoch is not the last, and the learning rate is lowered on the way."""
+"""With it, the best epoch is not the last, and the learning rate is lowered once."""
 
 
 @dataclass(frozen=True)
 class ToyConfig:
-    """What `NeuralForecaster` asks of a config, and one constant."""
+    """What `NeuralForecaster` needs of a config, and one constant."""
 
     shade: int = 0
     training: TrainingConfig = LONG_STEPS
@@ -141,7 +147,7 @@ class ToyConfig:
 
 
 class ToyModel(NeuralForecaster):
-    """A toy as a forecaster."""
+    """A forecaster with a `Toy`."""
 
     name = "toy"
     config_type = ToyConfig
@@ -154,7 +160,7 @@ class ToyModel(NeuralForecaster):
 
 
 class Shelf(InMemoryCheckpoints):
-    """A keeper that shows what it was given."""
+    """Checkpoints that record the log and the saved state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +175,7 @@ class Shelf(InMemoryCheckpoints):
 
 
 def tiny(epochs: int = 2, training: Mapping[str, Any] | None = None, **changes: Any) -> Any:
-    """PowerForge for windows of a quarter of a day after two days."""
+    """A small config of PowerForge."""
     budget = {"epochs": epochs, "batches_per_epoch": 3, "batch_size": 8, **(training or {})}
     sizes = {"hidden": 8, "tokens": 3, "scenarios": 4, "node_embedding": 2, "segments": 2}
     return PowerForgeConfig(
@@ -179,17 +185,19 @@ def tiny(epochs: int = 2, training: Mapping[str, Any] | None = None, **changes: 
 
 
 def curve_of(run: Path) -> list[dict[str, Any]]:
-    """The log, without what no two trainings share."""
+    """The log without times, which differ between equal trainings."""
     lines = RunFolder.open(run).curve()
     return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
 def files_in(run: Path) -> set[str]:
-    """What lies there, beside the lock of whoever writes."""
+    """The files of a run folder, without the lock."""
     return {file.name for file in run.iterdir()} - {".lock"}
 
 
-def same_weights(one: nn.Module, other: nn.Module) -> bool:
-    """Whether every bit agrees."""
-    mine, theirs = one.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
+def same_weights(first: nn.Module | None, second: nn.Module | None) -> bool:
+    """Whether all weights and buffers of two networks agree in every bit."""
+    assert first is not None
+    assert second is not None
+    ours, theirs = first.state_dict(), second.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)

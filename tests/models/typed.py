@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-from powerphase.models.framework.saved import SavedForecaster
+from powerphase.models import Network, NeuralForecaster, SavedForecaster
 from powerphase.scenarios import Context, Scenarios
 
 Model = TypeVar("Model", bound=SavedForecaster)
@@ -11,9 +11,7 @@ Model = TypeVar("Model", bound=SavedForecaster)
 
 def reload(model: Model) -> Model:
     """The model, loaded from its run folder."""
-    loaded = type(model).load(run_of(model))
-    assert isinstance(loaded, type(model))
-    return loaded
+    return type(model).load(run_of(model))
 
 
 def scenarios_of(model: SavedForecaster, context: Context) -> Scenarios:
@@ -33,3 +31,9 @@ def outcome_of(model: SavedForecaster) -> dict[str, Any]:
     """The outcome of a finished fit."""
     assert model.outcome is not None
     return model.outcome
+
+
+def network_of(model: NeuralForecaster) -> Network:
+    """The network of a model that has been trained."""
+    assert model.network is not None
+    return model.network

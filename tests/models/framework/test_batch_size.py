@@ -1,4 +1,4 @@
-"""The batch size of models that leave it open: the first of stated ones that fits."""
+"""The batch size of models whose config leaves it open: the first that fits."""
 
 from pathlib import Path
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from powerphase.errors import TrainingError
-from powerphase.models.deepar.model import DeepAR
+from powerphase.models import DeepAR
+from powerphase.models.framework import SAFE_SHARE, RunFolder
 from powerphase.models.framework import neural as neural_module
-from powerphase.models.framework.neural import SAFE_SHARE
-from powerphase.models.framework.run import WEIGHTS, RunFolder
-from powerphase.models.timemcl.model import TimeMCL
+from powerphase.models.framework.run import WEIGHTS
+from powerphase.models.timemcl import TimeMCL
 from tests.models.recurrent.toys import tiny, training_of, waves
 
 TRAIN = training_of(waves())
@@ -26,27 +26,27 @@ def needed(size: int) -> float:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Sets how much memory there seems to be."""
-    there: dict[str, float] = {"gib": 1e9}
-    monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: there["gib"])
-    return there
+    """Sets how much memory is free."""
+    memory: dict[str, float] = {"gib": 1e9}
+    monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: memory["gib"])
+    return memory
 
 
 @pytest.mark.parametrize("size", [200, 64, 32, 16, 8])
-def test_it_is_the_largest_that_leaves_some_memory(size: int, free: Any) -> None:
+def test_the_batch_size_is_the_largest_that_leaves_some_memory(size: int, free: Any) -> None:
     free["gib"] = needed(size) / SAFE_SHARE * 1.0001
     model = open_model()
     model.configure(TRAIN)
     assert model.config.training.batch_size == size
 
 
-def test_where_none_fits_the_training_is_refused(free: Any) -> None:
+def test_a_training_raises_if_no_batch_size_fits(free: Any) -> None:
     free["gib"] = needed(8) / 2
-    with pytest.raises(TrainingError, match="with a batch of 8 takes about"):
+    with pytest.raises(TrainingError, match="batch of 8"):
         open_model().fit(TRAIN)
 
 
-def test_a_training_keeps_the_size_that_it_was_begun_with(tmp_path: Path, free: Any) -> None:
+def test_a_continued_training_keeps_its_batch_size(tmp_path: Path, free: Any) -> None:
     free["gib"] = needed(16) / SAFE_SHARE * 1.0001
     open_model(run=tmp_path).fit(TRAIN)
     free["gib"] = 1e9
@@ -56,7 +56,7 @@ def test_a_training_keeps_the_size_that_it_was_begun_with(tmp_path: Path, free: 
     assert RunFolder.open(tmp_path).header.config["training"]["batch_size"] == 16
 
 
-def test_a_training_that_never_took_a_step_chooses_anew(tmp_path: Path, free: Any) -> None:
+def test_a_training_without_weights_chooses_its_batch_size_again(tmp_path: Path, free: Any) -> None:
     free["gib"] = needed(16) / SAFE_SHARE * 1.0001
     open_model(run=tmp_path).fit(TRAIN)
     (tmp_path / WEIGHTS).unlink()
@@ -66,14 +66,14 @@ def test_a_training_that_never_took_a_step_chooses_anew(tmp_path: Path, free: An
     assert again.config.training.batch_size == 8
 
 
-def test_the_folder_of_another_model_decides_nothing(tmp_path: Path, free: Any) -> None:
+def test_the_folder_of_another_model_does_not_set_the_batch_size(tmp_path: Path, free: Any) -> None:
     TimeMCL(tiny(TimeMCL.config_type), device="cpu", run=tmp_path).fit(TRAIN)
     model = open_model(run=tmp_path)
     model.configure(TRAIN)
     assert model.config.training.batch_size == 200
 
 
-def test_several_processes_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_need_an_explicit_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neural_module, "world_size", lambda: 2)
     with pytest.raises(TrainingError, match="--batch-size"):
         open_model().configure(TRAIN)

@@ -1,4 +1,4 @@
-"""Where models compute: devices by name, and the processes that torchrun starts together."""
+"""Devices by name, and the processes that torchrun starts."""
 
 import socket
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import torch
 from torch import distributed
 
 from powerphase.errors import TaskError, UnknownName
-from powerphase.models.framework import device
-from powerphase.models.framework.device import (
+from powerphase.models.framework import (
     ProcessGroup,
     choose_device,
+    device,
     is_rank_zero,
     process_group,
 )
@@ -22,13 +22,13 @@ Started = Callable[..., None]
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """A machine with so many GPUs, as far as torch is asked."""
+    """Make torch report so many GPUs."""
 
-    def have(count: int) -> None:
+    def set_count(count: int) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
-    return have
+    return set_count
 
 
 @pytest.fixture
@@ -47,25 +47,25 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     return start
 
 
-def test_a_device_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(UnknownName, match="no device 'cude'; did you mean cuda"):
+def test_an_unknown_device_raises() -> None:
+    with pytest.raises(UnknownName, match=r"'cude'.*cuda"):
         choose_device("cude")
 
 
-def test_without_a_gpu_there_is_the_processor(gpus: Callable[[int], None]) -> None:
+def test_without_a_gpu_the_device_is_the_cpu(gpus: Callable[[int], None]) -> None:
     gpus(0)
     assert choose_device("auto") == choose_device("cpu") == CPU
     with pytest.raises(TaskError, match="no GPU"):
         choose_device("cuda")
 
 
-def test_a_gpu_is_taken_where_there_is_one(gpus: Callable[[int], None]) -> None:
+def test_a_gpu_is_used_if_there_is_one(gpus: Callable[[int], None]) -> None:
     gpus(1)
     assert choose_device("auto") == choose_device("cuda") == torch.device("cuda")
     assert choose_device("cpu") == CPU
 
 
-def test_each_process_has_a_gpu_of_its_own(gpus: Callable[[int], None], started: Started) -> None:
+def test_each_process_gets_another_gpu(gpus: Callable[[int], None], started: Started) -> None:
     gpus(2)
     for rank in (0, 1):
         started(rank)
@@ -73,25 +73,25 @@ def test_each_process_has_a_gpu_of_its_own(gpus: Callable[[int], None], started:
         assert choose_device("cpu") == CPU
 
 
-def test_the_gpu_is_counted_on_its_machine(gpus: Callable[[int], None], started: Started) -> None:
+def test_the_gpu_is_chosen_by_local_rank(gpus: Callable[[int], None], started: Started) -> None:
     gpus(2)
     started(rank=5, size=8, local_rank=1)
     assert choose_device("auto") == torch.device("cuda", 1)
 
 
-def test_more_processes_than_gpus_are_refused(
-    gpus: Callable[[int], None], started: Started
-) -> None:
+def test_more_processes_than_gpus_raise(gpus: Callable[[int], None], started: Started) -> None:
     gpus(1)
     started(rank=1)
     with pytest.raises(TaskError, match="local rank 1"):
         choose_device("auto")
 
 
-def test_one_process_leads(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_zero_is_read_from_torchrun_only(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert is_rank_zero()
     monkeypatch.setenv("RANK", "1")
-    assert is_rank_zero(), "a number that torchrun did not give means nothing"
+    assert is_rank_zero(), "RANK counts only under torchrun"
     started(0)
     assert is_rank_zero()
     started(1)
@@ -99,38 +99,38 @@ def test_one_process_leads(started: Started, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_a_team_divides_work_without_rest_and_has_one_leader(size: int) -> None:
-    members = [ProcessGroup(rank, size) for rank in range(size)]
+def test_shards_cover_all_work_and_one_process_has_rank_zero(size: int) -> None:
+    groups = [ProcessGroup(rank, size) for rank in range(size)]
     work = list(range(10))
-    done = [piece for member in members for piece in work[member.shard]]
+    done = [piece for group in groups for piece in work[group.shard]]
     assert sorted(done) == work
-    assert [member.is_rank_zero for member in members] == [True] + [False] * (size - 1)
+    assert [group.is_rank_zero for group in groups] == [True] + [False] * (size - 1)
 
 
-def test_who_is_alone_waits_for_nobody() -> None:
-    with process_group(CPU) as members:
-        assert members == ProcessGroup(0, 1)
+def test_a_single_process_needs_no_group() -> None:
+    with process_group(CPU) as group:
+        assert group == ProcessGroup(0, 1)
         assert not distributed.is_initialized()
-        members.wait()
-        assert members.total(torch.tensor(3.0)) == 3.0
+        group.wait()
+        assert group.total(torch.tensor(3.0)) == 3.0
 
 
-def fail_in_a_team() -> None:
-    with process_group(CPU) as members:
+def fail_in_a_group() -> None:
+    with process_group(CPU) as group:
         assert distributed.is_initialized()
-        assert members == ProcessGroup(0, 1)
+        assert group == ProcessGroup(0, 1)
         raise ValueError("stop")
 
 
-def test_trainings_of_one_script_share_a_team_whatever_became_of_the_first(
+def test_trainings_of_one_script_share_a_group_even_after_a_failure(
     started: Started,
 ) -> None:
     started(rank=0, size=1)
     try:
         with pytest.raises(ValueError, match="stop"):
-            fail_in_a_team()
-        with process_group(torch.device("cpu")) as members:
-            assert members.size == 1
+            fail_in_a_group()
+        with process_group(torch.device("cpu")) as group:
+            assert group.size == 1
     finally:
         device._destroy_group()
     assert not distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""What a training takes: copies of weights and a pool of its own where a step is captured."""
+"""Estimates of a training's memory: what a captured step adds, and what TimeGrad keeps."""
 
 from typing import Any
 from weakref import ReferenceType, ref
@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from powerphase.models import TACTiS, TimeGradConfig
+from powerphase.models.framework import gib, peak_numbers
 from powerphase.models.framework import neural as neural_module
-from powerphase.models.framework.neural import gib, peak_numbers
-from powerphase.models.tactis.model import TACTiS
-from powerphase.models.timegrad import ROW_TENSORS, TimeGradConfig, TimeGradNetwork
-from powerphase.models.timeprism.config import TimePrismConfig
-from powerphase.models.timeprism.model import TimePrism
+from powerphase.models.timegrad import ROW_TENSORS, TimeGradNetwork
+from powerphase.models.timeprism import TimePrism, TimePrismConfig
 from powerphase.registry import model_class
 from tests.models.recurrent.toys import (
     CONTEXT,
@@ -40,8 +39,8 @@ def model_of(name: str) -> Any:
     return kind(tiny(kind.config_type))
 
 
-def test_a_recording_adds_what_validation_takes_or_the_copies_of_a_rehearsal() -> None:
-    """They are not there at the same time; and unrecorded steps leave their memory to others."""
+def test_a_capture_adds_validation_or_warm_up_copies() -> None:
+    """Both never exist at once, and steps that are not captured keep no memory."""
     assert peak_numbers(100.0, 30.0, 5, captured=True) == 130
     assert peak_numbers(100.0, 30.0, 50, captured=True) == 100 + 3 * 50
     assert peak_numbers(100.0, 30.0, 50, captured=False) == 100
@@ -49,19 +48,20 @@ def test_a_recording_adds_what_validation_takes_or_the_copies_of_a_rehearsal() -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_network_counts_the_copies_of_a_rehearsal(
+def test_every_network_counts_the_warm_up_copies(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights and both of Adam's numbers, as a training that goes on has them."""
-    train, model, found = training_of(waves()), model_of(name), []
+    """Of weights and both of Adam's numbers, as in a continued training."""
+    train, model = training_of(waves()), model_of(name)
+    result: list[float] = []
     for captured in (False, True):
         monkeypatch.setattr(neural_module, "is_captured", lambda *_, to=captured: to)
-        found.append(model.memory_gib(train))
-    parameters = sum(one.numel() for one in model.meta_network(train).parameters())
-    assert found[1] - found[0] >= gib(3.0 * parameters) * (1 - 1e-9)
+        result.append(model.memory_gib(train))
+    parameters = sum(weight.numel() for weight in model.meta_network(train).parameters())
+    assert result[1] - result[0] >= gib(3.0 * parameters) * (1 - 1e-9)
 
 
-def test_what_timegrad_keeps_for_the_backward_pass_is_in_its_estimate() -> None:
+def test_timegrad_s_estimate_covers_what_it_keeps_for_the_backward_pass() -> None:
     """Conditioner, slopes along it, and its hidden layer, half as wide; z is made block by block.
 
     The backward pass makes two more tensors of that size before it lets go of any.

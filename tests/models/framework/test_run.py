@@ -1,4 +1,4 @@
-"""Trainings on disk: whatever stops one, it ends as if nothing had, and no two get mixed up."""
+"""Trainings on disk: they end the same whatever stops them, and are never mixed up."""
 
 import json
 import os
@@ -18,23 +18,20 @@ import torch
 
 from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, TrainingError
-from powerphase.models.framework import run as run_module
-from powerphase.models.framework import training as training_module
-from powerphase.models.framework.base import describe
-from powerphase.models.framework.neural import with_training
-from powerphase.models.framework.run import (
-    HEADER,
-    LOG,
-    RESUME,
-    WEIGHTS,
+from powerphase.models.framework import (
     Domain,
     Header,
+    Progress,
     RunFolder,
+    describe,
     is_run,
+    with_training,
 )
-from powerphase.models.framework.training import Progress
-from powerphase.models.powerforge.model import PowerForge
-from powerphase.task.windows import Task
+from powerphase.models.framework import run as run_module
+from powerphase.models.framework import training as training_module
+from powerphase.models.framework.run import HEADER, LOG, RESUME, WEIGHTS
+from powerphase.models.powerforge import PowerForge
+from powerphase.task import Task
 from tests import damage
 from tests.models.toys import (
     ToyConfig,
@@ -46,6 +43,7 @@ from tests.models.toys import (
     tiny,
     wavy_training,
 )
+from tests.models.typed import network_of, outcome_of, scenarios_of
 
 STEPS, PER_EPOCH = 18, 3
 FINISHED = {HEADER, WEIGHTS, LOG}
@@ -56,14 +54,14 @@ def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training that nothing interrupted."""
     run = tmp_path_factory.mktemp("smooth") / "run"
     model = train(run)
-    assert model.outcome["best_epoch"] == 3, "what is best must be remembered"
+    assert outcome_of(model)["best_epoch"] == 3, "the best epoch is not the last"
     rates = [line["learning_rate"] for line in curve_of(run)]
-    assert rates == [0.4] * 5 + [0.2], "and so must what the schedule has counted"
+    assert rates == [0.4] * 5 + [0.2], "the schedule lowers the rate at the end"
     return run
 
 
 class Stopped(Exception):
-    """What ends a training in these tests."""
+    """Stops a training in these tests."""
 
 
 def train(run: Path, **options: Any) -> ToyModel:
@@ -81,7 +79,7 @@ def stop_at(step: int) -> Callable[[Progress], None]:
 
 
 def assert_same_training(run: Path, other: Path) -> None:
-    """The same weights to the last bit, and the same numbers epoch by epoch."""
+    """Assert the same weights in every bit, and the same log."""
     assert (run / WEIGHTS).read_bytes() == (other / WEIGHTS).read_bytes()
     assert curve_of(run) == curve_of(other)
     epochs = [line["epoch"] for line in curve_of(run)]
@@ -110,7 +108,7 @@ def test_a_training_stopped_at_any_step_ends_the_same(
     assert_same_training(tmp_path / "run", smooth)
 
 
-def test_a_training_stopped_again_and_again_ends_the_same(smooth: Path, tmp_path: Path) -> None:
+def test_a_training_stopped_repeatedly_ends_the_same(smooth: Path, tmp_path: Path) -> None:
     for step in (2, 5, 4, 8, 12, 13, 18):
         with pytest.raises(Stopped):
             train(tmp_path / "run", on_progress=stop_at(step))
@@ -118,7 +116,7 @@ def test_a_training_stopped_again_and_again_ends_the_same(smooth: Path, tmp_path
     assert_same_training(tmp_path / "run", smooth)
 
 
-def test_a_training_saved_now_and_then_ends_the_same(
+def test_a_training_with_few_saves_ends_the_same(
     smooth: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(10**6))
@@ -134,18 +132,18 @@ def test_a_training_saved_now_and_then_ends_the_same(
 
 
 def stopping(method: str, call: int, after: bool) -> Any:
-    """The method, which stops the training at its n-th call, before or after its own work."""
-    own, calls = getattr(RunFolder, method), []
+    """The method, but its n-th call stops the training before or after the work."""
+    original, calls = getattr(RunFolder, method), []
 
-    def stopped(self: RunFolder, *arguments: Any) -> None:
+    def patched(self: RunFolder, *arguments: Any) -> None:
         calls.append(method)
         if len(calls) != call:
-            return own(self, *arguments)
+            return original(self, *arguments)
         if after:
-            own(self, *arguments)
+            original(self, *arguments)
         raise Stopped
 
-    return stopped
+    return patched
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -158,7 +156,7 @@ def stopping(method: str, call: int, after: bool) -> Any:
         ("finish", 1),
     ],
 )
-def test_a_training_stopped_while_it_keeps_something_ends_the_same(
+def test_a_training_stopped_while_it_writes_ends_the_same(
     smooth: Path, tmp_path: Path, method: str, call: int, after: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -169,9 +167,7 @@ def test_a_training_stopped_while_it_keeps_something_ends_the_same(
     assert_same_training(tmp_path / "run", smooth)
 
 
-def test_a_training_stopped_between_its_outcome_and_the_cleaning_ends_the_same(
-    smooth: Path, tmp_path: Path
-) -> None:
+def test_a_training_stopped_after_its_outcome_ends_the_same(smooth: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "unlink", lambda self, missing_ok: (_ for _ in ()).throw(Stopped))
@@ -182,9 +178,7 @@ def test_a_training_stopped_between_its_outcome_and_the_cleaning_ends_the_same(
     assert_same_training(run, smooth)
 
 
-def test_what_a_power_cut_leaves_half_written_is_written_again(
-    smooth: Path, tmp_path: Path
-) -> None:
+def test_half_written_files_are_written_again(smooth: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         train(run, on_progress=stop_at(8))
@@ -196,9 +190,7 @@ def test_what_a_power_cut_leaves_half_written_is_written_again(
     assert_same_training(run, smooth)
 
 
-def test_a_training_stopped_before_its_first_file_was_whole_begins(
-    smooth: Path, tmp_path: Path
-) -> None:
+def test_a_folder_with_only_a_partial_file_can_be_trained_in(smooth: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / f"{HEADER}.partial").write_bytes(b'{"mod')
@@ -207,7 +199,7 @@ def test_a_training_stopped_before_its_first_file_was_whole_begins(
     assert_same_training(run, smooth)
 
 
-def test_a_finished_training_is_not_made_again(smooth: Path, tmp_path: Path) -> None:
+def test_a_finished_training_is_not_repeated(smooth: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(smooth, tmp_path / "run"))
     before = {name: (run / name).read_bytes() for name in (HEADER, WEIGHTS, LOG)}
     seen: list[Progress] = []
@@ -215,14 +207,15 @@ def test_a_finished_training_is_not_made_again(smooth: Path, tmp_path: Path) -> 
     assert seen == []
     assert {name: (run / name).read_bytes() for name in before} == before
     context = wavy_training().validation.context(0)
-    assert torch.equal(model.predict(context).values, ToyModel.load(smooth).predict(context).values)
+    expected = scenarios_of(ToyModel.load(smooth), context)
+    assert torch.equal(scenarios_of(model, context).values, expected.values)
     assert model.outcome == RunFolder.open(smooth).header.outcome
 
 
-def test_the_cost_of_a_training_in_two_goes_is_told_as_far_as_it_is_known(
+def test_the_cost_of_an_interrupted_training_has_its_time_and_no_peak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock is looked at twice in an epoch, which here takes a second."""
+    """The clock is read twice in an epoch, so that here an epoch takes a second."""
     monkeypatch.setattr(training_module, "perf_counter", count(0.0).__next__)
     with pytest.raises(Stopped):
         train(tmp_path / "run", on_progress=stop_at(8))
@@ -233,9 +226,7 @@ def test_the_cost_of_a_training_in_two_goes_is_told_as_far_as_it_is_known(
     assert outcome["peak_memory_gib"] is None
 
 
-def test_all_machines_of_a_training_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_outcome_names_all_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for machine, step in (("small", 5), ("large", 8), ("large", 11), ("small", 0)):
         monkeypatch.setattr(training_module, "hardware", lambda device, name=machine: name)
         with pytest.raises(Stopped) if step else nullcontext():
@@ -245,14 +236,16 @@ def test_all_machines_of_a_training_are_told(
     assert outcome["hardware"] == "small, then large"
 
 
-def test_progress_goes_on_with_what_the_last_epoch_said(half: Path) -> None:
+def test_progress_continues_with_the_numbers_of_the_last_epoch(half: Path) -> None:
     seen: list[Progress] = []
     train(half, on_progress=seen.append)
     line = curve_of(half)[1]
     assert seen[0] == Progress(7, STEPS, line["loss"], line["validation_crps"])
 
 
-def test_powerforge_goes_on_as_if_nothing_had_been(sixty_days: Store, tmp_path: Path) -> None:
+def test_an_interrupted_training_of_powerforge_ends_the_same(
+    sixty_days: Store, tmp_path: Path
+) -> None:
     training = Task(sixty_days, context=192, horizon=24).training
     config = tiny(epochs=3)
     PowerForge(config, run=tmp_path / "smooth").fit(training)
@@ -270,7 +263,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 train(Path(sys.argv[1]), on_progress=lambda now: time.sleep(60 * (now.step == 8)))
 """
-"""A training that stays in the middle of its third epoch until it is killed."""
+"""A training that waits in its third epoch until it is killed."""
 
 
 def test_a_killed_process_leaves_a_training_that_ends_the_same(
@@ -283,7 +276,7 @@ def test_a_killed_process_leaves_a_training_that_ends_the_same(
     try:
         while not (is_run(run) and len(curve_of(run)) == 2) and child.poll() is None:
             time.sleep(0.02)
-        with pytest.raises(CheckpointError, match="another process is training here"):
+        with pytest.raises(CheckpointError, match="another process"):
             train(run)
     finally:
         child.kill()
@@ -299,7 +292,7 @@ def with_epochs(epochs: int) -> ToyConfig:
 
 
 @pytest.mark.parametrize("epochs", [3, 5, 8])
-def test_an_unfinished_training_may_be_given_another_number_of_epochs(
+def test_an_unfinished_training_can_get_another_number_of_epochs(
     half: Path, tmp_path: Path, epochs: int
 ) -> None:
     train(half, config=with_epochs(epochs))
@@ -309,27 +302,27 @@ def test_an_unfinished_training_may_be_given_another_number_of_epochs(
     assert ToyModel.load(half).n_steps == PER_EPOCH * epochs
 
 
-def test_no_training_is_given_fewer_epochs_than_it_has_had(half: Path) -> None:
-    """Its weights may be those of a later epoch, and its steps were more."""
+def test_fewer_epochs_than_are_done_raise(half: Path) -> None:
+    """The best weights may be those of a later epoch."""
     before = (half / HEADER).read_bytes()
-    with pytest.raises(TrainingError, match="has 2 epochs already"):
+    with pytest.raises(TrainingError, match="2 epochs"):
         train(half, config=with_epochs(1))
     assert (half / HEADER).read_bytes() == before
 
 
-def test_nor_fewer_than_its_best_weights_have_had(
+def test_fewer_epochs_than_the_best_weights_raise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_module, "SAVE_SECONDS", 1e9)  # nothing but the first epoch
     with pytest.raises(Stopped):
         train(tmp_path / "run", on_progress=stop_at(STEPS))
-    reached = RunFolder.open(tmp_path / "run").best()[1]["epoch"]
-    assert reached > 1
-    with pytest.raises(TrainingError, match=f"is at epoch {reached} already"):
+    done = RunFolder.open(tmp_path / "run").best()[1]["epoch"]
+    assert done > 1
+    with pytest.raises(TrainingError, match=f"{done} epochs"):
         train(tmp_path / "run", config=with_epochs(1))
 
 
-def test_a_finished_training_gets_no_more_epochs(smooth: Path, tmp_path: Path) -> None:
+def test_more_epochs_for_a_finished_training_raise(smooth: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(smooth, tmp_path / "run"))
     with pytest.raises(CheckpointError, match="finished"):
         train(run, config=with_epochs(8))
@@ -339,7 +332,7 @@ def test_a_finished_training_gets_no_more_epochs(smooth: Path, tmp_path: Path) -
 def test_all_processes_see_that_a_training_is_finished(
     smooth: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or those that do not write would wait for the one that does."""
+    """Otherwise those that do not write would wait for the one that does."""
     run = Path(shutil.copytree(smooth, tmp_path / "run"))
     for name, value in {"TORCHELASTIC_RUN_ID": "test", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -358,20 +351,20 @@ def header(**changes: Any) -> Header:
 
 
 def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
-    one, other = (RunFolder(tmp_path / "run", header()) for _ in range(2))
+    first, second = (RunFolder(tmp_path / "run", header()) for _ in range(2))
     with (
-        one.start(),
-        pytest.raises(CheckpointError, match=r"run: another process is training here"),
-        other.start(),
+        first.start(),
+        pytest.raises(CheckpointError, match="another process"),
+        second.start(),
     ):
         pass
-    with other.start():
+    with second.start():
         pass
 
 
-def test_who_does_not_write_needs_no_lock(tmp_path: Path) -> None:
-    one, other = (RunFolder(tmp_path / "run", header()) for _ in range(2))
-    with one.start(), other.start(writes=False):
+def test_a_process_that_does_not_write_needs_no_lock(tmp_path: Path) -> None:
+    first, second = (RunFolder(tmp_path / "run", header()) for _ in range(2))
+    with first.start(), second.start(writes=False):
         pass
     with RunFolder(tmp_path / "nowhere", header()).start(writes=False):
         pass
@@ -392,15 +385,15 @@ OTHER_DOMAIN = replace(Domain.of(layout_of_two(), 5, 3), grid="three", p_scale_m
         ({"seed": 7, "config": {}}, "config and seed"),
     ],
 )
-def test_another_training_in_the_same_folder_is_refused(
+def test_another_training_in_the_same_folder_raises(
     tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     run, folder = tmp_path / "run", RunFolder(tmp_path / "run", header())
     with folder.start():
         folder.save_best({"weight": torch.ones(2)}, {"epoch": 1})
     before = (run / HEADER).read_bytes()
-    refusal = f"holds a training of toy, seed 42, that differs in {named}; remove it or choose"
-    with pytest.raises(CheckpointError, match=refusal), RunFolder(run, header(**changes)).start():
+    other = RunFolder(run, header(**changes))
+    with pytest.raises(CheckpointError, match=f"toy, seed 42, .* {named};"), other.start():
         pass
     assert (run / HEADER).read_bytes() == before
 
@@ -417,7 +410,7 @@ def test_a_finished_training_is_not_overwritten_by_another(
     assert_same_training(run, smooth)
 
 
-def test_the_version_that_began_a_training_does_not_matter_to_going_on(tmp_path: Path) -> None:
+def test_another_version_can_continue_a_training(tmp_path: Path) -> None:
     old, folder = RunFolder(tmp_path, header(version="0.0.1")), RunFolder(tmp_path, header())
     with old.start():
         old.save_best({"weight": torch.ones(2)}, {"epoch": 1})
@@ -425,27 +418,27 @@ def test_the_version_that_began_a_training_does_not_matter_to_going_on(tmp_path:
         assert folder.header.version == "0.0.1"
 
 
-def test_a_folder_with_other_things_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_raises_and_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all my work")
-    with pytest.raises(CheckpointError, match="holds files of something else"):
+    with pytest.raises(CheckpointError, match=tmp_path.name):
         train(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_where_the_folder_should_be_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(CheckpointError, match=r"run: cannot be written"):
+    with pytest.raises(CheckpointError, match="run"):
         train(tmp_path / "run")
 
 
-def test_a_folder_that_cannot_be_written_is_refused(
+def test_a_folder_that_cannot_be_written_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(lock: Path) -> None:
+    def deny(lock: Path) -> None:
         raise PermissionError(13, "Permission denied", str(lock))
 
-    monkeypatch.setattr(run_module, "hold_lock", refuse)
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    monkeypatch.setattr(run_module, "hold_lock", deny)
+    with pytest.raises(CheckpointError, match=tmp_path.name):
         train(tmp_path)
 
 
@@ -453,35 +446,35 @@ def swap(name: str, run: Path, other: Path) -> None:
     shutil.copy(other / name, run / name)
 
 
-def test_weights_of_another_training_are_refused(smooth: Path, tmp_path: Path) -> None:
+def test_weights_of_another_training_raise(smooth: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(smooth, tmp_path / "run"))
     train(tmp_path / "other", seed=1)
     swap(WEIGHTS, run, tmp_path / "other")
-    with pytest.raises(CheckpointError, match="belongs to another training, by its seed"):
+    with pytest.raises(CheckpointError, match="seed"):
         ToyModel.load(run)
-    with pytest.raises(CheckpointError, match="belongs to another training, by its seed"):
+    with pytest.raises(CheckpointError, match="seed"):
         RunFolder.open(run).best()
 
 
-def test_a_training_does_not_go_on_from_another_s_state(tmp_path: Path) -> None:
+def test_the_state_of_another_training_raises(tmp_path: Path) -> None:
     for name, seed in (("run", 42), ("other", 1)):
         with pytest.raises(Stopped):
             train(tmp_path / name, seed=seed, on_progress=stop_at(8))
     swap(RESUME, tmp_path / "run", tmp_path / "other")
-    with pytest.raises(CheckpointError, match="belongs to another training"):
+    with pytest.raises(CheckpointError, match=RESUME):
         train(tmp_path / "run")
 
 
 @pytest.mark.parametrize("harm", [damage.flip, damage.truncate])
 @pytest.mark.parametrize("name", [WEIGHTS, RESUME])
-def test_a_damaged_file_of_tensors_is_refused(
+def test_a_damaged_file_of_tensors_raises(
     tmp_path: Path, name: str, harm: Callable[[Path, float], None]
 ) -> None:
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         train(run, on_progress=stop_at(8))
     harm(run / name, 0.9)
-    with pytest.raises(CheckpointError, match=f"{name}: damaged"):
+    with pytest.raises(CheckpointError, match=name):
         train(run)
 
 
@@ -500,75 +493,75 @@ def test_a_cut_last_line_of_the_log_is_dropped(half: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [b"no JSON\n", b"\xff\xfe\n", b"17\n", b'{"loss": 1.0}\n'])
-def test_a_damaged_log_is_refused_by_name(half: Path, bad: bytes) -> None:
+def test_a_damaged_log_raises(half: Path, bad: bytes) -> None:
     content = (half / LOG).read_bytes()
     (half / LOG).write_bytes(bad + content)
-    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove it"):
+    with pytest.raises(CheckpointError, match=LOG):
         RunFolder.open(half).curve()
     seen: list[Progress] = []
-    with pytest.raises(CheckpointError, match=f"{LOG}: .*remove it"):
+    with pytest.raises(CheckpointError, match=LOG):
         train(half, on_progress=seen.append)
-    assert seen == [], "a damaged log is found before hours are spent"
+    assert seen == [], "damage is found before a step is taken"
 
 
-def test_a_training_goes_on_without_its_log_once_that_is_removed(half: Path, smooth: Path) -> None:
+def test_a_training_continues_after_its_log_is_removed(half: Path, smooth: Path) -> None:
     (half / LOG).unlink()
     train(half)
     assert (half / WEIGHTS).read_bytes() == (smooth / WEIGHTS).read_bytes()
     assert curve_of(half) == curve_of(smooth)[2:]
 
 
-def edited(run: Path, **changes: Any) -> None:
-    found = json.loads((run / HEADER).read_text())
-    (run / HEADER).write_text(json.dumps({**found, **changes}))
+def edit_header(run: Path, **changes: Any) -> None:
+    result = json.loads((run / HEADER).read_text())
+    (run / HEADER).write_text(json.dumps({**result, **changes}))
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"17", b"null", b"\xff", b'{"format": 1}', b'{"format": 1, "place": {}}'],
 )
-def test_a_damaged_description_is_refused(half: Path, content: bytes) -> None:
+def test_a_damaged_header_raises(half: Path, content: bytes) -> None:
     (half / HEADER).write_bytes(content)
     for use in (ToyModel.load, train, RunFolder.open):
         with pytest.raises(CheckpointError, match=HEADER):
             use(half)
 
 
-def test_a_description_with_unknown_words_is_refused(half: Path) -> None:
-    edited(half, mood="sunny")
+def test_a_header_with_unknown_keys_raises(half: Path) -> None:
+    edit_header(half, mood="sunny")
     with pytest.raises(CheckpointError, match=r"mood"):
         RunFolder.open(half)
 
 
-def test_a_newer_format_is_refused_with_the_version_that_reads_it(half: Path) -> None:
-    edited(half, format=2, version="9.8.7")
-    with pytest.raises(CheckpointError, match=r"format 2.* reads 1; use powerphase 9\.8\.7"):
+def test_a_newer_format_raises_and_names_the_version_that_reads_it(half: Path) -> None:
+    edit_header(half, format=2, version="9.8.7")
+    with pytest.raises(CheckpointError, match=r"format 2.*9\.8\.7"):
         RunFolder.open(half)
 
 
-def test_a_training_of_another_model_is_not_loaded(half: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds a training of toy, not of powerforge"):
+def test_loading_the_training_of_another_model_raises(half: Path) -> None:
+    with pytest.raises(CheckpointError, match="toy, not of powerforge"):
         PowerForge.load(half)
 
 
-def test_a_run_is_told_by_its_description(half: Path, tmp_path: Path) -> None:
+def test_a_run_is_a_folder_with_a_header(half: Path, tmp_path: Path) -> None:
     assert is_run(half)
     assert is_run(str(half))
     assert not is_run(tmp_path)
     assert not is_run(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match=r"no model.json"):
+    with pytest.raises(CheckpointError, match=HEADER):
         RunFolder.open(tmp_path)
 
 
 def test_before_the_first_epoch_there_are_no_weights(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         train(tmp_path / "run", on_progress=stop_at(2))
-    with pytest.raises(CheckpointError, match="no epoch is finished"):
+    with pytest.raises(CheckpointError, match="run"):
         ToyModel.load(tmp_path / "run")
 
 
 @pytest.mark.parametrize("with_log", [True, False])
-def test_an_unfinished_training_is_loaded_as_far_as_it_is_and_says_so(
+def test_an_unfinished_training_loads_its_best_weights_and_is_named_so(
     half: Path, with_log: bool
 ) -> None:
     if not with_log:
@@ -576,20 +569,20 @@ def test_an_unfinished_training_is_loaded_as_far_as_it_is_and_says_so(
     model = ToyModel.load(half)
     weights, facts = RunFolder.open(half).best()
     assert facts["epoch"] == 1
-    assert torch.equal(model.network.line.weight, weights["line.weight"])
+    assert torch.equal(network_of(model).state_dict()["line.weight"], weights["line.weight"])
     assert describe(model).variant == "unfinished"
     assert model.n_steps == (6 if with_log else None)
 
 
 def test_a_run_can_be_moved(smooth: Path, tmp_path: Path) -> None:
     context = wavy_training().validation.context(0)
-    before = ToyModel.load(smooth).predict(context)
+    before = scenarios_of(ToyModel.load(smooth), context)
     moved = Path(shutil.copytree(smooth, tmp_path / "elsewhere"))
-    assert torch.equal(ToyModel.load(moved).predict(context).values, before.values)
+    assert torch.equal(scenarios_of(ToyModel.load(moved), context).values, before.values)
 
 
-def test_a_training_that_kept_nothing_is_not_in_the_way(tmp_path: Path) -> None:
-    """Who is told to choose another batch size need not choose another folder too."""
+def test_a_training_without_weights_can_be_replaced(tmp_path: Path) -> None:
+    """With another batch size, say, no other folder is needed."""
     with pytest.raises(Stopped):
         train(tmp_path, on_progress=stop_at(1))
     smaller = with_training(ToyConfig(), {"batch_size": 2})

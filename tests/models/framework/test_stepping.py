@@ -1,4 +1,4 @@
-"""Steps of training: the same by hand, the same when recorded."""
+"""Training steps: the same as by hand, and the same when captured."""
 
 import re
 from copy import deepcopy
@@ -12,13 +12,20 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from powerphase.errors import TrainingError
 from powerphase.metrics import Fan, crps
+from powerphase.models.framework import (
+    CapturableNetwork,
+    Losses,
+    Network,
+    ProcessGroup,
+    Stepper,
+    Trainer,
+    TrainingConfig,
+    make_optimiser,
+    seed_torch,
+    set_rate,
+)
 from powerphase.models.framework import training as training_module
-from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.framework.device import ProcessGroup
-from powerphase.models.framework.network import CapturableNetwork, Losses, Network
-from powerphase.models.framework.stepping import Stepper, make_optimiser, set_rate
-from powerphase.models.framework.training import Trainer, seed_torch
-from powerphase.models.powerforge.network import PowerForgeNetwork
+from powerphase.models.powerforge import PowerForgeNetwork
 from powerphase.scenarios import Context, Scenarios
 from tests.models.powerforge import TINY, windows
 from tests.models.toys import CPU, Shelf, Toy, flat_training, wavy_training
@@ -40,46 +47,47 @@ def adam(values: Tensor, gradients: list[Tensor], rate: float) -> Tensor:
 
 
 class Bowl(nn.Module):
-    """A loss whose slope is known: half of a square, times the mean of the target."""
+    """A loss with a known gradient: half of a square, times the mean of the target."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = nn.Parameter(torch.tensor([3.0, -4.0], dtype=torch.float64))
+        self.position = nn.Parameter(torch.tensor([3.0, -4.0], dtype=torch.float64))
 
     def forward(self, context: Context, target: Tensor) -> Losses:
-        loss = target.mean() * self.place.square().sum() / 2
+        loss = target.mean() * self.position.square().sum() / 2
         return Losses(loss, {"depth": loss.detach()})
 
 
-def test_a_step_clips_and_moves_as_adam_says() -> None:
+def test_a_step_clips_the_gradient_and_follows_adam() -> None:
     net = Bowl()
     stepper = Stepper(net, make_optimiser(net, CONFIG, CPU), CONFIG, CPU)
     context, target = windows()
-    start, gradients = net.place.detach().clone(), []
+    start, gradients = net.position.detach().clone(), []
     for steepness in (2.0, 0.01):
-        before = net.place.detach().clone()
+        before = net.position.detach().clone()
         parts = stepper(context, torch.full_like(target, steepness))
-        slope = steepness * before
-        gradients.append(slope * min(1.0, CONFIG.clip_norm / (slope.norm() + 1e-6)))
-        assert parts["gradient norm"].item() == pytest.approx(slope.norm().item())
-        wanted = steepness * before.square().sum().item() / 2
-        assert parts["loss"].item() == parts["depth"].item() == pytest.approx(wanted)
+        gradient = steepness * before
+        gradients.append(gradient * min(1.0, CONFIG.clip_norm / (gradient.norm() + 1e-6)))
+        assert parts["gradient norm"].item() == pytest.approx(gradient.norm().item())
+        expected = steepness * before.square().sum().item() / 2
+        assert parts["loss"].item() == parts["depth"].item() == pytest.approx(expected)
         assert not any(part.requires_grad for part in parts.values())
         moved = adam(start, gradients, CONFIG.learning_rate)
-        torch.testing.assert_close(net.place.detach(), moved, rtol=1e-9, atol=0)
+        torch.testing.assert_close(net.position.detach(), moved, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize(("precision", "half"), [("bfloat16", True), ("float32", False)])
-def test_half_precision_is_for_the_forward_pass(precision: Any, half: bool) -> None:
-    net, seen = Bowl(), []
+def test_only_the_forward_pass_runs_in_half_precision(precision: Any, half: bool) -> None:
+    net = Bowl()
+    seen: list[bool] = []
     net.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
-    net.place.register_hook(lambda slope: seen.append(torch.is_autocast_enabled("cpu")))
+    net.position.register_hook(lambda gradient: seen.append(torch.is_autocast_enabled("cpu")))
     config = replace(CONFIG, precision=precision)
     Stepper(net, make_optimiser(net, config, CPU), config, CPU)(*windows())
     assert seen == [half, False]
 
 
-def test_a_rate_is_set_where_the_optimiser_looks_for_it() -> None:
+def test_set_rate_sets_the_optimiser_s_rate() -> None:
     net = Bowl()
     optimiser = make_optimiser(net, CONFIG, CPU)
     assert optimiser.param_groups[0]["lr"] == CONFIG.learning_rate
@@ -87,8 +95,8 @@ def test_a_rate_is_set_where_the_optimiser_looks_for_it() -> None:
     assert optimiser.param_groups[0]["lr"] == 0.5
 
 
-def test_a_rate_that_is_a_tensor_stays_the_same_tensor() -> None:
-    """A recorded step reads it from there."""
+def test_a_rate_that_is_a_tensor_is_set_in_place() -> None:
+    """A captured step reads the rate from that tensor."""
     rate = torch.tensor(0.4)
     optimiser = torch.optim.Adam(Bowl().parameters(), rate)
     set_rate(optimiser, 0.2)
@@ -141,7 +149,7 @@ def test_steps_are_captured_on_a_gpu_in_one_process_if_the_network_allows_it(
 
 
 class Shortcut(Toy):
-    """A toy that knows its CRPS without scenarios."""
+    """A toy with a CRPS that needs no scenarios."""
 
     def __init__(self, known: float) -> None:
         super().__init__()
@@ -151,41 +159,41 @@ class Shortcut(Toy):
         return torch.tensor(self.known)
 
     def scenarios(self, context: Context, seed: int = 0) -> Scenarios:
-        raise AssertionError("scenarios are made for nothing")
+        raise AssertionError("no scenarios are needed")
 
 
-def test_a_network_that_knows_its_crps_is_asked_for_it() -> None:
+def test_a_network_s_crps_replaces_that_of_its_scenarios() -> None:
     shelf = Shelf()
     config = replace(CONFIG, epochs=1, batches_per_epoch=1)
     Trainer(Shortcut(0.25), wavy_training(), config, 42, CPU, shelf).run()
     assert shelf.lines[0]["validation_crps"] == pytest.approx(0.25)
 
 
-def test_others_are_asked_for_scenarios() -> None:
+def test_the_default_criterion_is_the_crps_of_the_scenarios() -> None:
     torch.manual_seed(0)
     net, train = Toy().eval(), wavy_training()
     trainer = Trainer(net, train, CONFIG, 42, CPU, Shelf())
     context, target = train.validation.context(0), train.validation.target(0)
-    wanted = crps(Fan.of(net.scenarios(context)), target).mean()
-    torch.testing.assert_close(trainer._criterion(context, target), wanted.double())
+    expected = crps(Fan.of(net.scenarios(context)), target).mean()
+    torch.testing.assert_close(trainer._criterion(context, target), expected.double())
 
 
 GPU = torch.device("cuda")
 
 
 def on_device(number: int, device: torch.device = GPU) -> tuple[Context, Tensor]:
-    """Windows as `Batches` gives them: past and target side by side in one tensor."""
+    """Windows as `Batches` returns them: past and target in one tensor."""
     context, target = windows(seed=number)
     whole = torch.cat([context.past, target], dim=1).to(device, torch.float32)
     past = context.past.shape[1]
     return replace(context, past=whole[:, :past]), whole[:, past:]
 
 
-def taken(graph: bool, start: PowerForgeNetwork, rates: list[float]) -> tuple[Tensor, Any]:
-    """What steps at these rates say, and the network after them."""
+def take_steps(capture: bool, start: PowerForgeNetwork, rates: list[float]) -> tuple[Tensor, Any]:
+    """Parts of the loss of steps at these rates, and the network after them."""
     net = deepcopy(start).to(GPU)
     optimiser = make_optimiser(net, CONFIG, GPU)
-    stepper, rows = Stepper(net, optimiser, CONFIG, GPU, graph), []
+    stepper, rows = Stepper(net, optimiser, CONFIG, GPU, capture), []
     for number, rate in enumerate(rates):
         seed_torch(GPU, 7, "step", number)
         set_rate(optimiser, rate)
@@ -195,20 +203,22 @@ def taken(graph: bool, start: PowerForgeNetwork, rates: list[float]) -> tuple[Te
 
 
 @on_gpu
-def test_recorded_steps_are_the_same_steps() -> None:
+def test_captured_steps_equal_uncaptured_ones() -> None:
     """With other windows, dropout, noise and rates in each of them."""
     torch.manual_seed(1)
     start = PowerForgeNetwork(replace(TINY, dropout=0.3), 5, 36, 12)
     rates = [1e-2] * 5 + [1e-4] * 2
-    (found, net), (wanted, other) = (taken(graph, start, rates) for graph in (True, False))
-    assert len(wanted.unique(dim=0)) == len(rates)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+    (result, net), (expected, other) = (
+        take_steps(capture, start, rates) for capture in (True, False)
+    )
+    assert len(expected.unique(dim=0)) == len(rates)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-7)
     for one, oracle in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, oracle, rtol=1e-4, atol=1e-6)
 
 
 @on_gpu
-def test_recorded_steps_after_a_break_are_those_without_one() -> None:
+def test_captured_steps_after_a_break_equal_those_without_one() -> None:
     torch.manual_seed(1)
     whole, parts = (PowerForgeNetwork(replace(TINY, dropout=0.3), 5, 36, 12) for _ in range(2))
     parts.load_state_dict(whole.state_dict())
@@ -227,30 +237,30 @@ def test_recorded_steps_after_a_break_are_those_without_one() -> None:
 
 
 @pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=on_gpu)], ids=str)
-def test_batches_of_another_size_are_refused(device: torch.device) -> None:
+def test_batches_of_another_size_raise(device: torch.device) -> None:
     net = PowerForgeNetwork(TINY, 5, 36, 12).to(device)
     stepper = Stepper(net, make_optimiser(net, CONFIG, device), CONFIG, device, capture=True)
     context, target = on_device(0, device)
     if device == GPU:
         stepper(context, target)
-    else:  # nothing can be recorded there, but batches are taken as if
+    else:  # nothing can be captured on a CPU, but inputs are checked
         stepper._set_inputs(net.inputs(context, target))
-    sizes = re.escape("a batch of (2, 36, 20), and now (1, 36, 20); give batches of one size")
+    sizes = re.escape("(2, 36, 20), and now (1, 36, 20)")
     with pytest.raises(TrainingError, match=sizes):
         stepper(replace(context, past=context.past[:1], time=context.time[:1]), target[:1])
 
 
 @on_gpu
-def test_a_recorded_step_follows_the_learning_rate() -> None:
+def test_a_captured_step_follows_the_learning_rate() -> None:
     torch.manual_seed(1)
     start = PowerForgeNetwork(TINY, 5, 36, 12)
-    before, after = (taken(True, start, [1e-2] * 5 + rest)[1] for rest in ([], [0.0]))
+    before, after = (take_steps(True, start, [1e-2] * 5 + rest)[1] for rest in ([], [0.0]))
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
 @on_gpu
-def test_dropout_and_noise_of_a_recorded_step_are_those_of_its_seed() -> None:
+def test_the_seed_fixes_dropout_and_noise_of_a_captured_step() -> None:
     torch.manual_seed(1)
     start = PowerForgeNetwork(replace(TINY, dropout=0.5), 5, 36, 12)
     net = deepcopy(start).to(GPU)
@@ -266,7 +276,7 @@ def test_dropout_and_noise_of_a_recorded_step_are_those_of_its_seed() -> None:
     assert len({round(loss, 4) for loss in losses}) == 3
 
 
-def test_one_that_says_so_is_judged_by_its_loss() -> None:
+def test_a_network_can_be_validated_by_its_loss() -> None:
     class ByLoss(Toy):
         criterion = "loss"
 

@@ -1,4 +1,4 @@
-"""The training loop: fixed by its seed, judged by CRPS, and plain about what goes wrong."""
+"""The training loop: determined by its seed, validated by CRPS, with errors that say what to do."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -9,21 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from powerphase.dataset import Store
 from powerphase.errors import ConfigError, ForecastError, TaskError, TrainingError
 from powerphase.metrics import Scorer
+from powerphase.models.framework import (
+    Domain,
+    Header,
+    Network,
+    ProcessGroup,
+    Progress,
+    RunFolder,
+    Trainer,
+    TrainingConfig,
+    read_tensors,
+)
 from powerphase.models.framework import training as training_module
-from powerphase.models.framework.checkpoint import read_tensors
-from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.framework.device import ProcessGroup
-from powerphase.models.framework.network import Network
-from powerphase.models.framework.run import Domain, Header, RunFolder
-from powerphase.models.framework.training import Progress, Trainer
-from powerphase.models.powerforge.model import PowerForge
-from powerphase.scenarios import Training
-from powerphase.task.windows import Task
+from powerphase.models.powerforge import PowerForge
+from powerphase.scenarios import Scenarios, Training
+from powerphase.task import Task
 from tests.models.toys import (
     CONTEXT,
     CPU,
@@ -37,6 +41,20 @@ from tests.models.toys import (
     tiny,
     wavy_training,
 )
+from tests.models.typed import network_of, outcome_of
+
+
+class ScriptedModel(ToyModel):
+    """A forecaster with a scripted network."""
+
+    def __init__(
+        self, scores: list[float], width: Callable[[int], float] = lambda step: 0.0
+    ) -> None:
+        super().__init__()
+        self.scripted = Scripted(scores, width=width)
+
+    def make_network(self, domain: Domain) -> Network:
+        return self.scripted
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +70,18 @@ def trained(task: Task) -> PowerForge:
 
 
 def run(
-    network: nn.Module, train: Training | None = None, keeper: Any = None, **changes: Any
+    network: Network, train: Training | None = None, checkpoints: Any = None, **changes: Any
 ) -> Shelf:
-    """Train it on the flat record, or the given one."""
+    """Train the network on the flat record, or another one."""
     budget = {"epochs": 3, "batches_per_epoch": 3, "batch_size": 4, "weight_decay": 0.0}
-    shelf = Shelf() if keeper is None else keeper
+    shelf = Shelf() if checkpoints is None else checkpoints
     config = TrainingConfig(**{**budget, **changes})
     Trainer(network, train or flat_training(), config, 42, CPU, shelf).run()
     return shelf
 
 
-def test_a_seed_fixes_every_bit_and_another_changes_them(task: Task, trained: PowerForge) -> None:
-    torch.manual_seed(8)  # what the caller drew before does not matter
+def test_a_seed_fixes_every_bit_of_the_weights(task: Task, trained: PowerForge) -> None:
+    torch.manual_seed(8)  # the caller's random state does not matter
     again, other = PowerForge(tiny()), PowerForge(tiny(), seed=1)
     for model in (again, other):
         model.fit(task.training)
@@ -71,8 +89,8 @@ def test_a_seed_fixes_every_bit_and_another_changes_them(task: Task, trained: Po
     assert not same_weights(trained.network, other.network)
 
 
-def test_the_seed_fixes_first_weights_batches_and_dropout() -> None:
-    """With one of the three the same, the others still differ by the seed."""
+def test_the_seed_fixes_initial_weights_batches_and_dropout() -> None:
+    """Each of the three alone changes the weights."""
 
     def trained_from(weights: int, batches: int, p: float) -> Toy:
         torch.manual_seed(weights)
@@ -89,7 +107,7 @@ def test_the_seed_fixes_first_weights_batches_and_dropout() -> None:
     assert not same_weights(first, trained_from(weights=1, batches=1, p=0.0))
 
 
-def test_what_a_step_draws_is_fixed_by_the_seed_and_its_number() -> None:
+def test_seed_and_number_fix_the_random_numbers_of_a_step() -> None:
     def draws(seed: int, epochs: int, per_epoch: int) -> list[float]:
         seen: list[float] = []
 
@@ -111,8 +129,8 @@ def test_what_a_step_draws_is_fixed_by_the_seed_and_its_number() -> None:
 @pytest.mark.parametrize(
     ("precision", "products"), [("float32", "highest"), ("tf32", "high"), ("bfloat16", "high")]
 )
-def test_precision_is_that_of_matrix_products_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, precision: str, products: str
+def test_precision_sets_that_of_matrix_products_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, precision: Any, products: str
 ) -> None:
     config = TrainingConfig(batch_size=4, precision=precision)
     trainer = Trainer(Toy(), flat_training(), config, 42, CPU, Shelf())
@@ -131,7 +149,9 @@ def fails(step: int) -> float:
 
 
 @pytest.mark.parametrize("width", [lambda step: 0.0, fails])
-def test_the_caller_s_random_state_and_precision_are_left(width: Callable[[int], float]) -> None:
+def test_a_training_restores_the_caller_s_random_state_and_precision(
+    width: Callable[[int], float],
+) -> None:
     before = torch.get_float32_matmul_precision()
     cudnn = torch.backends.cudnn
     switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)
@@ -140,8 +160,7 @@ def test_the_caller_s_random_state_and_precision_are_left(width: Callable[[int],
     try:
         torch.set_float32_matmul_precision("medium")
         torch.manual_seed(3)
-        model = ToyModel()
-        model.make_network = lambda place: Scripted([1.0] * 6, width=width)
+        model = ScriptedModel([1.0] * 6, width)
         try:
             model.fit(flat_training())
         except ValueError:
@@ -153,7 +172,7 @@ def test_the_caller_s_random_state_and_precision_are_left(width: Callable[[int],
         torch.set_float32_matmul_precision(before)
 
 
-def test_cudnn_stays_switched_on_while_a_network_is_trained() -> None:
+def test_cudnn_stays_enabled_during_a_training() -> None:
     seen: list[bool] = []
 
     def width(step: int) -> float:
@@ -164,7 +183,7 @@ def test_cudnn_stays_switched_on_while_a_network_is_trained() -> None:
     assert seen == [torch.backends.cudnn.enabled] * 3
 
 
-def test_validation_is_the_benchmark_s_crps_of_the_validation_windows(task: Task) -> None:
+def test_validation_equals_the_benchmark_s_crps(task: Task) -> None:
     model, shelf, windows = PowerForge(tiny()), Shelf(), task.training.validation
     model.configure(task.training)
     network = model._initial_network()
@@ -173,7 +192,8 @@ def test_validation_is_the_benchmark_s_crps_of_the_validation_windows(task: Task
     network.eval()
     scorer = Scorer(task.layout, windows.horizon, len(windows), CPU)
     for window in range(len(windows)):
-        scenarios = network.scenarios(windows.context(window))
+        scenarios = network.scenarios(windows.context(window), 42)
+        assert isinstance(scenarios, Scenarios)
         scorer.add(window, scenarios, windows.target(window), slice(0, task.layout.n_channels))
     assert shelf.lines[-1]["validation_crps"] == pytest.approx(scorer.result()["crps"], rel=1e-5)
 
@@ -192,14 +212,13 @@ def test_the_best_epoch_by_validation_is_kept(scores: list[float], best: int) ->
     assert torch.equal(weights["weight"], alone.saved[0]["network.weight"])
 
 
-def test_a_model_takes_the_weights_of_its_best_epoch() -> None:
-    model = ToyModel()
-    model.make_network = lambda place: Scripted([3.0, 1.0, 2.0, 1.5, 1.0, 4.0])
+def test_a_model_ends_with_the_weights_of_its_best_epoch() -> None:
+    model = ScriptedModel([3.0, 1.0, 2.0, 1.5, 1.0, 4.0])
     model.fit(flat_training())
-    assert int(model.network.get_buffer("steps")) == 6
-    assert model.outcome["best_epoch"] == 2
-    assert model.outcome["validation_crps"] == pytest.approx(1.0)
-    assert not model.network.training
+    assert int(network_of(model).get_buffer("steps")) == 6
+    assert outcome_of(model)["best_epoch"] == 2
+    assert outcome_of(model)["validation_crps"] == pytest.approx(1.0)
+    assert not network_of(model).training
 
 
 def test_the_learning_rate_is_halved_after_patience_and_one_more_epochs() -> None:
@@ -213,13 +232,11 @@ def test_a_better_validation_keeps_the_learning_rate() -> None:
     assert {line["learning_rate"] for line in shelf.lines} == {0.5}
 
 
-@pytest.mark.parametrize(("slope", "left"), [(1e6, 1e-6), (0.1, 1.0)])
-def test_a_gradient_is_cut_to_the_longest_allowed_and_logged_as_it_was(
-    slope: float, left: float
-) -> None:
-    """Adam's first moment after one step is a tenth of the gradient that it was given."""
-    shelf = run(Scripted([1.0], 1, slope=slope), epochs=1, batches_per_epoch=1, clip_norm=2.0)
-    norm = slope * sqrt(4)
+@pytest.mark.parametrize(("gradient", "left"), [(1e6, 1e-6), (0.1, 1.0)])
+def test_a_gradient_is_clipped_and_its_norm_before_is_logged(gradient: float, left: float) -> None:
+    """Adam's first moment after one step is a tenth of the gradient."""
+    shelf = run(Scripted([1.0], 1, gradient=gradient), epochs=1, batches_per_epoch=1, clip_norm=2.0)
+    norm = gradient * sqrt(4)
     assert shelf.lines[0]["gradient_norm"] == pytest.approx(norm)
     assert shelf.saved is not None
     moment = shelf.saved[0]["optimiser.0.exp_avg"].norm().item()
@@ -236,7 +253,7 @@ def test_a_line_of_the_log_is_the_mean_of_its_epoch() -> None:
         assert line["seconds"] > 0
 
 
-def test_progress_counts_steps_and_tells_the_last_epoch() -> None:
+def test_progress_counts_steps_and_reports_the_last_epoch() -> None:
     seen: list[Progress] = []
     config = TrainingConfig(epochs=2, batches_per_epoch=3, batch_size=4, weight_decay=0.0)
     shelf = Shelf()
@@ -266,38 +283,42 @@ def folder(path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("lost", [nan, inf])
-def test_a_lost_number_is_named_with_its_step_and_what_is_kept(lost: float, tmp_path: Path) -> None:
-    keeper = folder(tmp_path / "run")
+def test_a_loss_that_is_not_finite_names_its_step_and_keeps_the_best_weights(
+    lost: float, tmp_path: Path
+) -> None:
+    checkpoints = folder(tmp_path / "run")
     network = Scripted([2.0, 3.0, 1.0], width=lambda step: lost if step == 7 else 0.0)
-    kept = "the best weights of 2 epochs and the last saved state are kept"
     with (
-        keeper.start(),
-        pytest.raises(TrainingError, match=rf"step 7: width became {lost}, .*; {kept}; lower"),
+        checkpoints.start(),
+        pytest.raises(TrainingError, match=rf"step 7: width became {lost}, .*2 epochs"),
     ):
-        run(network, keeper=keeper)
+        run(network, checkpoints=checkpoints)
     again = RunFolder.open(tmp_path / "run")
     weights, facts = again.best()
     assert (facts["epoch"], int(weights["steps"])) == (1, 3)
-    saved = again.resume()
+    saved = again.load_state()
     assert saved is not None
     assert (saved[1]["epoch"], int(saved[0]["network.steps"])) == (2, 6)
     assert [line["epoch"] for line in again.curve()] == [1, 2]
     assert torch.isfinite(read_tensors(again.weights_file)[0]["weight"]).all()
 
 
-def test_what_is_lost_in_the_first_epoch_leaves_nothing() -> None:
+def test_a_nan_in_the_first_epoch_keeps_nothing() -> None:
     network = Scripted([1.0] * 3, width=lambda step: nan if step == 2 else 0.0)
-    with pytest.raises(TrainingError, match=r"step 2: width became nan, .*; nothing is kept;"):
+    with pytest.raises(TrainingError, match="step 2: width became nan"):
         run(network)
 
 
-def test_a_training_that_goes_on_after_a_lost_number_ends_as_if_nothing_was(tmp_path: Path) -> None:
-    keeper = folder(tmp_path / "run")
-    with keeper.start(), pytest.raises(TrainingError):
-        run(Scripted([1.0] * 3, width=lambda step: nan if step == 7 else 0.0), keeper=keeper)
+def test_a_training_can_continue_after_a_nan(tmp_path: Path) -> None:
+    checkpoints = folder(tmp_path / "run")
+    with checkpoints.start(), pytest.raises(TrainingError):
+        run(
+            Scripted([1.0] * 3, width=lambda step: nan if step == 7 else 0.0),
+            checkpoints=checkpoints,
+        )
     network = Scripted([1.0] * 3)
-    with keeper.start():
-        run(network, keeper=keeper)
+    with checkpoints.start():
+        run(network, checkpoints=checkpoints)
     smooth = Scripted([1.0] * 3)
     run(smooth)
     assert same_weights(network, smooth)
@@ -318,50 +339,53 @@ def raising(error: Exception, at: int) -> Callable[[int], float]:
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(CPU_FULL)]
 )
-def test_out_of_memory_says_what_to_lower(error: Exception) -> None:
-    advice = "batch of 4 and 8 channels; give --channel-block.* or a smaller --batch-size"
-    with pytest.raises(TrainingError, match=f"step 5: cpu is out of memory with a {advice}"):
+def test_out_of_memory_suggests_what_to_lower(error: Exception) -> None:
+    with pytest.raises(TrainingError, match=r"step 5: cpu .*--channel-block.*--batch-size"):
         run(Scripted([1.0] * 3, width=raising(error, at=5)))
 
 
-def test_out_of_memory_in_validation_says_what_to_lower() -> None:
+def test_out_of_memory_in_validation_suggests_what_to_lower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network = Scripted([1.0] * 3)
 
     def scenarios(context: object, seed: int) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    network.scenarios = scenarios  # type: ignore[assignment]
-    with pytest.raises(TrainingError, match=r"out of memory .* smaller --batch-size"):
+    monkeypatch.setattr(network, "scenarios", scenarios)
+    with pytest.raises(TrainingError, match="--batch-size"):
         run(network)
 
 
-def test_other_errors_of_a_network_come_through_as_they_are() -> None:
+def test_other_errors_of_a_network_are_not_changed() -> None:
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         run(Scripted([1.0] * 3, width=raising(RuntimeError("shapes do not fit"), at=2)))
 
 
-def test_a_record_without_validation_windows_is_refused() -> None:
-    with pytest.raises(TrainingError, match="100 training steps leave no validation window; make"):
+def test_a_record_without_validation_windows_raises() -> None:
+    with pytest.raises(TrainingError, match="100 training steps"):
         run(Toy(), wavy_training(origins=()))
 
 
-def test_a_record_without_a_window_is_refused() -> None:
+def test_a_record_without_a_window_raises() -> None:
     with pytest.raises(TaskError, match=r"7 steps.* 5 \+ 3"):
         run(Toy(), wavy_training(n_steps=7))
 
 
-def test_a_training_needs_a_batch_size() -> None:
-    with pytest.raises(TrainingError, match="needs a batch size"):
+def test_a_training_without_a_batch_size_raises() -> None:
+    with pytest.raises(TrainingError, match="batch_size"):
         run(Toy(), batch_size=None)
 
 
-def test_a_batch_must_divide_among_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_does_not_divide_among_processes_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     @contextmanager
     def three(device: torch.device) -> Iterator[ProcessGroup]:
         yield ProcessGroup(0, 3)
 
     monkeypatch.setattr(training_module, "process_group", three)
-    with pytest.raises(TrainingError, match="batch of 4 cannot be divided among 3 processes"):
+    with pytest.raises(TrainingError, match=r"batch of 4 .* 3 processes"):
         run(Toy())
 
 
@@ -379,55 +403,54 @@ def test_a_batch_must_divide_among_the_processes(monkeypatch: pytest.MonkeyPatch
         ("factor", 1.0),
     ],
 )
-def test_a_budget_that_trains_nothing_is_refused(field: str, value: float) -> None:
+def test_an_invalid_budget_raises(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):
         TrainingConfig(**{field: value})
 
 
-def test_all_that_is_wrong_with_a_budget_is_said_at_once() -> None:
+def test_all_problems_of_a_budget_are_reported_at_once() -> None:
     with pytest.raises(ConfigError, match=r"epochs.*; factor"):
         TrainingConfig(epochs=0, factor=2.0)
 
 
-def test_a_network_whose_training_failed_does_not_forecast() -> None:
-    """Its weights are those of a step, not of the best epoch."""
-    model = ToyModel()
-    model.make_network = lambda place: Scripted([1.0] * 4, width=raising(ValueError("x"), at=7))
+def test_a_model_whose_training_failed_does_not_forecast() -> None:
+    """Its weights would be those of the last step, not of the best epoch."""
+    model = ScriptedModel([1.0] * 4, raising(ValueError("x"), at=7))
     with pytest.raises(ValueError, match="x"):
         model.fit(flat_training())
-    with pytest.raises(ForecastError, match="toy is not trained"):
+    with pytest.raises(ForecastError, match="toy"):
         model.predict(flat_training().validation.context(0))
 
 
 class Staged(Scripted):
-    """Learns in two stages, and remembers with which weights the second began."""
+    """Trains in two stages, and records the weights with which the second started."""
 
-    stages = (2,)
+    @property
+    def stages(self) -> tuple[int, ...]:
+        return (2,)
 
     def __init__(self, scores: list[float]) -> None:
         super().__init__(scores)
-        self.begun: list[tuple[int, torch.Tensor]] = []
+        self.starts: list[tuple[int, torch.Tensor]] = []
 
     def enter(self, stage: int) -> None:
-        self.begun.append((stage, self.weight.detach().clone()))
+        self.starts.append((stage, self.weight.detach().clone()))
 
 
-def test_a_stage_goes_on_from_the_best_weights_at_the_first_rate() -> None:
-    # The script goes on from the best epoch too, so that the second score comes twice.
+def test_a_stage_starts_from_the_best_weights_at_the_initial_rate() -> None:
+    # The script restarts from the best epoch too, so the second score appears twice.
     staged, shelf = Staged([0.2, 0.3, 0.25]), Shelf()
     first = Scripted([0.2])
     run(first, epochs=1, learning_rate=0.1)
-    run(staged, keeper=shelf, epochs=4, learning_rate=0.1, patience=0)
-    ((stage, weight),) = staged.begun
+    run(staged, checkpoints=shelf, epochs=4, learning_rate=0.1, patience=0)
+    ((stage, weight),) = staged.starts
     assert stage == 1
     assert torch.equal(weight, first.weight)
     assert [line["learning_rate"] for line in shelf.lines] == [0.1] * 4
 
 
-def test_a_stage_that_is_still_worse_than_the_one_before_keeps_its_rate_while_it_gets_better() -> (
-    None
-):
-    """A copula begins worse than independence, and has to come from there."""
+def test_a_stage_keeps_its_rate_while_it_improves_on_itself() -> None:
+    """A copula starts worse than independence, and has to improve from there."""
     scores = [0.2, 0.9, 0.8, 0.7, 0.6, 0.6]
     shelf = run(Staged(scores), epochs=7, learning_rate=0.1, patience=0)
     assert [line["validation_crps"] for line in shelf.lines] == pytest.approx(
@@ -440,8 +463,8 @@ def test_a_stage_that_is_still_worse_than_the_one_before_keeps_its_rate_while_it
 
 
 @pytest.mark.parametrize("saved", [0.2, None])
-def test_the_score_that_a_schedule_waits_for_is_saved_as_json_has_it(saved: float | None) -> None:
-    """Also as trainings have it that were saved when a stage took over the score before it."""
+def test_an_infinite_best_score_of_the_schedule_is_saved_as_null(saved: float | None) -> None:
+    """A number is read too: earlier versions kept the score of the stage before."""
     first, second = (
         Trainer(Staged([0.2]), flat_training(), TrainingConfig(batch_size=4), 42, CPU, Shelf())
         for _ in range(2)
@@ -452,7 +475,7 @@ def test_the_score_that_a_schedule_waits_for_is_saved_as_json_has_it(saved: floa
     assert second.schedule.best == (inf if saved is None else saved)
 
 
-def test_a_stage_that_is_no_better_leaves_the_best_weights_as_they_were() -> None:
+def test_a_stage_without_improvement_keeps_the_best_weights() -> None:
     shelf = run(Staged([0.2, 0.3, 0.25]), epochs=4)
     assert shelf.best()[1]["epoch"] == 1
 
@@ -460,20 +483,22 @@ def test_a_stage_that_is_no_better_leaves_the_best_weights_as_they_were() -> Non
 class StagedToy(Toy):
     """A toy whose second stage is like the first."""
 
-    stages = (1,)
+    @property
+    def stages(self) -> tuple[int, ...]:
+        return (1,)
 
     def enter(self, stage: int) -> None:
         pass
 
 
 class StagedModel(ToyModel):
-    """It, as a forecaster."""
+    """A forecaster with it."""
 
     def make_network(self, domain: Domain) -> Network:
         return StagedToy()
 
 
-def test_a_stage_that_is_cut_after_it_became_better_begins_again_where_it_did(
+def test_a_stage_stopped_after_an_improvement_restarts_from_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stopped(Exception):
@@ -492,6 +517,4 @@ def test_a_stage_that_is_cut_after_it_became_better_begins_again_where_it_did(
     before, kept = RunFolder.open(tmp_path / "cut").curve()[:2]
     assert kept["validation_crps"] < before["validation_crps"]
     models[2].fit(wavy_training())
-    assert models[0].network is not None
-    assert models[2].network is not None
     assert same_weights(models[0].network, models[2].network)

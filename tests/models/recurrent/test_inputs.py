@@ -1,18 +1,17 @@
-"""What the LSTM is told: scales, and what the clock says."""
+"""The inputs of encoders: scales, scaled values and clock features."""
 
 import numpy as np
 import pytest
 import torch
 
-from powerphase.models.recurrent.config import RecurrentConfig
-from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
+from powerphase.models.recurrent import RecurrentConfig, Window, clock_features, window_scale
 from tests.models.recurrent.toys import windows_of
 
 PLAIN = RecurrentConfig(lags=(1, 4))
 REFERENCE = RecurrentConfig(lags=(1, 4), least_scale=1e-10, zero_scale="batch")
 
 
-def test_a_scale_is_the_mean_size_of_the_steps_that_are_encoded() -> None:
+def test_a_scale_is_the_mean_absolute_value_of_the_encoded_steps() -> None:
     past = torch.tensor([[100.0, -100, 100, 100, -3, 1]])[..., None]
     assert window_scale(past, PLAIN, in_batch=True).tolist() == [[2.0]]
 
@@ -27,64 +26,65 @@ def test_small_and_zero_channels_are_divided_by_the_floor() -> None:
 def test_the_reference_divides_a_zero_channel_by_its_average_in_the_batch() -> None:
     past = torch.zeros(4, 6, 2)
     past[0, :, 0] = 2.0
-    found = window_scale(past, REFERENCE, in_batch=True)
-    torch.testing.assert_close(found[:, 0], torch.tensor([2.0, 0.5, 0.5, 0.5]))
-    torch.testing.assert_close(found[:, 1], torch.full((4,), 1e-10))
+    result = window_scale(past, REFERENCE, in_batch=True)
+    torch.testing.assert_close(result[:, 0], torch.tensor([2.0, 0.5, 0.5, 0.5]))
+    torch.testing.assert_close(result[:, 1], torch.full((4,), 1e-10))
 
 
-def test_windows_of_a_forecast_know_nothing_of_each_other() -> None:
+def test_scales_of_forecast_windows_are_independent() -> None:
     past = torch.zeros(4, 6, 2)
     past[0] = 2.0
     alone = window_scale(past[1:2], REFERENCE, in_batch=True)
     assert torch.equal(window_scale(past, REFERENCE, in_batch=False)[1:2], alone)
 
 
-def test_the_largest_input_is_that_of_all_scaled_values() -> None:
+def test_max_abs_is_the_largest_of_all_scaled_values() -> None:
     context, target = windows_of()
     target[1, 2, 3] = -77.0
-    given = Window(context.past, target, window_scale(context.past, PLAIN, in_batch=True))
-    found = given.max_abs() / given.scale
-    torch.testing.assert_close(found.amax(), given.scaled(slice(None)).abs().max())
-    assert torch.equal(given.max_abs()[0], context.past.abs().amax(1))
+    window = Window(context.past, target, window_scale(context.past, PLAIN, in_batch=True))
+    result = window.max_abs() / window.scale
+    torch.testing.assert_close(result.amax(), window.scaled(slice(None)).abs().max())
+    assert torch.equal(window.max_abs()[0], context.past.abs().amax(1))
 
 
 @pytest.mark.parametrize("channels", [slice(None), slice(1, 7, 2), slice(3, 4)])
 @pytest.mark.parametrize("since", [0, 5])
-def test_scaled_values_are_context_and_target_divided(channels: slice, since: int) -> None:
+def test_scaled_values_are_context_and_target_divided_by_the_scale(
+    channels: slice, since: int
+) -> None:
     context, target = windows_of()
     scale = window_scale(context.past, PLAIN, in_batch=True)
     whole = torch.cat([context.past, target], dim=1) / scale[:, None]
-    found = Window(context.past, target, scale).scaled(channels, since)
-    assert torch.equal(found, whole[:, since:, channels])
-    found = Window(context.past, None, scale).scaled(channels, since)
-    assert torch.equal(found, whole[:, since : context.past.shape[1], channels])
+    result = Window(context.past, target, scale).scaled(channels, since)
+    assert torch.equal(result, whole[:, since:, channels])
+    result = Window(context.past, None, scale).scaled(channels, since)
+    assert torch.equal(result, whole[:, since : context.past.shape[1], channels])
 
 
 @pytest.mark.parametrize("since", [0, 5])
-def test_blurred_values_are_the_scaled_ones_and_noise_of_the_spread(since: int) -> None:
+def test_added_noise_has_the_deviation(since: int) -> None:
     context, target = windows_of(200)
-    given = Window(context.past, target, window_scale(context.past, PLAIN, in_batch=True)).values(
-        since
-    )
-    found = given.add_noise(0.2)
-    added = found.compute() - given.compute()
-    assert found.size == given.size
+    scale = window_scale(context.past, PLAIN, in_batch=True)
+    values = Window(context.past, target, scale).values(since)
+    result = values.add_noise(0.2)
+    added = result.compute() - values.compute()
+    assert result.size == values.size
     assert added.std(dim=(0, 1)).tolist() == pytest.approx([0.2] * 8, rel=0.06)
     assert added.mean(dim=(0, 1)).abs().max() < 0.02
-    again = given._replace(scale=None).add_noise(1e-9)
-    torch.testing.assert_close(again.compute(), given._replace(scale=None).compute())
+    again = values._replace(scale=None).add_noise(1e-9)
+    torch.testing.assert_close(again.compute(), values._replace(scale=None).compute())
 
 
-def test_the_clock_is_that_of_utc() -> None:
+def test_clock_features_are_in_utc() -> None:
     monday_six = np.array([["2015-06-01T06:00", "2015-06-07T12:15"]], dtype="datetime64[s]")
-    found = clock_features(monday_six, 60)[0].numpy()
+    result = clock_features(monday_six, 60)[0].numpy()
     last_day = 2 * np.pi * 6 / 7
     expected = [[1, 0, 0, 1, 1, 0], [0, 1, -1, 0, np.cos(last_day), np.sin(last_day)]]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(("period", "distance"), [(60, np.sqrt(2)), (46, 2 * np.sin(np.pi / 46))])
-def test_a_quarter_to_is_a_quarter_from_the_full_hour_but_not_in_the_reference(
+def test_the_period_of_the_minute_is_sixty_and_46_in_the_reference(
     period: int, distance: float
 ) -> None:
     time = np.array([["2015-06-01T06:00", "2015-06-01T06:45"]], dtype="datetime64[s]")

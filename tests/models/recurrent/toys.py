@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase.models.framework.configuration import TrainingConfig
+from powerphase.models.framework import TrainingConfig
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
 CONTEXT, HORIZON, LAGS = 16, 6, (1, 2, 5)
 LSTM = {"lags": LAGS, "cells": 6}
 TRANSFORMER = {"width": 8, "heads": 2, "layers": 2, "feed_forward": 12}
 SMALL = {**LSTM, **TRANSFORMER, "diffusion_steps": 4, "blocks": 2, "paths": 5}
-"""Sizes, of which each config has some."""
+"""Sizes; each config has some of them."""
 
 
 def layout_of(n_buses: int) -> Layout:
@@ -31,7 +31,7 @@ def layout_of(n_buses: int) -> Layout:
 def training_of(
     values: np.ndarray, context: int = CONTEXT, horizon: int = HORIZON, n_validation: int = 5
 ) -> Training:
-    """A training on these states but for the last windows, which validate."""
+    """A training on these values except the last windows, which are for validation."""
     values = values.astype(np.float32)
     layout = layout_of(values.shape[1] // 4)
     time = np.datetime64("2015-01-01", "s") + 900 * np.arange(len(values))
@@ -64,8 +64,8 @@ def windows_of(
 
 
 def budget(epochs: int = 2, **changes: Any) -> TrainingConfig:
-    given = {"epochs": epochs, "batches_per_epoch": 3, "batch_size": 4, "weight_decay": 1e-8}
-    return TrainingConfig(**{**given, **changes})
+    defaults = {"epochs": epochs, "batches_per_epoch": 3, "batch_size": 4, "weight_decay": 1e-8}
+    return TrainingConfig(**{**defaults, **changes})
 
 
 def tiny(kind: Any, epochs: int = 2, training: dict[str, Any] | None = None, **changes: Any) -> Any:
@@ -76,9 +76,9 @@ def tiny(kind: Any, epochs: int = 2, training: dict[str, Any] | None = None, **c
 
 def window(context: Context, number: int) -> Context:
     """One of several windows alone."""
-    here = slice(number, number + 1)
-    return Context(context.past[here], context.time[here], context.layout)
+    chosen = slice(number, number + 1)
+    return Context(context.past[chosen], context.time[chosen], context.layout)
 
 
-def equal_weights(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def equal_weights(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

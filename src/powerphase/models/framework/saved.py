@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -15,6 +15,8 @@ from powerphase.models.framework.device import is_rank_zero
 from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Training
+
+S = TypeVar("S", bound="SavedForecaster")
 
 
 class SavedForecaster(ABC):
@@ -45,7 +47,7 @@ class SavedForecaster(ABC):
         self._is_loaded = self._is_unfinished = False
 
     @classmethod
-    def load(cls, run: str | Path) -> "SavedForecaster":
+    def load(cls: type[S], run: str | Path) -> S:
         """The model in a folder; of an unfinished training, its best state so far."""
         folder = RunFolder.open(run)
         header = folder.header

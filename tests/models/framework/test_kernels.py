@@ -1,4 +1,4 @@
-"""The network that sorts scenarios, without a kernel around it."""
+"""The sorting network of kernels, without a kernel."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from powerphase.models.framework.kernels import backward_partner, n_layers, part
 
 
 @pytest.mark.parametrize("m", range(2, 34))
-def test_the_network_is_the_one_that_scores_sort_by(m: int) -> None:
+def test_the_sorting_network_is_that_of_the_metrics(m: int) -> None:
     pairs = [(k, partner(m, layer, k)) for layer in range(n_layers(m)) for k in range(m)]
     assert [pair for pair in pairs if pair[0] < pair[1]] == [
         tuple(pair) for pair in sorting_network(m)
@@ -15,8 +15,8 @@ def test_the_network_is_the_one_that_scores_sort_by(m: int) -> None:
 
 
 @pytest.mark.parametrize("m", range(2, 34))
-def test_partners_are_each_other_s(m: int) -> None:
-    """So that both of a pair agree, in whatever order they are looked at."""
+def test_partners_are_mutual(m: int) -> None:
+    """So that both of a pair agree, in whatever order they are visited."""
     for layer in range(n_layers(m)):
         partners = [partner(m, layer, k) for k in range(m)]
         assert all(0 <= other < m for other in partners)
