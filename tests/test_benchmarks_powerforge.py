@@ -22,7 +22,7 @@ from powerphase.models.powerforge import (
     PowerForgeNetwork,
     memory_gib,
 )
-from powerphase.records.result import read_results
+from powerphase.records import read_results
 from tests.models.powerforge import context_of, grid_states
 
 CONFIG = PowerForgeConfig()

@@ -8,7 +8,7 @@ import pytest
 
 from powerphase import Result, leaderboard, read_results
 from powerphase.grid import CATALOG
-from powerphase.report.boards import Board
+from powerphase.report import Board
 
 ROOT = Path(__file__).parents[1]
 PAGE = " ".join((ROOT / "docs" / "factorforge.md").read_text(encoding="utf-8").split())

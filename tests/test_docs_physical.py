@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from powerphase.records import SCORES, read_result, read_sidecar
-from powerphase.report.sheet import number
+from powerphase.report import number
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "physical.md").read_text(encoding="utf-8")

@@ -14,11 +14,11 @@ import torch
 
 from powerphase import leaderboard, load_grid
 from powerphase.axes import VARIABLES
-from powerphase.evaluation.sidecar import BY_BUS
+from powerphase.evaluation import BY_BUS
 from powerphase.grid import PD, PG, PQ, Grid
 from powerphase.metrics import N_PROJECTIONS, RELIABILITY_BINS, energy_score
 from powerphase.records import RANKED, SCORES, Result
-from powerphase.report.statistics import reach, skill
+from powerphase.report import reach, skill
 from tests.records.rows import WINDOWS, random_scores, row
 
 DOCS = Path(__file__).parents[1] / "docs"

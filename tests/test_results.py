@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 from powerphase.grid import PAPER_GRIDS
-from powerphase.records.result import Result, read_result, read_results
-from powerphase.records.sidecar import LIMIT_BYTES, expand, read_sidecar, rounding_of
-from powerphase.report.boards import leaderboard
-from powerphase.task.protocol import PROTOCOL_VERSION, Protocol
+from powerphase.records import (
+    LIMIT_BYTES,
+    Result,
+    expand,
+    read_result,
+    read_results,
+    read_sidecar,
+    rounding_of,
+)
+from powerphase.report import leaderboard
+from powerphase.task import PROTOCOL_VERSION, Protocol
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = sorted(RESULTS.rglob("*.json"))

@@ -23,8 +23,7 @@ from powerphase.bench import (
 )
 from powerphase.errors import TrainingError
 from powerphase.evaluation import resolve_model
-from powerphase.models.framework.neural import with_training
-from powerphase.models.framework.training import Progress
+from powerphase.models.framework import Progress, with_training
 from powerphase.records import read_results
 from tests.bench.conftest import TOYS, bench, reproducible, toys
 from tests.bench.toy_models import ToyNet, ToyNetConfig

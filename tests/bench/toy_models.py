@@ -10,11 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from powerphase.models.framework.configuration import SHORT, TrainingConfig, variant_of
-from powerphase.models.framework.network import Losses, Network
-from powerphase.models.framework.neural import NeuralForecaster
-from powerphase.models.framework.run import Domain
-from powerphase.models.framework.training import Progress
+from powerphase.models.framework import (
+    SHORT,
+    Domain,
+    Losses,
+    Network,
+    NeuralForecaster,
+    Progress,
+    TrainingConfig,
+    variant_of,
+)
 from powerphase.scenarios import Context, Scenarios, Training
 
 DAY = 96

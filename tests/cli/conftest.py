@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from powerphase import cli
-from powerphase.models.framework.run import RunFolder
+from powerphase.models.framework import RunFolder
 
 
 def outcome_of(folder: Path) -> dict[str, Any]:

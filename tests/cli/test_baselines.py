@@ -6,7 +6,7 @@ import pytest
 from typer.testing import Result
 
 from powerphase import Store
-from powerphase.models.framework.run import RunFolder
+from powerphase.models.framework import RunFolder
 from powerphase.records import open_forecast, read_result, read_results
 from powerphase.registry import model_class
 from tests.cli.conftest import outcome_of

@@ -9,7 +9,7 @@ from typer.testing import Result
 
 from powerphase import Store
 from powerphase.models import FactorForge
-from powerphase.models.framework.run import WEIGHTS
+from powerphase.models.framework import WEIGHTS
 from powerphase.records import open_forecast, read_result
 from tests.cli.conftest import Fails, outcome_of
 from tests.command_line import run

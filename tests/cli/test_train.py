@@ -15,8 +15,7 @@ from typer.testing import Result
 
 from powerphase import Store
 from powerphase.models import PowerForge
-from powerphase.models.framework.checkpoint import read_tensors
-from powerphase.models.framework.run import RESUME, WEIGHTS
+from powerphase.models.framework import RESUME, WEIGHTS, read_tensors
 from powerphase.records import open_forecast, read_result
 from tests.cli.conftest import Fails, outcome_of
 from tests.command_line import invoke, run
@@ -40,7 +39,6 @@ batch_size = 4
 HALTED = """
 import time
 from powerphase.cli import main
-from powerphase.models.framework.run import RunFolder
 save_state = RunFolder.save_state
 RunFolder.save_state = lambda *arguments: (save_state(*arguments), time.sleep(60))
 main()

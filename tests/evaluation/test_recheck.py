@@ -14,8 +14,14 @@ import pytest
 
 from powerphase import Evaluation, Result, Store, Task, forecast, score
 from powerphase.axes import VARIABLES
-from powerphase.evaluation import Check, array_differences, recheck_rows, row_differences
-from powerphase.evaluation.recheck import CANCELLING, numbers
+from powerphase.evaluation import (
+    CANCELLING,
+    Check,
+    array_differences,
+    numbers,
+    recheck_rows,
+    row_differences,
+)
 from powerphase.models import LastSevenDays, LastWeek
 from powerphase.records import (
     FORECASTS,

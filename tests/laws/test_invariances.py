@@ -13,7 +13,7 @@ from torch import Tensor
 from powerphase import metrics
 from powerphase.axes import V
 from powerphase.metrics import Fan, Scorecard, energy_score
-from powerphase.records.scores import SCORES
+from powerphase.records import SCORES
 from powerphase.scenarios import Scenarios
 from tests.metrics.examples import Example, example, score
 

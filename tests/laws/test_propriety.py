@@ -15,7 +15,7 @@ from torch import Tensor
 
 from powerphase import metrics
 from powerphase.metrics import Fan, energy_score, projections
-from powerphase.records.scores import SCORES
+from powerphase.records import SCORES
 from powerphase.scenarios import Scenarios
 
 MEAN_PU, SPREAD_PU = 0.955, 0.01

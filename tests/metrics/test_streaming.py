@@ -8,7 +8,7 @@ import torch
 
 from powerphase.axes import VARIABLES, V
 from powerphase.metrics import LANES, Scorecard, channel_points, channels_at_once, voltage_points
-from powerphase.records.scores import SCORES
+from powerphase.records import SCORES
 from powerphase.scenarios import Scenarios
 from tests.metrics import naive
 from tests.metrics.examples import (

@@ -18,10 +18,12 @@ from .outlook import Outlook as Outlook
 from .physical import AcSolver as AcSolver
 from .physical import Balance as Balance
 from .physical import is_physical as is_physical
+from .recheck import CANCELLING as CANCELLING
 from .recheck import Check as Check
 from .recheck import Difference as Difference
 from .recheck import array_differences as array_differences
 from .recheck import is_confirmed as is_confirmed
+from .recheck import numbers as numbers
 from .recheck import recheck_rows as recheck_rows
 from .recheck import row_differences as row_differences
 from .scoring import Evaluation as Evaluation

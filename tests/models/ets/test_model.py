@@ -13,11 +13,10 @@ from powerphase import Task, forecast
 from powerphase.axes import KINDS, STEPS_PER_DAY
 from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
-from powerphase.evaluation.models import load_training, make_forecaster
+from powerphase.evaluation import load_training, make_forecaster
 from powerphase.models.ets import ETS, ETSConfig, Smoothing, expected_path, fit, gains_of
 from powerphase.models.ets import model as ets
-from powerphase.models.framework.base import Forecaster, describe
-from powerphase.models.framework.configuration import apply_variants, make_config
+from powerphase.models.framework import Forecaster, apply_variants, describe, make_config
 from powerphase.scenarios import Context
 from tests.models.ets import process, random, waves
 from tests.models.factorforge import layout, moments, training_of

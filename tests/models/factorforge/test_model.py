@@ -14,12 +14,16 @@ import torch
 from powerphase import Task, forecast, score
 from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, ConfigError, ForecastError, TrainingError
-from powerphase.evaluation.models import driving_signals, load_training, make_forecaster
+from powerphase.evaluation import driving_signals, load_training, make_forecaster
 from powerphase.models import Climatology, FactorForge, FactorForgeConfig, PowerForge
-from powerphase.models.framework.base import Forecaster, describe
-from powerphase.models.framework.checkpoint import read_tensors
-from powerphase.models.framework.configuration import make_config
-from powerphase.models.framework.run import WEIGHTS, RunFolder
+from powerphase.models.framework import (
+    WEIGHTS,
+    Forecaster,
+    RunFolder,
+    describe,
+    make_config,
+    read_tensors,
+)
 from powerphase.scenarios import Context, Training
 from tests.models.toys import files_in
 from tests.models.typed import outcome_of, reload, run_of, scenarios_of

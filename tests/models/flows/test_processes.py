@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from powerphase.models.flows import TempFlow, TransformerTempFlow
-from powerphase.models.framework import read_tensors
-from powerphase.models.framework.run import WEIGHTS
+from powerphase.models.framework import WEIGHTS, read_tensors
 from tests.models.recurrent.toys import tiny, training_of, waves
 from tests.models.toys import curve_of
 

@@ -7,9 +7,8 @@ import pytest
 
 from powerphase.errors import TrainingError
 from powerphase.models import DeepAR
-from powerphase.models.framework import SAFE_SHARE, RunFolder
+from powerphase.models.framework import SAFE_SHARE, WEIGHTS, RunFolder
 from powerphase.models.framework import neural as neural_module
-from powerphase.models.framework.run import WEIGHTS
 from powerphase.models.timemcl import TimeMCL
 from tests.models.recurrent.toys import tiny, training_of, waves
 

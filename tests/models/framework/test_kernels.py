@@ -3,7 +3,7 @@
 import pytest
 
 from powerphase.metrics import sorting_network
-from powerphase.models.framework.kernels import backward_partner, n_layers, partner
+from powerphase.models.framework import backward_partner, n_layers, partner
 
 
 @pytest.mark.parametrize("m", range(2, 34))

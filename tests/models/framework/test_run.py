@@ -19,6 +19,10 @@ import torch
 from powerphase.dataset import Store
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.framework import (
+    HEADER,
+    LOG,
+    RESUME,
+    WEIGHTS,
     Domain,
     Header,
     Progress,
@@ -29,7 +33,6 @@ from powerphase.models.framework import (
 )
 from powerphase.models.framework import run as run_module
 from powerphase.models.framework import training as training_module
-from powerphase.models.framework.run import HEADER, LOG, RESUME, WEIGHTS
 from powerphase.models.powerforge import PowerForge
 from powerphase.task import Task
 from tests import damage

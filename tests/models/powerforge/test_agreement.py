@@ -12,11 +12,10 @@ from torch import Tensor
 
 from powerphase.axes import THETA, P, Q, V
 from powerphase.dataset import Store
-from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.framework.stepping import Stepper, make_optimiser
+from powerphase.models.framework import Stepper, TrainingConfig, make_optimiser
 from powerphase.models.powerforge import PowerForgeConfig, PowerForgeNetwork
 from powerphase.scenarios import Context, Record, Training, Windows
-from powerphase.task.windows import Task
+from powerphase.task import Task
 from tests.models.powerforge import TINY, layout, network, windows
 from tests.models.powerforge.straightforward import Straightforward
 from tests.models.toys import CPU

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.configuration import TrainingConfig
+from powerphase.models.framework import TrainingConfig
 from powerphase.models.powerforge import ABLATIONS, BATCH_SIZES, PowerForgeConfig
 
 CONFIG = PowerForgeConfig()

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from powerphase.errors import TrainingError
-from powerphase.models.framework import training
-from powerphase.models.framework.ops import window_generators
-from powerphase.models.framework.training import Progress
+from powerphase.models.framework import Progress, training, window_generators
 from powerphase.models.tactis import Copula, TACTiS, TactisNetwork, context_scale
 from powerphase.models.tactis import copula as copula_module
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves, windows_of

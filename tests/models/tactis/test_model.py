@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from powerphase.errors import ConfigError, TrainingError
+from powerphase.models.framework import (
+    Forecaster,
+    Progress,
+    RunFolder,
+    TrainingConfig,
+    apply_variants,
+)
 from powerphase.models.framework import neural as neural_module
-from powerphase.models.framework.base import Forecaster
-from powerphase.models.framework.configuration import TrainingConfig, apply_variants
-from powerphase.models.framework.run import RunFolder
-from powerphase.models.framework.training import Progress
 from powerphase.models.tactis import TACTiS, TactisConfig
 from powerphase.registry import model_class
 from tests.models.recurrent.test_models import odd_waves

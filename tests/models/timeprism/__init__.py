@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from powerphase.models.framework.configuration import TrainingConfig
+from powerphase.models.framework import TrainingConfig
 from powerphase.models.timeprism import TimePrismConfig, TimePrismNetwork
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments

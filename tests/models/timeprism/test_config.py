@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework.configuration import apply_variants, replace_fields
+from powerphase.models.framework import apply_variants, replace_fields
 from powerphase.models.timeprism import TimePrismConfig
 
 

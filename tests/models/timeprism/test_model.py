@@ -9,17 +9,14 @@ import torch
 
 from powerphase.dataset import Store
 from powerphase.errors import TrainingError
-from powerphase.evaluation.forecasting import forecast
-from powerphase.evaluation.scoring import score
+from powerphase.evaluation import forecast, score
+from powerphase.models.framework import Forecaster, Progress, RunFolder, describe
 from powerphase.models.framework import neural as neural_module
-from powerphase.models.framework.base import Forecaster, describe
-from powerphase.models.framework.run import RunFolder
-from powerphase.models.framework.training import Progress
 from powerphase.models.timeprism import TimePrism, TimePrismConfig, memory_gib
 from powerphase.models.timeprism import model as model_module
 from powerphase.registry import model_class
 from powerphase.scenarios import Context, Scenarios
-from powerphase.task.windows import Task
+from powerphase.task import Task
 from tests.models.factorforge import World, training_of
 from tests.models.timeprism import CONTEXT, HORIZON, small
 from tests.models.toys import curve_of, same_weights

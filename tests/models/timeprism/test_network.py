@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.models.framework.ops import annealing_temperature
+from powerphase.models.framework import annealing_temperature
 from powerphase.models.timeprism import TimePrismNetwork, average_weights, split_outputs
 from powerphase.scenarios import Context
 from tests.models.factorforge import layout, moments

@@ -26,7 +26,10 @@ from .device import world_size as world_size
 from .kernels import BACKENDS as BACKENDS
 from .kernels import HAS_TRITON as HAS_TRITON
 from .kernels import IS_INTERPRETED as IS_INTERPRETED
+from .kernels import backward_partner as backward_partner
 from .kernels import check_backend as check_backend
+from .kernels import n_layers as n_layers
+from .kernels import partner as partner
 from .kernels import product_dtype as product_dtype
 from .kernels import rows_at_once as rows_at_once
 from .kernels import uses_triton as uses_triton
@@ -55,6 +58,10 @@ from .ops import exact_matmul as exact_matmul
 from .ops import mean_scale as mean_scale
 from .ops import window_generators as window_generators
 from .ops import window_seeds as window_seeds
+from .run import HEADER as HEADER
+from .run import LOG as LOG
+from .run import RESUME as RESUME
+from .run import WEIGHTS as WEIGHTS
 from .run import Domain as Domain
 from .run import Header as Header
 from .run import RunFolder as RunFolder
