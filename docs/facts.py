@@ -51,6 +51,15 @@ NETWORKS = (
 """The networks of the paper's baselines."""
 SIX = ("crps", "distortion", "mse", "safety_mbrier", "necv", "cvar_0.1")
 """The scores that the paper prints."""
+FACTORFORGE_TARGETS = {
+    "crps": 0.6,
+    "distortion": 0.75,
+    "brier": 0.6,
+    "twcrps": 0.6,
+    "safety_mbrier": 1,
+    "cvar_0.1": 1.3,
+}
+"""The highest ratios to PowerForge's scores that FactorForge was meant to have."""
 
 
 def title(grid: str) -> str:
@@ -122,6 +131,11 @@ def ratios(score: str, model: str, other: str, grids: Sequence[str] = GRIDS) -> 
     """A model's score over another's on each grid where both have a row."""
     both = [grid for grid in grids if has_row(grid, model) and has_row(grid, other)]
     return [number(score, grid, model) / number(score, grid, other) for grid in both]
+
+
+def ratio(score: str, grid: str, model: str, other: str) -> float:
+    """A model's score over another's on one grid."""
+    return number(score, grid, model) / number(score, grid, other)
 
 
 def paper_ratios(score: str, model: str) -> list[float]:
@@ -530,3 +544,33 @@ def score_cells(name: str) -> str:
     score = SCORES[name]
     cells = (score.question, score.title, score.unit, "yes" if score.proper else "–")
     return f"| {' | '.join(cells)} |"
+
+
+def target_cells(grid: str) -> list[str]:
+    """FactorForge's scores over PowerForge's; in italics where they miss their targets."""
+    cells = []
+    for score, target in FACTORFORGE_TARGETS.items():
+        if not number(score, grid, "powerforge"):
+            cells.append("–")
+            continue
+        value = ratio(score, grid, "factorforge", "powerforge")
+        cells.append(f"{value:.2f}" if value <= target else f"*{value:.2f}*")
+    return cells
+
+
+def fit_cells(grid: str) -> list[str]:
+    """FactorForge's time to fit, time to forecast a window, and peak memory."""
+    (row,) = rows_of(grid, "factorforge")
+    fit_s, predict_s, peak_gib = (
+        float(row.cost[name] or 0) for name in ("train_s", "predict_s", "peak_memory_gib")
+    )
+    return [f"{fit_s:.0f} s", f"{predict_s / len(row.windows):.2f} s", f"{peak_gib:.1f} GiB"]
+
+
+def eve_ratios() -> list[float]:
+    """On each grid, FactorForge's CRPS over the oracle's in the window of 31 December."""
+    ratios = []
+    for table in map(board, GRIDS):
+        (eve,) = (k for k, window in enumerate(table.windows) if window[5:10] == "12-31")
+        ratios.append(by_window(table, "factorforge")[eve] / by_window(table, "oracle")[eve])
+    return ratios
