@@ -1,13 +1,13 @@
-"""What a training step and a forecast of each network take, and how both grow with the grid.
+"""The cost of a training step and of a forecast for each network, and its growth with the grid.
 
     python benchmarks/networks.py data/activsg500 data/pegase1354 --json networks.json
     python benchmarks/networks.py data/activsg500 --models deepar timegrad --steps 60
 
-Each network runs in a process of its own, at the batch size that it takes on this machine. A step
-is timed to its end on the device: the median of those after the first ten, in which kernels are
-chosen and a step is recorded. Memory is the peak of the training beside what was estimated before
-it; a forecast is that of one validation window after one that does not count, in all scenarios.
-Growth is the exponent b of cost ~ channels^b between the smallest and the largest grid.
+Each network runs in a separate process, at the batch size that it chooses on this machine. Steps
+are timed to their end on the device; reported is the median after the first ten, in which kernels
+are compiled and a step is captured. Memory is the peak of the training, next to its estimate. The
+forecast is that of one validation window with all scenarios, after a warm-up. Growth is the
+exponent b of cost ~ channels^b between the smallest and the largest grid.
 """
 
 import argparse
@@ -41,13 +41,13 @@ WARM_UP = 10
 
 
 class Clock:
-    """Notes when each step ended on the device."""
+    """Records when each step ended on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.ends = device, list[float]()
 
     def __call__(self, progress: Progress) -> None:
-        """Note it."""
+        """Record the time."""
         wait_for(self.device)
         self.ends.append(time.perf_counter())
 
@@ -59,15 +59,15 @@ class Clock:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done all that it was told."""
+    """Wait until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def measured(given: str, data: str, steps: int, batch_size: int | None) -> dict[str, Any]:
+def measure(model_name: str, data: str, steps: int, batch_size: int | None) -> dict[str, Any]:
     """Step, forecast and memory of one network on one grid."""
     device, task = choose_device("auto"), Task(data, windows=1)
-    name, *words = given.split("+")
+    name, *words = model_name.split("+")
     kind: Any = model_class(name)
     clock = Clock(device)
     config = apply_variants(kind.config_type(), words, kind.config_type.VARIANTS)
@@ -80,9 +80,9 @@ def measured(given: str, data: str, steps: int, batch_size: int | None) -> dict[
     model.fit(task.training)
     contexts = [context for context, _ in task.training.validation.load(1, device)[:2]]
     reset_peak_memory()
-    forecast_s = [seconds_of(partial(answered, model, context), device) for context in contexts]
+    forecast_s = [seconds_of(partial(predict_all, model, context), device) for context in contexts]
     return {
-        "model": given,
+        "model": model_name,
         "grid": task.layout.grid,
         "channels": task.layout.n_channels,
         "batch_size": model.config.training.batch_size,
@@ -98,37 +98,37 @@ def measured(given: str, data: str, steps: int, batch_size: int | None) -> dict[
     }
 
 
-def answered(model: Any, context: Any) -> None:
-    """Ask for all scenarios of a window, whether they come whole or in blocks."""
-    found = model.predict(context)
-    if isinstance(found, Iterator):
-        for _ in found:
+def predict_all(model: Any, context: Any) -> None:
+    """Compute all scenarios of a window, at once or in blocks."""
+    prediction = model.predict(context)
+    if isinstance(prediction, Iterator):
+        for _ in prediction:
             pass
 
 
-def seconds_of(do: Callable[[], None], device: torch.device) -> float:
-    """How long it takes, to its end on the device."""
+def seconds_of(function: Callable[[], None], device: torch.device) -> float:
+    """The time of a call, to its end on the device."""
     wait_for(device)
     start = time.perf_counter()
-    do()
+    function()
     wait_for(device)
     return time.perf_counter() - start
 
 
-def in_own_process(name: str, data: str, given: argparse.Namespace) -> dict[str, Any]:
-    """The measurement, or what went wrong with it."""
-    command = [sys.executable, __file__, data, "--models", name, "--steps", str(given.steps)]
-    command += ["--batch-size", str(given.batch_size)] if given.batch_size else []
-    command, limit = [*command, "--child"], given.limit
+def measure_in_process(name: str, data: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The measurement of a separate process, or its error."""
+    command = [sys.executable, __file__, data, "--models", name, "--steps", str(options.steps)]
+    command += ["--batch-size", str(options.batch_size)] if options.batch_size else []
+    command, limit = [*command, "--child"], options.limit
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         return {"model": name, "grid": Path(data).name, "failed": f"longer than {limit:.0f} s"}
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no word"]
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         return {"model": name, "grid": Path(data).name, "failed": last[0]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
 def line(row: dict[str, Any]) -> str:
@@ -148,12 +148,14 @@ def line(row: dict[str, Any]) -> str:
 
 
 def growth(rows: list[dict[str, Any]]) -> list[str]:
-    """Of each model on two grids or more, the exponents of its cost per window."""
+    """The exponents of the cost per window, for each model with two grids or more."""
     lines = []
     for name in dict.fromkeys(row["model"] for row in rows):
-        own = sorted((r for r in rows if r["model"] == name and "failed" not in r), key=by_size)
-        if len(own) > 1:
-            small, large = own[0], own[-1]
+        measured = sorted(
+            (r for r in rows if r["model"] == name and "failed" not in r), key=by_size
+        )
+        if len(measured) > 1:
+            small, large = measured[0], measured[-1]
             width = log(large["channels"] / small["channels"])
             step = log(per_window(large) / per_window(small)) / width
             forecast = log(large["forecast_s"] / small["forecast_s"]) / width
@@ -167,7 +169,7 @@ def by_size(row: dict[str, Any]) -> int:
 
 
 def per_window(row: dict[str, Any]) -> float:
-    """Batches shrink where memory ends; a window's share of a step can be compared."""
+    """The time of a step per window, since batch sizes differ between grids."""
     return float(row["step_ms"] / row["batch_size"])
 
 
@@ -178,23 +180,27 @@ def main() -> None:
     )
     parser.add_argument("data", nargs="+", help="folders of data sets")
     parser.add_argument("--models", nargs="+", default=NETWORKS)
-    parser.add_argument("--steps", type=int, default=30, help="that are timed")
-    parser.add_argument("--batch-size", type=int, help="instead of the model's own")
+    parser.add_argument("--steps", type=int, default=30, help="steps to time")
+    parser.add_argument("--batch-size", type=int, help="default: the model chooses")
     parser.add_argument("--limit", type=float, default=300, help="seconds for each measurement")
-    parser.add_argument("--json", type=Path, help="also write the measurements there")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        print(json.dumps(measured(given.models[0], given.data[0], given.steps, given.batch_size)))
+    options = parser.parse_args()
+    if options.child:
+        print(
+            json.dumps(
+                measure(options.models[0], options.data[0], options.steps, options.batch_size)
+            )
+        )
         return
     rows: list[dict[str, Any]] = []
     print("| model | channels | batch | step [ms] | GiB (estimate) | forecast [s] | GiB |")
-    for data in given.data:
-        for name in given.models:
-            rows.append(in_own_process(name, data, given))
+    for data in options.data:
+        for name in options.models:
+            rows.append(measure_in_process(name, data, options))
             print(line(rows[-1]), flush=True)
-            if given.json:
-                given.json.write_text(json.dumps(rows, indent=1) + "\n")
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(*growth(rows), sep="\n")
 
 

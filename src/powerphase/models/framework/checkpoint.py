@@ -48,7 +48,7 @@ def write_tensors(
     _check_finite(copies, f"{file}: not written", "write finite weights")
     metadata = {"format": FORMAT, "facts": text, "digest": _digest(copies, text)}
     with disk_errors(file, CheckpointError):
-        replace_file(file, _packed(copies, metadata))
+        replace_file(file, _pack(copies, metadata))
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Shaped[Tensor, "..."]], dict[str, Any]]:
@@ -137,7 +137,7 @@ def _digest(tensors: Mapping[str, Shaped[Tensor, "..."]], facts: str) -> str:
     return sha256.hexdigest()
 
 
-def _packed(tensors: dict[str, Shaped[Tensor, "..."]], metadata: dict[str, str]) -> bytes:
+def _pack(tensors: dict[str, Shaped[Tensor, "..."]], metadata: dict[str, str]) -> bytes:
     """The content of the safetensors file."""
     content = save(tensors)
     data = PREFIX_BYTES + _header_bytes(content)

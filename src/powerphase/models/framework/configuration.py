@@ -202,7 +202,7 @@ class _Reader:
         kinds, options = get_type_hints(kind), _options(kind)
         values = {}
         for name, value in data.items():
-            full_name = _joined(path, name)
+            full_name = _join(path, name)
             if name in options:
                 default = _default(options[name], base)
                 values[name] = self.value(kinds[name], value, full_name, default)
@@ -211,8 +211,8 @@ class _Reader:
                 self.problems.append(f"{full_name}: no such field, {advice}")
         for name, option in options.items():
             if name not in data and _default(option, base) is MISSING:
-                needed = _needed(kinds[name])
-                self.problems.append(f"{_joined(path, name)}: missing, needed {needed}")
+                needed = _expected(kinds[name])
+                self.problems.append(f"{_join(path, name)}: missing, needed {needed}")
         return self._make(kind, values, path, base) if len(self.problems) == before else None
 
     def value(self, kind: Any, value: Any, path: str, default: Any) -> Any:
@@ -229,7 +229,7 @@ class _Reader:
                 self.value(item, part, f"{path}[{i}]", MISSING) for i, part in enumerate(value)
             )
         if not _fits(inner, value):
-            self.problems.append(f"{path}: found {short(value)}, needed {_needed(kind, value)}")
+            self.problems.append(f"{path}: found {short(value)}, needed {_expected(kind, value)}")
             return None
         return float(value) if inner is float else value
 
@@ -242,17 +242,17 @@ class _Reader:
 
     def _advice(self, kind: Any, path: str, name: str) -> str:
         """The fields, in this table or another, that may have been meant."""
-        table, _, last = _joined(path, name).rpartition(".")
-        if _joined(path, name) in self.known:  # "a.b" as one key, which TOML alone takes apart
+        table, _, last = _join(path, name).rpartition(".")
+        if _join(path, name) in self.known:  # "a.b" as one key, which TOML alone takes apart
             return f"write {last} in a table {table}"
-        siblings = [_joined(path, option) for option in _options(kind)]
+        siblings = [_join(path, option) for option in _options(kind)]
         others = [field for field in self.known if field not in siblings]
         near = _near(name, siblings, _last) + _near(name, others, _last)
         # A name that is exactly right in another table is in the wrong table, not misspelt.
         near = [field for field in near if _last(field) == name] or near
         if near:
             return f"did you mean {' or '.join(near)}?"
-        return f"the fields here are {', '.join(_options(kind)) or 'none'}"
+        return f"the fields of this table are {', '.join(_options(kind)) or 'none'}"
 
 
 def _read_table(file: Path) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def _paths(kind: Any, path: str = "") -> Iterator[str]:
     """The dotted names of all fields, the nested ones after their table."""
     kinds = get_type_hints(kind)
     for name in _options(kind):
-        full_name = _joined(path, name)
+        full_name = _join(path, name)
         inner = _without_none(kinds[name])
         if not _is_supported(inner):
             raise TypeError(f"{kind.__name__}.{name}: a config has no fields of type {inner}")
@@ -303,7 +303,7 @@ def _paths(kind: Any, path: str = "") -> Iterator[str]:
             yield from _paths(inner, full_name)
 
 
-def _joined(path: str, name: object) -> str:
+def _join(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
@@ -352,17 +352,17 @@ def _is_finite(number: int | float) -> bool:
         return False
 
 
-def _needed(kind: Any, value: Any = None) -> str:
+def _expected(kind: Any, value: Any = None) -> str:
     """What a field of the type takes, as messages say it."""
     inner = _without_none(kind)
     if inner is not kind:
-        return f"{_needed(inner, value)}, or null"
+        return f"{_expected(inner, value)}, or null"
     if get_origin(kind) is Literal:
         choices = {str(choice): repr(choice) for choice in get_args(kind)}
         near = _near(value, choices, str)
         return f"one of {', '.join(choices[text] for text in dict.fromkeys([*near, *choices]))}"
     if get_origin(kind) is tuple:
-        return f"a list, each item {_needed(get_args(kind)[0])}"
+        return f"a list, each item {_expected(get_args(kind)[0])}"
     if is_dataclass(kind):
         return f"a table with {', '.join(_options(kind)) or 'no fields'}"
     return SCALARS[kind]

@@ -50,13 +50,13 @@ Objective = Literal["relaxed", "annealed", "plain"]
 
 
 def attend(
-    query: Float[Tensor, "N heads asked size"],
+    query: Float[Tensor, "N heads Q size"],
     key: Float[Tensor, "N heads L size"],
     value: Float[Tensor, "N heads L size"],
-    mask: Bool[Tensor, "asked L"] | None = None,
+    mask: Bool[Tensor, "Q L"] | None = None,
     dropout: float = 0.0,
     causal: bool = False,
-) -> Float[Tensor, "N heads asked size"]:
+) -> Float[Tensor, "N heads Q size"]:
     """Scaled dot-product attention, with gradients that are the same each time.
 
     Args:

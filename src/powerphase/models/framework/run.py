@@ -128,8 +128,8 @@ class RunFolder:
                 lock = hold_lock(self.path / ".lock")
             except BlockingIOError as error:
                 raise CheckpointError(
-                    f"{self.path}: another process is training here; wait for it, or choose "
-                    "another folder"
+                    f"{self.path}: another process is training in this folder; wait for it, or "
+                    "choose another"
                 ) from error
         with lock:
             self._start()
@@ -184,7 +184,7 @@ class RunFolder:
         self.curve()
 
     def _check_epochs(self) -> None:
-        """Raise if fewer epochs are asked for than are done: the best may be one of the others."""
+        """Raise if the config has fewer epochs than are done: the best may be a later one."""
         saved, epochs = self.load_state(), self.header.config.get("training", {}).get("epochs", inf)
         done = 0 if saved is None else max(saved[1]["epoch"], self.best()[1]["epoch"])
         if done > epochs:
