@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from powerphase.report.site.build import Site, build_site
+from powerphase.report.site import Site, build_site
 
 ROWS = Path(__file__).parents[1] / "results/powerphase-day-ahead/opsd-r/pegase9241"
 MODELS = ("factorforge-42", "powerforge-42", "last-7-days-0")

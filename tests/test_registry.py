@@ -11,8 +11,8 @@ from powerphase import registry
 from powerphase.errors import UnknownName
 from powerphase.evaluation import resolve_model
 from powerphase.registry import MODELS, Look, ModelInfo, bench_models, model_class, model_kind
-from powerphase.report.figure_style import looks_of
-from powerphase.report.site.looks import looks
+from powerphase.report import looks_of
+from powerphase.report.site import page_looks
 
 HOME_MADE = ModelInfo(
     "home-made",
@@ -35,7 +35,7 @@ def test_an_entry_is_all_that_a_model_needs(home_made: ModelInfo) -> None:
     assert model_kind("home-made") == "model"
     assert "home-made" in registry.models_help("model").split(", ")
     assert looks_of(["home-made"]) == {"home-made": home_made.look}
-    assert looks(["home-made"])["home-made"]["marker"] == "x"
+    assert page_looks(["home-made"])["home-made"]["marker"] == "x"
     with pytest.raises(UnknownName, match="home-made"):
         model_class("home-mad")
 

@@ -1,4 +1,4 @@
-"""One site for all tests: a made-up grid, and a small real one with a data set and forecasts."""
+"""One site for all tests: an invented grid, and a small real one with a data set and forecasts."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from powerphase.evaluation import forecast, score
 from powerphase.models import LastSevenDays
 from powerphase.records import ForecastFile, Result, open_forecast
 from powerphase.report import drawing
-from powerphase.report.site.build import Site, build_site
+from powerphase.report.site import Site, build_site
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task import Task
 from tests.report.site import made_up
@@ -29,16 +29,16 @@ def both_ways(
     values: NDArray[Any], weights: NDArray[Any], levels: Sequence[float]
 ) -> NDArray[np.float64]:
     """NumPy's weighted quantiles along the first axis: the mean of those from below and above."""
-    weights = weights.astype(np.float64)  # its float32 sums would miss a level by a rounding
+    weights = weights.astype(np.float64)  # sums in float32 would round off a level
     weights = (weights / weights.sum(axis=0)).round(7)
-    how: dict[str, Any] = {"axis": 0, "weights": weights, "method": "inverted_cdf"}
-    below = np.quantile(values, levels, **how)
-    above = -np.quantile(-values, [1 - level for level in levels], **how)
+    options: dict[str, Any] = {"axis": 0, "weights": weights, "method": "inverted_cdf"}
+    below = np.quantile(values, levels, **options)
+    above = -np.quantile(-values, [1 - level for level in levels], **options)
     return (below + above) / 2
 
 
 class Lowered(LastSevenDays):
-    """The last seven days, the later the heavier, and some of them far outside the voltage band."""
+    """The last seven days with increasing weights, some of them far outside the voltage band."""
 
     name = "lowered"
 
@@ -52,11 +52,11 @@ class Lowered(LastSevenDays):
 
 @dataclass(frozen=True)
 class Built:
-    """The site and what it was made of."""
+    """The site and its inputs."""
 
     site: Site
     rows: dict[str, tuple[Result, made_up.Arrays]]
-    """Of the made-up grid, by the names that pages use."""
+    """The rows of the invented grid, by the names that pages use."""
     store: Store
     scripted: ForecastFile
     results: Path
@@ -69,7 +69,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, sixty_days: Store) -> Built:
     task = Task(sixty_days)
     score(forecast(LastSevenDays(), task), task).save(root / "results")
     forecast(Lowered(), task, out=root / "forecast", device="cpu")
-    # No row and no model may have such a name, but a file may have come from anywhere.
+    # No row or model may have such a name, but a forecast file can come from anywhere.
     header = root / "forecast/forecast.json"
     header.write_text(header.read_text().replace('"lowered"', json.dumps(SCRIPT)))
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Rows with sidecars of random numbers, so that whatever a page shows is known beforehand."""
+"""Rows with sidecars of known random numbers, to compare with what a page shows."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.records.rows import WINDOWS, row
 
 GRID, N_BUSES, N_SHOWN, STEPS = "polish2383", 30, 6, 96
 SAMPLES = 10
-"""So many scenarios weigh the same, and split exactly at a tenth and at a half."""
+"""Scenarios of equal weight whose quantiles split exactly at a tenth and at a half."""
 
 NASTY = "</script><script>window.stolen = true</script>"
 VOLTAGE_SCORES = ("safety_mbrier", "necv", "cvar_0.1", "brier", "twcrps")
@@ -30,7 +30,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def drawing(grid: str) -> Drawing | None:
-    """A ring of buses with numbers from 101 on, for the made-up grid alone."""
+    """A ring of buses numbered from 101, for the invented grid alone."""
     if grid != GRID:
         return None
     angle = 2 * np.pi * np.arange(N_BUSES) / N_BUSES
@@ -41,14 +41,14 @@ def drawing(grid: str) -> Drawing | None:
 
 
 def of_another_grid(grid: Grid) -> Drawing:
-    """A drawing that no page can use."""
-    found = drawing(GRID)
-    assert found is not None
-    return found
+    """A drawing of another grid, which no page can use."""
+    ring = drawing(GRID)
+    assert ring is not None
+    return ring
 
 
 def target() -> NDArray[np.float32]:
-    """What happened at the shown buses; the fourth is at times outside the band, others are not."""
+    """The truth at the shown buses; only the fourth is outside the band at times."""
     random = np.random.default_rng(5)
     values = random.normal(0, 0.01, (3, STEPS, N_SHOWN, 4))
     values[..., 2] = 1.0 + random.normal(0, 0.005, (3, STEPS, N_SHOWN))
@@ -62,7 +62,7 @@ def sidecar(draw: int, scenarios: int, *, risk: bool, shown: bool = True) -> Arr
     weight = random.uniform(0.1, 1, (3, scenarios, N_SHOWN, 4))
     if scenarios == SAMPLES:
         weight = np.ones_like(weight)
-    found: Arrays = {
+    arrays: Arrays = {
         "shown/bus_id": np.array([101, 105, 110, 117, 124, 130]),
         "shown/window": np.array([0, 1, 2]),
         "shown/target": target(),
@@ -73,17 +73,17 @@ def sidecar(draw: int, scenarios: int, *, risk: bool, shown: bool = True) -> Arr
         "by_bus/crps": random.uniform(size=(N_BUSES, 4)).astype("f4"),
     }
     for name in (*VOLTAGE_SCORES, "violation_probability", "violation"):
-        found[f"by_bus/{name}"] = (random.uniform(size=N_BUSES) ** 3).astype("f4")
+        arrays[f"by_bus/{name}"] = (random.uniform(size=N_BUSES) ** 3).astype("f4")
     for name in (*SCORES, "violation_probability", "violation"):
-        found[f"by_step/{name}"] = random.uniform(size=(STEPS, 4)).astype("f4")
-    found["by_step/violation"] = np.full((STEPS, 4), 0.25, "f4")
+        arrays[f"by_step/{name}"] = random.uniform(size=(STEPS, 4)).astype("f4")
+    arrays["by_step/violation"] = np.full((STEPS, 4), 0.25, "f4")
     if not shown:
-        found = {name: array for name, array in found.items() if not name.startswith(FORECASTS)}
+        arrays = {name: array for name, array in arrays.items() if not name.startswith(FORECASTS)}
     if risk:
         levels = random.integers(0, RISK_LEVELS + 1, (3, N_BUSES, STEPS))
-        found["risk/by_bus_step"] = levels.astype(np.uint8)
-        found["risk/happened"] = (levels > RISK_LEVELS // 2).astype(np.uint8)
-    return compact(found)
+        arrays["risk/by_bus_step"] = levels.astype(np.uint8)
+        arrays["risk/happened"] = (levels > RISK_LEVELS // 2).astype(np.uint8)
+    return compact(arrays)
 
 
 def _reliability(random: np.random.Generator) -> NDArray[np.float64]:
@@ -95,7 +95,7 @@ def _reliability(random: np.random.Generator) -> NDArray[np.float64]:
 
 def field() -> list[tuple[Result, Arrays]]:
     """Rows of five forecasters: two seeds of one, a variant, two references."""
-    who: list[tuple[str, str | None, int]] = [
+    forecasters: list[tuple[str, str | None, int]] = [
         ("powerforge", None, 42),
         ("powerforge", None, 22),
         ("ets", None, 42),
@@ -104,20 +104,20 @@ def field() -> list[tuple[Result, Arrays]]:
         ("oracle", None, 42),
     ]
     rows = []
-    for k, (model, variant, seed) in enumerate(who):
+    for k, (model, variant, seed) in enumerate(forecasters):
         cost = row().cost | {"hardware": NASTY}
-        made = row(model=model, variant=variant, seed=seed, draw=k, grid=GRID, cost=cost)
+        result = row(model=model, variant=variant, seed=seed, draw=k, grid=GRID, cost=cost)
         scenarios = SAMPLES if model == "last-7-days" else 4 + k
         arrays = sidecar(k, scenarios, risk=model == "ets", shown=seed not in NOT_DRAWN_SEEDS)
-        rows.append((made, arrays))
+        rows.append((result, arrays))
     return rows
 
 
 def write(root: Path) -> dict[str, tuple[Result, Arrays]]:
     """Write the field into a tree of results; returns it by the names that pages use."""
-    found = {}
-    for made, arrays in field():
-        write_result(made, arrays, root)
-        found[f"{made.name}-{made.seed}"] = (made, arrays)
-    assert all(made.windows == WINDOWS for made, _ in found.values())
-    return found
+    rows = {}
+    for result, arrays in field():
+        write_result(result, arrays, root)
+        rows[f"{result.name}-{result.seed}"] = (result, arrays)
+    assert all(result.windows == WINDOWS for result, _ in rows.values())
+    return rows

@@ -1,4 +1,4 @@
-"""The files of one board: its rows, what happened, its network, and forecasts of every bus."""
+"""The data files of one board: its rows, the truth, its network, and forecasts of every bus."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,47 +18,43 @@ from powerphase.report import drawing
 from powerphase.report.boards import Board
 from powerphase.report.entries import Entry
 from powerphase.report.quantiles import outside_band
-from powerphase.report.site.data_sets import grid_title
-from powerphase.report.site.folder import Folder
-from powerphase.report.site.full_forecast import (
+from powerphase.report.site.folder import Folder, pack, script
+from powerphase.report.site.forecasts import (
     BUSES_PER_FILE,
-    bus_files,
-    read_whole,
-    truth_in,
-)
-from powerphase.report.site.packing import packed, script
-from powerphase.report.site.rows import (
-    first_shown,
+    bus_contents,
+    first_shown_bus,
     has_forecasts,
     missing_array,
-    risk_of,
-    row_file,
-    truth_of,
+    read_full_forecast,
+    read_truth,
+    risk_content,
+    row_content,
+    truth_content,
 )
-from powerphase.report.site.tables import group_of
+from powerphase.report.site.index_page import grid_title, group_of
 from powerphase.task.protocol import Protocol
 
 
 class BoardPages:
-    """Writes what pages load of one board, and describes it."""
+    """Writes the data files that pages load for one board, and describes them."""
 
     def __init__(self, folder: Folder, key: str, board: Board, store: Store | None) -> None:
         self._folder, self._key, self._board, self._store = folder, key, board, store
         self._drawing = (
             drawing.drawing_of(board.grid) if store is None else drawing.draw(store.grid)
         )
-        self._ids: Int[np.ndarray, " N"] | None = None if store is None else store.grid.bus_id
-        self._truths: dict[str, int] = {}
+        self._bus_ids: Int[np.ndarray, " N"] | None = None if store is None else store.grid.bus_id
+        self._truth_names: set[str] = set()
         self._scale = None if store is None else _scale(store)
-        self._first: int | None = None
+        self._first_bus: int | None = None
 
     def write(
         self, rows: Mapping[Path, Result], forecasts: Sequence[ForecastFile], kinds: Sequence[int]
     ) -> dict[str, Any]:
-        """Write all files of the board; returns what the pages must know of it beforehand."""
-        models = {row.key.stem: self._row(file, row) for file, row in rows.items()}
+        """Write all data files of the board; returns the description that pages load first."""
+        models = {row.key.stem: self._write_row(file, row) for file, row in rows.items()}
         for number, forecast in enumerate(forecasts):
-            self._add_whole(models, f"forecast{number}", forecast, kinds)
+            self._write_full_forecast(models, f"forecast{number}", forecast, kinds)
         board = self._board
         return {
             "key": self._key,
@@ -69,114 +65,117 @@ class BoardPages:
             "task": board.task,
             "fingerprint": board.fingerprint,
             "windows": list(board.windows),
-            "n_buses": 0 if self._ids is None else len(self._ids),
-            "first_bus": self._first,
+            "n_buses": 0 if self._bus_ids is None else len(self._bus_ids),
+            "first_bus": self._first_bus,
             "scale": self._scale,
-            "network": self._network(),
+            "network": self._write_network(),
             "truth": next(iter(rows.values())).truth,
             "models": sorted(models.values(), key=self._order),
             "entries": [_entry(entry) for entry in (*board.entries, *board.paper)],
         }
 
     def _order(self, model: dict[str, Any]) -> tuple[int, int]:
-        """As in the table; of several seeds, the paper's middle one first."""
+        """The order of the table; among several seeds, the paper's middle one first."""
         names = [entry.name for entry in self._board.entries]
-        place = names.index(model["name"]) if model["name"] in names else len(names)
-        return place, (0 if model["seed"] == 42 else 1)
+        rank = names.index(model["name"]) if model["name"] in names else len(names)
+        return rank, (0 if model["seed"] == 42 else 1)
 
-    def _row(self, file: Path, row: Result) -> dict[str, Any]:
-        """Write what pages draw of a row, and say where."""
+    def _write_row(self, file: Path, row: Result) -> dict[str, Any]:
+        """Write what pages draw of a row; returns its description."""
         model = _model(row.key.stem, row.name, row.seed)
         model |= {"kind": model_kind(row.model), "scenarios": row.scenarios}
         if not file.with_suffix(".npz").exists():
             return model
         sidecar = read_sidecar(file)
-        lacking = missing_array(sidecar)
-        if lacking:
+        missing = missing_array(sidecar)
+        if missing:
             raise ReportError(
-                f"{file.with_suffix('.npz')}: holds no array {lacking!r}; score the forecast "
-                "again, or remove the file to have the row alone"
+                f"{file.with_suffix('.npz')}: has no array {missing!r}; score the forecast again, "
+                "or remove the file to show the row alone"
             )
-        self._ids = self._bus_ids(len(sidecar["by_bus/brier"]))
-        truth = self._truth(sidecar) if has_forecasts(sidecar) else None
+        bus_ids = self._set_bus_ids(len(sidecar["by_bus/brier"]))
+        truth = self._write_truth(sidecar) if has_forecasts(sidecar) else None
         name = row.key.stem.replace("+", "_")
-        content = row_file(sidecar, self._ids, truth)
+        content = row_content(sidecar, bus_ids, truth)
         size = self._put(name, content)
-        place = {"file": f"{self._key}/{name}", "bytes": size, "risk": "risk" in content}
-        return model | place | {"shown": truth is not None}
+        description = {"file": f"{self._key}/{name}", "bytes": size, "risk": "risk" in content}
+        return model | description | {"shown": truth is not None}
 
-    def _truth(self, sidecar: Arrays) -> str:
-        """Write what happened at the shown buses, unless another row had the same; its key."""
-        self._first = self._first or first_shown(sidecar)
-        name, content = truth_of(sidecar)
-        if name not in self._truths:
-            self._truths[name] = self._put(name, content)
+    def _write_truth(self, sidecar: Arrays) -> str:
+        """Write the truth at the shown buses unless another row had the same; returns its key."""
+        self._first_bus = self._first_bus or first_shown_bus(sidecar)
+        name, content = truth_content(sidecar)
+        if name not in self._truth_names:
+            self._put(name, content)
+            self._truth_names.add(name)
         return f"{self._key}/{name}"
 
-    def _add_whole(
+    def _write_full_forecast(
         self, models: dict[str, Any], name: str, file: ForecastFile, kinds: Sequence[int]
     ) -> None:
-        """Write bands and risks of every bus, and join them to the model's row if it has one."""
+        """Write bands and risks of every bus, and add them to the model's row if it has one."""
         h = file.header
         model = models.setdefault(h.key.stem, _model(name, h.key.name, h.seed))
         model["scenarios"] = h.scenarios
-        self._ids = self._bus_ids(h.n_channels // len(VARIABLES))
-        found = read_whole(file, kinds)
-        sizes = [self._put(f"{name}-{k}", part) for k, part in enumerate(bus_files(found.bands))]
-        starts = [h.windows[window] for window in found.windows]
+        self._set_bus_ids(h.n_channels // len(VARIABLES))
+        full = read_full_forecast(file, kinds)
+        sizes = [self._put(f"{name}-{k}", part) for k, part in enumerate(bus_contents(full.bands))]
+        starts = [h.windows[window] for window in full.windows]
         truth = None
-        happened = np.zeros_like(found.probability)
+        happened = np.zeros_like(full.probability)
         if self._store is not None:
-            series = truth_in(self._store, starts, h.horizon, h.scale)
+            series = read_truth(self._store, starts, h.horizon, h.scale)
             happened = outside_band(series[:, V]).transpose(1, 0, 2).astype(np.uint8)
-            truth = self._whole_truth(series[:, kinds], sizes)
-        risk = risk_of(found.probability, happened, found.windows) | {"known": truth is not None}
-        sizes.append(self._put(f"{name}-risk", risk))
+            truth = self._write_full_truth(series[:, kinds])
+        risk = risk_content(full.probability, happened, full.windows)
+        sizes.append(self._put(f"{name}-risk", risk | {"known": truth is not None}))
         self._scale = self._scale or list(h.scale)
         model["whole"] = {
             "file": f"{self._key}/{name}",
             "truth": truth,
             "buses_per_file": BUSES_PER_FILE,
-            "windows": found.windows.tolist(),
+            "windows": full.windows.tolist(),
             "variables": [VARIABLES[kind] for kind in kinds],
             "bytes": sum(sizes),
         }
 
-    def _whole_truth(self, series: np.ndarray, sizes: list[int]) -> str:
+    def _write_full_truth(self, series: np.ndarray) -> str:
+        """Write the truth at every bus, once; returns its key."""
         name = "happened"
-        if name not in self._truths:
-            parts = [self._put(f"{name}-{k}", one) for k, one in enumerate(bus_files(series))]
-            self._truths[name] = sum(parts)
+        if name not in self._truth_names:
+            for number, part in enumerate(bus_contents(series)):
+                self._put(f"{name}-{number}", part)
+            self._truth_names.add(name)
         return f"{self._key}/{name}"
 
-    def _network(self) -> dict[str, Any] | None:
-        """The drawing, if there is one of this grid; and bus numbers in any case."""
-        ids, picture = self._ids, self._drawing
-        if ids is None:
+    def _write_network(self) -> dict[str, Any] | None:
+        """Write the bus numbers, and the drawing if it is of this grid."""
+        bus_ids, picture = self._bus_ids, self._drawing
+        if bus_ids is None:
             return None
-        self._put("buses", {"bus_id": packed(ids.astype(np.int32))})
-        if picture is None or not np.array_equal(picture.bus_id, ids):
+        self._put("buses", {"bus_id": pack(bus_ids.astype(np.int32))})
+        if picture is None or not np.array_equal(picture.bus_id, bus_ids):
             return None
         top = np.iinfo(np.uint16).max
-        places = np.stack([picture.x, picture.y]) * top
+        position = np.stack([picture.x, picture.y]) * top
         content = {
-            "place": packed(np.rint(places).astype(np.uint16)),
-            "branches": packed(picture.branches.astype("u2" if len(ids) <= top else "u4")),
+            "position": pack(np.rint(position).astype(np.uint16)),
+            "branches": pack(picture.branches.astype("u2" if len(bus_ids) <= top else "u4")),
         }
         return {"file": f"{self._key}/network", "bytes": self._put("network", content)}
 
-    def _bus_ids(self, n_buses: int) -> Int[np.ndarray, " N"]:
-        """Bus numbers in the order of the scores; those of the case where no data set is given."""
-        if self._ids is None:
-            self._ids = np.arange(1, n_buses + 1)
+    def _set_bus_ids(self, n_buses: int) -> Int[np.ndarray, " N"]:
+        """Bus numbers in the order of the scores; without a data set, those of the case file."""
+        if self._bus_ids is None:
+            self._bus_ids = np.arange(1, n_buses + 1)
             if self._drawing is not None and len(self._drawing.bus_id) == n_buses:
-                self._ids = self._drawing.bus_id
-        if len(self._ids) != n_buses:
+                self._bus_ids = self._drawing.bus_id
+        if len(self._bus_ids) != n_buses:
             raise ReportError(
-                f"{self._board.title}: {len(self._ids)} buses in one place and {n_buses} in "
-                "another; give rows, data sets and forecasts of the same grid"
+                f"{self._board.title}: both {len(self._bus_ids)} and {n_buses} buses; pass rows, "
+                "data sets and forecasts of the same grid"
             )
-        return self._ids
+        return self._bus_ids
 
     def _put(self, name: str, value: Any) -> int:
         key = f"{self._key}/{name}"
@@ -184,7 +183,7 @@ class BoardPages:
 
 
 def _model(key: str, name: str, seed: int) -> dict[str, Any]:
-    """A model as the page lists it, before anything of it is written."""
+    """The description of a model before any of its files is written."""
     files = {"file": None, "bytes": 0, "risk": False, "shown": False, "whole": None}
     return {"id": key, "name": name, "seed": seed, "kind": "model", **files}
 

@@ -1,8 +1,8 @@
-// Which page and which board is shown; the rest belongs to the pages.
+// Shows the page and the board that the address names; each page does the rest.
 "use strict";
 (() => {
   const { $, $$, site, address, choose, pages } = powerphase;
-  const FAVOURITE = "polish2383"; // the grid of the paper's own pictures
+  const DEFAULT_GRID = "polish2383"; // the grid of the paper's figures
   let current = null,
     turn = 0;
 
@@ -58,9 +58,9 @@
   };
 
   const boardFor = (chosen) => {
-    const asked = site.boards.find((board) => board.key === chosen.get("board"));
-    if (asked) return asked;
-    return site.boards.find((board) => board.grid === FAVOURITE) || site.boards[0];
+    const chosenBoard = site.boards.find((board) => board.key === chosen.get("board"));
+    if (chosenBoard) return chosenBoard;
+    return site.boards.find((board) => board.grid === DEFAULT_GRID) || site.boards[0];
   };
 
   const show = () => {
@@ -68,26 +68,26 @@
       name = pages[page] ? page : "leaderboard",
       board = boardFor(chosen);
     for (const part of $$(".page")) part.hidden = part.id !== `page-${name}`;
-    const kept = chosen.get("board") ? `?board=${encodeURIComponent(chosen.get("board"))}` : "";
+    const query = chosen.get("board") ? `?board=${encodeURIComponent(chosen.get("board"))}` : "";
     for (const link of $$("#pages a")) {
       if (link.dataset.page === name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
-      link.href = `#${link.dataset.page}${kept}`;
+      link.href = `#${link.dataset.page}${query}`;
     }
     for (const input of $$("#boards input")) {
       input.checked = input.value === board.key;
-      if (input.checked) $("#boards").scrollLeft = input.parentElement.offsetLeft - 60; // on a phone, the strip scrolls
+      if (input.checked) $("#boards").scrollLeft = input.parentElement.offsetLeft - 60; // on a phone, the list of boards scrolls
     }
-    for (const place of $$("[data-board-title]"))
-      place.textContent = `${board.title}, ${board.conditions}`;
+    for (const heading of $$("[data-board-title]"))
+      heading.textContent = `${board.title}, ${board.conditions}`;
     document.title = `${name[0].toUpperCase()}${name.slice(1)} · ${board.title} · powerphase`;
     current = name;
     powerphase.tip("");
     powerphase.problem("");
-    const mine = ++turn;
+    const thisTurn = ++turn;
     powerphase.loading = true;
     Promise.resolve(pages[name].show(board)).finally(() => {
-      if (mine === turn) powerphase.loading = false;
+      if (thisTurn === turn) powerphase.loading = false;
     });
   };
 
@@ -102,14 +102,14 @@
     $("#main").focus();
   });
   let waiting = 0;
-  let wide = document.documentElement.clientWidth;
+  let width = document.documentElement.clientWidth;
   window.addEventListener("resize", () => {
-    if (wide === document.documentElement.clientWidth) return; // a phone's address bar came or went
-    wide = document.documentElement.clientWidth;
+    if (width === document.documentElement.clientWidth) return; // only a phone's address bar changed
+    width = document.documentElement.clientWidth;
     cancelAnimationFrame(waiting);
     waiting = requestAnimationFrame(() => pages[current].resize());
   });
-  // Charts take their colours from the style sheet; the canvas has to be painted again.
+  // Charts take their colours from the style sheet, but a canvas must be painted again.
   $("#theme").addEventListener("click", () => {
     powerphase.theme(powerphase.theme() === "dark" ? "light" : "dark");
     pages[current].resize();
@@ -119,6 +119,6 @@
     pages[current].resize();
   });
   show();
-  powerphase.settled();
+  powerphase.reveal();
   powerphase.ready = true;
 })();

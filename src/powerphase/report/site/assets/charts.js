@@ -1,4 +1,4 @@
-// Axes, lines, bands and points as SVG. Colours come from the style sheet, so a theme needs no redraw.
+// Axes, lines, bands and points as SVG. Colours come from the style sheet, so themes need no redraw.
 "use strict";
 powerphase.charts = (() => {
   const { s, h, significant } = powerphase;
@@ -6,13 +6,13 @@ powerphase.charts = (() => {
   const linear = ([low, high], [from, to]) => {
     const span = high - low || 1;
     const scale = (value) => from + ((value - low) / span) * (to - from);
-    scale.invert = (place) => low + ((place - from) / (to - from)) * span;
+    scale.invert = (position) => low + ((position - from) / (to - from)) * span;
     return scale;
   };
   const logarithmic = ([low, high], range) => {
     const inner = linear([Math.log10(low), Math.log10(high)], range);
     const scale = (value) => inner(Math.log10(Math.max(value, low)));
-    scale.invert = (place) => 10 ** inner.invert(place);
+    scale.invert = (position) => 10 ** inner.invert(position);
     return scale;
   };
 
@@ -44,7 +44,7 @@ powerphase.charts = (() => {
     return (t) => t.toFixed(digits);
   };
 
-  // Powers of ten for all, or for none.
+  // Powers of ten for all ticks or for none.
   const logText = (ticks) =>
     Math.min(...ticks) < 1e-4 ? (t) => t.toExponential() : (t) => significant(t, 1);
 
@@ -72,7 +72,7 @@ powerphase.charts = (() => {
     text: `${String(hour).padStart(2, "0")}:00`,
   }));
 
-  // An empty chart of the box's size, with axes; draw into `.plot`.
+  // An empty chart with axes, as large as its box; callers draw into `.plot`.
   const frame = (box, { x, y, label, role = "img", margin = {}, height }) => {
     const width = Math.max(120, Math.floor(box.clientWidth)),
       ratio = parseFloat(getComputedStyle(box).getPropertyValue("--ratio")) || 0.6;
@@ -158,7 +158,7 @@ powerphase.charts = (() => {
     return { svg, plot, sx, sy, width, height: tall, margin: m };
   };
 
-  // A line that follows the pointer or the arrow keys over positions 0..count-1 of the x axis.
+  // A vertical line that follows the pointer or the arrow keys over positions 0..count-1 of the x axis.
   const crosshair = (chart, { count, at, describe }) => {
     const { svg, sx, height, margin, width } = chart;
     const line = s("line", {
@@ -174,15 +174,15 @@ powerphase.charts = (() => {
       height: Math.max(0, height - margin.top - margin.bottom),
       fill: "transparent",
     });
-    let place = -1;
+    let current = -1;
     const show = (k, clientY) => {
-      place = Math.max(0, Math.min(count - 1, k));
-      const x = sx(at(place)),
+      current = Math.max(0, Math.min(count - 1, k));
+      const x = sx(at(current)),
         box = svg.getBoundingClientRect();
       line.setAttribute("x1", x);
       line.setAttribute("x2", x);
       line.setAttribute("visibility", "visible");
-      powerphase.tip(describe(place), box.left + x, clientY ?? box.top + margin.top + 40);
+      powerphase.tip(describe(current), box.left + x, clientY ?? box.top + margin.top + 40);
     };
     const hide = () => {
       line.setAttribute("visibility", "hidden");
@@ -201,7 +201,7 @@ powerphase.charts = (() => {
       const move = { ArrowRight: 1, ArrowLeft: -1, PageDown: 8, PageUp: -8 }[event.key];
       if (move) {
         event.preventDefault();
-        show(place < 0 ? 0 : place + move);
+        show(current < 0 ? 0 : current + move);
       }
       if (event.key === "Escape") hide();
     });
@@ -239,8 +239,8 @@ powerphase.charts = (() => {
 
   const color = (k) => `--c${k % 8}`;
 
-  // At each level the value with so much of the weight below it; the mean of two where the weight
-  // splits exactly between them, so that mirrored scenarios have mirrored bands.
+  // The value at each cumulative weight; the mean of two values if the weight splits exactly between
+  // them, so that mirrored scenarios have mirrored bands.
   const ROUNDING = 1e-6;
   const quantiles = (values, weights, levels) => {
     const order = [...values.keys()].sort((a, b) => values[a] - values[b]),

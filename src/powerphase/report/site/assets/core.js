@@ -1,40 +1,40 @@
-// What every page uses: data that arrives as scripts, packed arrays, the address, small DOM helpers.
+// What every page uses: data loaded as scripts, packed arrays, the address, small DOM helpers.
 "use strict";
 window.powerphase = (() => {
-  const arrived = new Map();
-  const asked = new Map();
+  const received = new Map();
+  const requested = new Map();
 
-  // Data files call this; `load` waits for it.
-  const put = (key, value) => arrived.set(key, value);
+  // Data files call this, and `load` waits for it.
+  const put = (key, value) => received.set(key, value);
 
-  // What keeps a page from being drawn.
+  // Shows why a page cannot be drawn.
   const problem = (text) => {
     $("#problem").hidden = !text;
     $("#problem").textContent = text;
   };
 
-  // A script tag rather than fetch(), which a page opened from a file may not use.
+  // A script tag instead of fetch(), which a page opened from a file may not use.
   const load = (key) => {
-    if (!asked.has(key)) {
-      asked.set(
+    if (!requested.has(key)) {
+      requested.set(
         key,
         new Promise((resolve, reject) => {
           const tag = document.createElement("script");
           tag.src = `data/${key.split("/").map(encodeURIComponent).join("/")}.js`;
           tag.onload = () => {
-            resolve(arrived.get(key));
+            resolve(received.get(key));
             tag.remove();
           };
           tag.onerror = () => {
-            problem(`A file of this site is missing: data/${key}.js; copy or build all of it.`);
-            asked.delete(key);
+            problem(`A file of this site is missing: data/${key}.js. Copy the whole folder, or build the site again.`);
+            requested.delete(key);
             reject(new Error(key));
           };
           document.head.append(tag);
         }),
       );
     }
-    return asked.get(key);
+    return requested.get(key);
   };
 
   const HALF = new Float32Array(65536).map((_, bits) => {
@@ -55,7 +55,7 @@ window.powerphase = (() => {
   const unpacked = new WeakMap();
 
   const inflate = async (text) => {
-    const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Uint8Array(await new Response(stream).arrayBuffer());
   };
@@ -68,17 +68,17 @@ window.powerphase = (() => {
         inflate(packed.data).then((bytes) => {
           const size = Number(packed.type[1]),
             count = bytes.length / size,
-            whole = new Uint8Array(bytes.length);
+            ordered = new Uint8Array(bytes.length);
           for (let b = 0; b < size; b++)
-            for (let k = 0; k < count; k++) whole[k * size + b] = bytes[b * count + k];
-          const view = new VIEWS[packed.type](whole.buffer);
+            for (let k = 0; k < count; k++) ordered[k * size + b] = bytes[b * count + k];
+          const view = new VIEWS[packed.type](ordered.buffer);
           return packed.type === "f2" ? Float32Array.from(view, (bits) => HALF[bits]) : view;
         }),
       );
     return unpacked.get(packed);
   };
 
-  // Elements from plain values: text stays text, whatever is in it.
+  // Creates elements from plain values; text is never read as markup.
   const SVG = "http://www.w3.org/2000/svg";
   const fill = (node, attributes, children) => {
     for (const [name, value] of Object.entries(attributes || {})) {
@@ -93,8 +93,8 @@ window.powerphase = (() => {
     fill(document.createElement(name), attributes, children);
   const s = (name, attributes, ...children) =>
     fill(document.createElementNS(SVG, name), attributes, children);
-  // A sentence in which `commands` stand between backticks; a line breaks between their words alone.
-  const said = (text) =>
+  // A sentence with `commands` in backticks, whose words are never broken across lines.
+  const withCode = (text) =>
     text.split("`").map((part, k) => {
       if (k % 2 === 0) return part;
       const words = part.split(" ").flatMap((word) => [h("span", { class: "whole" }, word), " "]);
@@ -102,11 +102,11 @@ window.powerphase = (() => {
     });
   const SCORE = "`powerphase score FORECAST --data STORE --out results`";
   const ALL = "`powerphase report … --forecasts FORECAST`";
-  const NO_ARRAYS = `No row of this grid has arrays beside it; ${SCORE} brings them.`;
+  const NO_ARRAYS = `The rows of this grid have no sidecars; ${SCORE} writes them.`;
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
 
-  // The address after #: a page, and what is chosen on it. A link shows what its sender saw.
+  // The address after #: a page and the choices on it, so that a link reproduces the view.
   const address = () => {
     const [page, query] = location.hash.slice(1).split("?");
     return { page: page || "leaderboard", chosen: new URLSearchParams(query || "") };
@@ -132,7 +132,7 @@ window.powerphase = (() => {
     if (share === 0 || share === 1) return `${100 * share} %`;
     return share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
   };
-  // One notation for all numbers of a column: three digits of the largest, the others as far.
+  // One notation for all numbers of a column, with three digits for the largest.
   const uniform = (values) => {
     const known = [...values].filter(Number.isFinite).map(Math.abs),
       most = known.reduce((a, b) => Math.max(a, b), 0);
@@ -149,7 +149,7 @@ window.powerphase = (() => {
   const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const day = (start) => `${DAYS[new Date(`${start}Z`).getUTCDay()]} ${start.slice(0, 10)}`;
 
-  // Items are a value and its text, and of a long list the group in which it stands.
+  // Each item is a value and its text, with the name of its group in a long list.
   const options = (select, items, chosen) => {
     const groups = new Map();
     select.replaceChildren();
@@ -168,30 +168,30 @@ window.powerphase = (() => {
     box.hidden = !text;
     if (!text) return;
     box.replaceChildren(...text.split("\n").map((line, k) => h(k ? "span" : "strong", {}, line)));
-    const wide = document.documentElement.clientWidth,
+    const pageWidth = document.documentElement.clientWidth,
       { width, height } = box.getBoundingClientRect();
-    box.style.left = `${Math.max(8, Math.min(x + 14, wide - width - 8))}px`;
+    box.style.left = `${Math.max(8, Math.min(x + 14, pageWidth - width - 8))}px`;
     box.style.top = `${Math.max(8, y - height - 12)}px`;
   };
 
-  // Nothing is painted before it stands in its place; an error must not leave the page empty.
+  // The page stays hidden until it is laid out; an error must not leave it hidden.
   document.documentElement.classList.add("waiting");
-  const settled = () => document.documentElement.classList.remove("waiting");
-  window.addEventListener("error", settled);
+  const reveal = () => document.documentElement.classList.remove("waiting");
+  window.addEventListener("error", reveal);
 
-  // The theme: the one that was chosen here, else the system's.
+  // The theme: the one chosen on this page, or the system's.
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const storage = (work) => {
+  const storage = (use) => {
     try {
-      return work(localStorage);
+      return use(localStorage);
     } catch {
       return null;
-    } // some browsers have none for files
+    } // some browsers have no storage for files
   };
   const theme = (chosen) => {
-    if (chosen) storage((kept) => kept.setItem("powerphase-theme", chosen));
-    const own = chosen || storage((kept) => kept.getItem("powerphase-theme"));
-    document.documentElement.dataset.theme = own || (dark.matches ? "dark" : "light");
+    if (chosen) storage((local) => local.setItem("powerphase-theme", chosen));
+    const current = chosen || storage((local) => local.getItem("powerphase-theme"));
+    document.documentElement.dataset.theme = current || (dark.matches ? "dark" : "light");
     return document.documentElement.dataset.theme;
   };
   theme();
@@ -202,7 +202,7 @@ window.powerphase = (() => {
     unpack,
     h,
     s,
-    said,
+    withCode,
     SCORE,
     ALL,
     NO_ARRAYS,
@@ -217,13 +217,13 @@ window.powerphase = (() => {
     day,
     options,
     tip,
-    settled,
+    reveal,
     problem,
     theme,
     drawn: {},
     pages: {},
     get site() {
-      return arrived.get("site");
+      return received.get("site");
     },
   };
 })();

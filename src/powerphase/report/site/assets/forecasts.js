@@ -16,7 +16,7 @@ powerphase.pages.forecasts = (() => {
     day,
     load,
     unpack,
-    said,
+    withCode,
     SCORE,
     ALL,
   } = powerphase;
@@ -25,8 +25,8 @@ powerphase.pages.forecasts = (() => {
   const { color, key, fillOf } = powerphase.looks;
   const NAMES = { P: "P", Q: "Q", V: "V", theta: "θ" },
     BAND = [0.95, 1.05],
-    MOST = 300,
-    STRAY = 2;
+    MAX_LISTED = 300,
+    MAX_ROOM = 2;
   let board = null,
     ids = null,
     state = null,
@@ -36,7 +36,7 @@ powerphase.pages.forecasts = (() => {
   const unit = (variable) => {
     if (variable === "V") return "p.u.";
     if (variable === "theta") return "rad";
-    return board.scale ? { P: "MW", Q: "MVAr" }[variable] : "of the largest";
+    return board.scale ? { P: "MW", Q: "MVAr" }[variable] : "share of the largest";
   };
   const scale = (variable) =>
     board.scale && variable in { P: 0, Q: 1 } ? board.scale[variable === "P" ? 0 : 1] : 1;
@@ -44,15 +44,17 @@ powerphase.pages.forecasts = (() => {
   const drawable = (model) => model.shown || model.whole;
 
   const defaults = () => {
-    const own = (kind) =>
+    const ofKind = (kind) =>
       board.models.filter((m) => m.kind === kind && !m.name.includes("+") && drawable(m));
     const names = new Set(),
       picked = [];
-    const fans = (list) => [...list].sort((a, b) => (b.scenarios > 1) - (a.scenarios > 1)); // one curve is no fan
+    // A single scenario is no fan.
+    const fansFirst = (list) =>
+      [...list].sort((a, b) => (b.scenarios > 1) - (a.scenarios > 1));
     for (const model of [
-      ...fans(own("model")),
-      ...fans(own("reference")),
-      ...own("oracle"),
+      ...fansFirst(ofKind("model")),
+      ...fansFirst(ofKind("reference")),
+      ...ofKind("oracle"),
       ...board.models,
     ]) {
       if (!names.has(model.name) && drawable(model)) {
@@ -66,29 +68,29 @@ powerphase.pages.forecasts = (() => {
   const modelsShown = () =>
     state.models.map((id) => board.models.find((model) => model.id === id)).filter(Boolean);
 
-  // Positions, in the order of the scores, of the buses that the models can show.
+  // The positions, in the order of the scores, of the buses that the models can show.
   const buses = async () => {
     const models = modelsShown();
     if (models.some((model) => model.whole)) return [...ids.keys()];
     const rows = await Promise.all(
       models.filter((model) => model.shown).map((model) => load(model.file)),
     );
-    const found = new Set(rows.flatMap((row) => row.shown.bus_id));
-    return [...ids.keys()].filter((place) => found.has(ids[place]));
+    const shownIds = new Set(rows.flatMap((row) => row.shown.bus_id));
+    return [...ids.keys()].filter((k) => shownIds.has(ids[k]));
   };
 
   const ranking = async () => {
-    const model = modelsShown().find((one) => one.file);
+    const model = modelsShown().find((item) => item.file);
     if (!model || state.order === "number") return null;
     const row = await load(model.file);
     if (state.order === "risk") {
       const risk = await unpack(row.by_bus.violation_probability);
-      return { value: (place) => risk[place], text: percent };
+      return { value: (k) => risk[k], text: percent };
     }
     const error = await unpack(row.by_bus.crps),
       kind = KINDS.indexOf(state.variable);
     return {
-      value: (place) => error[place * 4 + kind],
+      value: (k) => error[k * 4 + kind],
       text: (value) => `CRPS ${significant(value, 2)}`,
     };
   };
@@ -96,32 +98,32 @@ powerphase.pages.forecasts = (() => {
   const list = async () => {
     const search = $("#bus-search").value.trim(),
       rank = await ranking();
-    let places = await buses();
-    const all = places.length;
-    if (search) places = places.filter((place) => String(ids[place]).includes(search));
-    if (rank) places.sort((a, b) => rank.value(b) - rank.value(a) || a - b);
-    const shown = places.slice(0, MOST);
+    let positions = await buses();
+    const all = positions.length;
+    if (search) positions = positions.filter((k) => String(ids[k]).includes(search));
+    if (rank) positions.sort((a, b) => rank.value(b) - rank.value(a) || a - b);
+    const shown = positions.slice(0, MAX_LISTED);
     options(
       $("#bus-list"),
-      shown.map((place) => [
-        ids[place],
-        `Bus ${ids[place]}${rank ? `\u2003${rank.text(rank.value(place))}` : ""}`,
+      shown.map((k) => [
+        ids[k],
+        `Bus ${ids[k]}${rank ? `\u2003${rank.text(rank.value(k))}` : ""}`,
       ]),
       state.bus,
     );
-    powerphase.drawn.buses = shown.map((place) => ids[place]);
-    const risk =
+    powerphase.drawn.buses = shown.map((k) => ids[k]);
+    const meaning =
       state.order === "risk"
-        ? "Percentages: mean probability of leaving the band, over all steps and windows."
+        ? "Percentages: mean probability of leaving the band over all steps and windows."
         : state.order === "error"
           ? "CRPS over all steps and windows."
           : "";
-    const some =
+    const shownBuses =
       all < ids.length
-        ? `${all} of ${ids.length.toLocaleString("en")} buses: those that sidecars carry. ${ALL} brings all.`
+        ? `${all} of ${ids.length.toLocaleString("en")} buses: those in sidecars. ${ALL} shows all.`
         : `${all.toLocaleString("en")} buses.`;
-    const note = `${some} ${places.length ? risk : "None has this number."}`;
-    $("#bus-note").replaceChildren(...said(note));
+    const note = `${shownBuses} ${positions.length ? meaning : "No bus has this number."}`;
+    $("#bus-note").replaceChildren(...withCode(note));
   };
 
   const limits = (low, high) =>
@@ -181,12 +183,12 @@ powerphase.pages.forecasts = (() => {
     inside.append(s("path", { class: "band-80", d: area(xs, ys[0], ys[4]) }));
     if (ys[1]) inside.append(s("path", { class: "band-50", d: area(xs, ys[1], ys[3]) }));
     const heaviest = Math.max(...fan.weights, 1e-9);
-    fan.scenarios.forEach((one, m) =>
+    fan.scenarios.forEach((scenario, m) =>
       inside.append(
         s("path", {
           class: "scenario",
           style: `opacity: ${(0.15 + (0.4 * fan.weights[m]) / heaviest).toFixed(2)}`,
-          d: path(xs, up(one).map(sy)),
+          d: path(xs, up(scenario).map(sy)),
         }),
       ),
     );
@@ -206,7 +208,7 @@ powerphase.pages.forecasts = (() => {
       describe: (n) =>
         [
           `${clock(n)} UTC`,
-          truth ? `happened ${text(truth[n])} ${unit(state.variable)}` : "",
+          truth ? `actual ${text(truth[n])} ${unit(state.variable)}` : "",
           `median ${text(levels[2][n])}`,
           `80 %: ${text(levels[0][n])} to ${text(levels[4][n])}`,
         ]
@@ -223,18 +225,18 @@ powerphase.pages.forecasts = (() => {
   };
 
   const draw = async () => {
-    const mine = ++turn,
+    const thisTurn = ++turn,
       models = modelsShown();
-    const found = await Promise.all(
+    const fansByModel = await Promise.all(
       models.map((model) => fans(model, ids, state.bus, state.variable)),
     );
-    if (mine !== turn) return;
-    last = { models, found };
+    if (thisTurn !== turn) return;
+    last = { models, fansByModel };
     paint();
   };
 
-  // One scale for all, so that fans can be compared; but wherever a stray scenario goes, what
-  // happened stays in sight.
+  // One scale for all fans, so that they can be compared; outlying scenarios are cut off before they
+  // would flatten the truth.
   const domainOf = (every, factor) => {
     const lines = (fan) => (fan.scenarios.length ? fan.scenarios : fan.levels.filter(Boolean)),
       truths = every.map((fan) => fan.truth || fan.levels[2]);
@@ -245,7 +247,7 @@ powerphase.pages.forecasts = (() => {
     const [least, most] = extent(truths, 0),
       widths = every.map((fan) => Math.max(...fan.levels[4].map((v, n) => v - fan.levels[0][n]))),
       usual = widths.sort((a, b) => a - b)[Math.floor(widths.length / 2)],
-      room = STRAY * Math.max(most - least, usual);
+      room = MAX_ROOM * Math.max(most - least, usual);
     [low, high] = extent([[Math.max(low, least - room), Math.min(high, most + room)]]);
     const near = state.variable === "V" ? limits(low, high) : [];
     return extent([[low, high, ...near]], near.length ? 0.03 : 0).map((value) => value * factor);
@@ -253,26 +255,26 @@ powerphase.pages.forecasts = (() => {
 
   const missing = (model) => {
     if (drawable(model))
-      return `No forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model is here. Sidecars carry up to 12 buses; ${ALL} brings voltages of all.`;
+      return `There is no forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model. Sidecars have up to 12 buses; ${ALL} shows the voltages of all buses.`;
     return model.file
-      ? `Of several seeds, only one keeps forecasts to draw, and this is another; ${ALL} brings this one.`
-      : `The arrays next to this row are missing; ${SCORE} brings them.`;
+      ? `Only one of a model's seeds stores forecasts to draw, and this is another one; ${ALL} shows this one.`
+      : `This row has no sidecar; ${SCORE} writes it.`;
   };
 
   const swatches = () =>
     [0, 1, 2].forEach((k) => {
-      const model = board.models.find((one) => one.id === state.models[k]);
+      const model = board.models.find((item) => item.id === state.models[k]);
       $(`#model-${k}`).style.borderLeftColor = model ? `var(${color(model.name)})` : "";
     });
 
   const paint = () => {
     swatches();
-    const { models, found } = last,
+    const { models, fansByModel } = last,
       box = $("#fans"),
       factor = scale(state.variable);
     const keep = (list) =>
       (list || []).filter((fan) => state.window === "all" || String(fan.window) === state.window);
-    const every = found.flatMap(keep);
+    const every = fansByModel.flatMap(keep);
     powerphase.drawn.fans = [];
     const single = state.window !== "all";
     box.classList.toggle("single", single);
@@ -293,11 +295,11 @@ powerphase.pages.forecasts = (() => {
           "aria-label": title(board, model),
         },
         h("h3", {}, key(model.name, fillOf(board, model.name)), title(board, model)),
-        keep(found[k]).length
+        keep(fansByModel[k]).length
           ? h(
               "div",
               { class: "fan-cells" },
-              keep(found[k]).map((fan) =>
+              keep(fansByModel[k]).map((fan) =>
                 h(
                   "figure",
                   {},
@@ -309,7 +311,7 @@ powerphase.pages.forecasts = (() => {
           : h(
               "p",
               { class: "missing" },
-              said(missing(model)),
+              withCode(missing(model)),
             ),
       ),
     );
@@ -321,7 +323,7 @@ powerphase.pages.forecasts = (() => {
     );
     rows.forEach((row, k) =>
       $$(".fan", row).forEach((cell, n) =>
-        drawFan(cell, keep(found[k])[n], domain, models[k], k, single),
+        drawFan(cell, keep(fansByModel[k])[n], domain, models[k], k, single),
       ),
     );
   };
@@ -343,20 +345,20 @@ powerphase.pages.forecasts = (() => {
     return read();
   };
 
-  const show = async (given) => {
-    const mine = ++turn;
-    board = given;
+  const show = async (nextBoard) => {
+    const thisTurn = ++turn;
+    board = nextBoard;
     const { chosen } = address();
     ids = await busIds(board);
-    if (mine !== turn) return;
-    const wanted = chosen.get("models")
+    if (thisTurn !== turn) return;
+    const chosenModels = chosen.get("models")
       ? chosen
           .get("models")
           .split(",")
           .filter((id) => board.models.some((model) => model.id === id))
       : [];
     state = {
-      models: wanted.length ? wanted : defaults(),
+      models: chosenModels.length ? chosenModels : defaults(),
       bus: Number(chosen.get("bus")) || board.first_bus || ids[0],
       variable: chosen.get("variable") || "V",
       window: chosen.get("window") || "all",
@@ -368,13 +370,13 @@ powerphase.pages.forecasts = (() => {
     [0, 1, 2].forEach((k) =>
       options($(`#model-${k}`), k ? [["", "none"], ...named] : named, state.models[k] || ""),
     );
-    const there = await windows();
-    if (mine !== turn) return;
+    const shownWindows = await windows();
+    if (thisTurn !== turn) return;
     options(
       $("#window"),
       [
-        ["all", `all ${there.length} shown`],
-        ...there.map((window) => [window, day(board.windows[window])]),
+        ["all", `all ${shownWindows.length} shown`],
+        ...shownWindows.map((window) => [window, day(board.windows[window])]),
       ],
       state.window,
     );

@@ -1,8 +1,8 @@
-// The grid page: buses coloured by what a model says of them, step by step where that is known.
+// The grid page: buses coloured by a model's risk or score, step by step where it is known.
 "use strict";
 powerphase.pages.grid = (() => {
   const { $, h, choose, address, options, uniform, percent, clock, day, load, unpack } = powerphase;
-  const { said, SCORE, ALL, NO_ARRAYS } = powerphase;
+  const { withCode, SCORE, ALL, NO_ARRAYS } = powerphase;
   const { busIds, choices, fans } = powerphase.scenarios;
   const { key, fillOf } = powerphase.looks;
   const LISTED = 12,
@@ -13,7 +13,7 @@ powerphase.pages.grid = (() => {
     FRAME_MS = 120;
   const MEANS = {
     violation_probability: "mean probability of leaving the band",
-    violation: "share of the time that it left the band",
+    violation: "share of the time outside the band",
     safety_mbrier: "Safety_mBrier",
     brier: "Brier",
     twcrps: "twCRPS",
@@ -22,10 +22,10 @@ powerphase.pages.grid = (() => {
     crps: "CRPS of V",
   };
   const TIMED = {
-    risk: "Probability of leaving 0.95 to 1.05 p.u., by the model's scenarios; rings mark the voltages that left it.",
+    risk: "Probability of leaving 0.95 to 1.05 p.u. in the model's scenarios; rings mark the voltages that left it.",
     happened: "Which voltages were outside 0.95 to 1.05 p.u.",
   };
-  const SOME = `This row's sidecar has no risk by bus and step, so only the buses whose scenarios it carries are coloured; ${SCORE} writes a row that has it, and ${ALL} takes it from a forecast.`;
+  const SOME = `This row's sidecar has no risk by bus and step, so only buses with scenarios in it are coloured; ${SCORE} writes a row with risks, and ${ALL} reads them from a forecast.`;
   let board = null,
     ids = null,
     drawn = false,
@@ -48,49 +48,48 @@ powerphase.pages.grid = (() => {
   };
 
   const network = powerphase.network($("#network"), {
-    onHover: (place, event) => {
-      const said =
-        place < 0 || Number.isNaN(values[place]) ? "not in this sidecar" : text(values[place]);
-      powerphase.tip(place < 0 ? "" : `Bus ${ids[place]}\n${said}`, event.clientX, event.clientY);
+    onHover: (k, event) => {
+      const value = k < 0 || Number.isNaN(values[k]) ? "not in this sidecar" : text(values[k]);
+      powerphase.tip(k < 0 ? "" : `Bus ${ids[k]}\n${value}`, event.clientX, event.clientY);
     },
   });
 
-  // Of all buses, from a sidecar or a forecast file that has it.
+  // The risk of all buses, from a sidecar or a forecast file that has it.
   const riskOfAll = async (source) => {
     const [probability, happened] = await Promise.all([
       unpack(source.probability),
       unpack(source.happened),
     ]);
-    const at = (w, place, step) => (w * ids.length + place) * STEPS + step;
+    const at = (w, bus, step) => (w * ids.length + bus) * STEPS + step;
     return {
       windows: source.window,
       all: true,
       known: source.known !== false,
-      risk: (...where) => probability[at(...where)] / RISK_LEVELS,
-      happened: (...where) => happened[at(...where)],
+      risk: (...indices) => probability[at(...indices)] / RISK_LEVELS,
+      happened: (...indices) => happened[at(...indices)],
     };
   };
 
-  // Of the buses whose scenarios a sidecar carries; the others are unknown.
+  // The risk of the buses with scenarios in a sidecar; that of the others is unknown.
   const riskOfSome = async () => {
     const outside = (v) => v < BAND[0] || v > BAND[1],
-      found = new Map(),
+      byBus = new Map(),
       steps = [...Array(STEPS).keys()];
-    for (const [k, place] of row.shown.position.entries()) {
-      if (place === null) continue;
+    for (const [k, position] of row.shown.position.entries()) {
+      if (position === null) continue;
       const windows = await fans(model, ids, row.shown.bus_id[k], "V");
       const share = (fan, t) =>
-        fan.scenarios.reduce((sum, one, m) => sum + (outside(one[t]) ? fan.weights[m] : 0), 0);
-      found.set(
-        place,
+        fan.scenarios.reduce((sum, scenario, m) => sum + (outside(scenario[t]) ? fan.weights[m] : 0), 0);
+      byBus.set(
+        position,
         windows.map((fan) => ({
           risk: steps.map((t) => share(fan, t)),
           happened: steps.map((t) => Number(outside(fan.truth[t]))),
         })),
       );
     }
-    const pick = (name) => (w, place, step) =>
-      found.has(place) ? found.get(place)[w][name][step] : NaN;
+    const pick = (name) => (w, bus, step) =>
+      byBus.has(bus) ? byBus.get(bus)[w][name][step] : NaN;
     return {
       windows: row.shown.window,
       all: false,
@@ -106,18 +105,18 @@ powerphase.pages.grid = (() => {
     return row && row.shown ? riskOfSome() : null;
   };
 
-  const place = () => Math.max(0, risk.windows.indexOf(Number(state.window)));
+  const windowIndex = () => Math.max(0, risk.windows.indexOf(Number(state.window)));
 
   const compute = async () => {
     const n = ids.length;
     values = new Float32Array(n).fill(NaN);
     if (stepwise() && risk) {
-      const w = place();
+      const w = windowIndex();
       values.forEach((_, k) => (values[k] = risk[state.quantity](w, k, state.step)));
     } else if (row && state.quantity in MEANS) {
-      const own = await unpack(row.by_bus[state.quantity]),
-        stride = own.length / n;
-      values.forEach((_, k) => (values[k] = own[k * stride + (stride > 1 ? 2 : 0)]));
+      const scores = await unpack(row.by_bus[state.quantity]),
+        stride = scores.length / n;
+      values.forEach((_, k) => (values[k] = scores[k * stride + (stride > 1 ? 2 : 0)]));
     }
     order = [...values.keys()].filter((k) => values[k] > 0);
     order.sort((a, b) => values[b] - values[a] || a - b);
@@ -126,11 +125,11 @@ powerphase.pages.grid = (() => {
 
   const rings = () => {
     if (state.quantity !== "risk" || !risk || !risk.known) return [];
-    const w = place();
+    const w = windowIndex();
     return [...ids.keys()].filter((k) => risk.happened(w, k, state.step) > 0);
   };
 
-  const item = (k) => {
+  const listItem = (k) => {
     const share = Math.min(1, values[k] / top()),
       shade = `var(--r${Math.min(5, Math.floor(6 * share))})`,
       bar = h("i", { style: `width: ${(100 * share).toFixed(1)}%; background: ${shade}` }),
@@ -141,7 +140,7 @@ powerphase.pages.grid = (() => {
     return h("li", { "data-bus": ids[k] }, inner);
   };
 
-  const words = () => {
+  const writeTexts = () => {
     const sliding = stepwise() && Boolean(risk),
       [from, , to] = $("#ramp").children;
     $("#grid-slider").hidden = $("#grid-window-field").hidden = !stepwise();
@@ -152,9 +151,9 @@ powerphase.pages.grid = (() => {
     to.textContent = text(top());
     const what =
         TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
-      how = "Wheel or pinch to zoom, drag to move; with the keyboard + − and arrows.";
+      how = "Zoom with the wheel, a pinch or + and −; move by dragging or with the arrow keys.";
     const note = [what, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
-    $("#grid-note").replaceChildren(...said(note));
+    $("#grid-note").replaceChildren(...withCode(note));
     const when = stepwise()
       ? `at ${clock(state.step)}, ${board.windows[Number(state.window)].slice(0, 10)}`
       : "";
@@ -167,24 +166,24 @@ powerphase.pages.grid = (() => {
         ? `${order.length.toLocaleString("en")} buses above 0, ${above.toLocaleString("en")} above 50 %`
         : `${order.length.toLocaleString("en")} buses above 0`;
     const none = h("li", { class: "muted" }, stepwise() ? "None." : "All are zero.");
-    $("#at-risk").replaceChildren(...(order.length ? order.slice(0, LISTED).map(item) : [none]));
+    $("#at-risk").replaceChildren(...(order.length ? order.slice(0, LISTED).map(listItem) : [none]));
     $("#network").setAttribute(
       "aria-label",
-      `Network of ${ids.length} buses, ${order.length} above zero; the list beside it names the highest`,
+      `Network of ${ids.length} buses, ${order.length} above zero; the list next to it has the highest`,
     );
   };
 
   const refresh = async () => {
-    const mine = ++turn;
+    const thisTurn = ++turn;
     await compute();
-    if (mine !== turn) return;
+    if (thisTurn !== turn) return;
     const marked = rings();
     powerphase.drawn.network = { ...state, values, rings: marked.map((k) => ids[k]) };
-    words();
+    writeTexts();
     network.draw({ values, rings: marked, top: top() });
   };
 
-  // The window in which most voltages leave the band, as that is what one looks for.
+  // The window in which most voltages leave the band, which is the most interesting.
   const busiest = () => {
     const count = (w) => {
       let sum = 0;
@@ -203,7 +202,7 @@ powerphase.pages.grid = (() => {
     if (risk && !risk.windows.includes(Number(state.window))) state.window = busiest();
     const timed = risk ? [["risk", "risk, step by step"]] : [];
     if (!risk && stepwise()) state.quantity = "violation_probability";
-    if (risk && risk.known) timed.push(["happened", "what happened, step by step"]);
+    if (risk && risk.known) timed.push(["happened", "actual violations, step by step"]);
     const means = row ? Object.entries(MEANS) : [];
     options($("#grid-quantity"), [...timed, ...means], state.quantity);
     const windows = risk ? risk.windows.map((window) => [window, day(board.windows[window])]) : [];
@@ -213,44 +212,44 @@ powerphase.pages.grid = (() => {
 
   const readDrawing = async () => {
     const file = await load(board.network.file),
-      places = await unpack(file.place),
+      position = await unpack(file.position),
       n = ids.length,
       unit = (part) => Float32Array.from(part, (v) => v / 65535);
     return {
-      x: unit(places.subarray(0, n)),
-      y: unit(places.subarray(n)),
+      x: unit(position.subarray(0, n)),
+      y: unit(position.subarray(n)),
       branches: await unpack(file.branches),
     };
   };
 
-  const show = async (given) => {
-    const mine = ++turn;
-    board = given;
+  const show = async (nextBoard) => {
+    const thisTurn = ++turn;
+    board = nextBoard;
     stop();
     const { chosen } = address(),
-      models = board.models.filter((one) => one.file || one.whole),
+      models = board.models.filter((item) => item.file || item.whole),
       missing = $("#network-missing");
     ids = await busIds(board);
     const drawing = board.network ? await readDrawing() : null;
-    if (mine !== turn) return;
+    if (thisTurn !== turn) return;
     drawn = Boolean(drawing);
     missing.hidden = drawn && models.length > 0;
     const why = models.length
-      ? "There is no drawing of this grid; the package has those of its catalogue. The list beside this place works without."
+      ? "There is no drawing of this grid; powerphase has drawings of the grids in its catalogue. The list of buses works without it."
       : NO_ARRAYS;
-    missing.replaceChildren(...said(why));
+    missing.replaceChildren(...withCode(why));
     $("#network").hidden = $("#page-grid .zoom").hidden = !drawn;
     network.show(drawing);
     if (!models.length) return;
     model =
-      models.find((one) => one.id === chosen.get("model")) ||
-      models.find((one) => one.kind === "model" && !one.name.includes("+")) ||
+      models.find((item) => item.id === chosen.get("model")) ||
+      models.find((item) => item.kind === "model" && !item.name.includes("+")) ||
       models[0];
     options($("#grid-model"), choices(board, models), model.id);
-    const asked = chosen.get("by"),
-      usual = model.risk || model.whole ? "risk" : "violation_probability";
+    const chosenQuantity = chosen.get("by"),
+      defaultQuantity = model.risk || model.whole ? "risk" : "violation_probability";
     state = {
-      quantity: asked in TIMED || asked in MEANS ? asked : usual,
+      quantity: chosenQuantity in TIMED || chosenQuantity in MEANS ? chosenQuantity : defaultQuantity,
       window: chosen.get("window") ?? -1,
       step: Math.max(0, Math.min(STEPS - 1, Number(chosen.get("step") ?? EVENING) || 0)),
     };
@@ -286,7 +285,7 @@ powerphase.pages.grid = (() => {
 
   const start = () => {
     $("#grid-model").addEventListener("change", () => {
-      model = board.models.find((one) => one.id === $("#grid-model").value);
+      model = board.models.find((item) => item.id === $("#grid-model").value);
       remember();
       pickModel();
     });

@@ -1,10 +1,10 @@
-// Sorts and filters the tables that the page came with, and draws fidelity against safety.
+// Sorts and filters the tables of the page, and draws fidelity against safety.
 "use strict";
 powerphase.pages.leaderboard = (() => {
   const { $, $$, h, s, site, choose, address, options, significant } = powerphase;
   const { frame, extent, logTicks } = powerphase.charts;
   const { marker, key, color, FILLS } = powerphase.looks;
-  const FAR = 8; // from so many times the least to the largest, axes are logarithmic
+  const LOG_FROM = 8; // axes are logarithmic if the largest value is this many times the smallest
   let board = null;
 
   const valueOf = (cell) => {
@@ -44,7 +44,7 @@ powerphase.pages.leaderboard = (() => {
       .filter((box) => box.checked)
       .map((box) => box.value);
 
-  // Whether an entry is shown, in the table and in the chart alike.
+  // A test of whether an entry is shown, in the table and in the chart alike.
   const chosenEntries = () => {
     const text = $("#filter").value.trim().toLowerCase(),
       groups = shownGroups();
@@ -86,7 +86,7 @@ powerphase.pages.leaderboard = (() => {
     const fromZero = Math.min(...ends) >= 0 && low <= 0.3 * high;
     return { domain: [fromZero ? 0 : low, high] };
   };
-  // What is zero stands at the low end, under its own tick.
+  // Zeros are drawn at the low end, with their own tick.
   const logAxis = (points, axis) => {
     const positive = points.map((p) => p[axis]).filter((value) => value > 0),
       zeros = positive.length < points.length,
@@ -101,17 +101,17 @@ powerphase.pages.leaderboard = (() => {
     };
   };
 
-  // Beside its point, where nothing else is; farther away with a line to it; else without a name.
-  const place = (x, y, text, taken, chart) => {
-    const wide = 6.2 * text.length;
+  // A free position for a name: next to its point, farther away with a line, or none.
+  const labelPosition = (x, y, text, occupied, chart) => {
+    const width = 6.2 * text.length;
     for (const far of [10, 20, 32, 46])
       for (let k = 0; k < 16; k++) {
         const angle = (Math.PI / 8) * (k % 2 ? -Math.ceil(k / 2) : k / 2),
           dx = far * Math.cos(angle),
           dy = far * Math.sin(angle) * 1.15,
           anchor = dx > 3 ? "start" : dx < -3 ? "end" : "middle",
-          left = x + dx - { start: 0, middle: wide / 2, end: wide }[anchor],
-          box = { left, right: left + wide, top: y + dy - 7, bottom: y + dy + 7 };
+          left = x + dx - { start: 0, middle: width / 2, end: width }[anchor],
+          box = { left, right: left + width, top: y + dy - 7, bottom: y + dy + 7 };
         const inside =
           box.left > chart.margin.left &&
           box.right < chart.width - 2 &&
@@ -119,8 +119,8 @@ powerphase.pages.leaderboard = (() => {
           box.bottom < chart.height - chart.margin.bottom;
         const hits = (t) =>
           t.left < box.right && box.left < t.right && t.top < box.bottom && box.top < t.bottom;
-        if (inside && !taken.some(hits)) {
-          taken.push(box);
+        if (inside && !occupied.some(hits)) {
+          occupied.push(box);
           return { x: x + dx, y: y + dy, anchor, far };
         }
       }
@@ -142,7 +142,7 @@ powerphase.pages.leaderboard = (() => {
     return [across, up].filter(Boolean);
   };
 
-  const drawPoint = (p, chart, said) => {
+  const drawPoint = (p, chart, facts) => {
     const x = chart.sx(p.x),
       y = chart.sy(p.y);
     const mark = s(
@@ -152,7 +152,7 @@ powerphase.pages.leaderboard = (() => {
         style: `--c: var(${color(p.e.name)})`,
         tabindex: "0",
         role: "img",
-        "aria-label": said.join(", "),
+        "aria-label": facts.join(", "),
         "data-name": p.e.name,
         "data-x": p.x,
         "data-y": p.y,
@@ -160,11 +160,11 @@ powerphase.pages.leaderboard = (() => {
       bars(p, chart),
       marker(p.e.name, x, y, FILLS[p.e.group]),
     );
-    const say = (event) => {
+    const showTip = (event) => {
       const r = mark.getBoundingClientRect();
-      powerphase.tip(said.join("\n"), event.clientX || r.left, event.clientY || r.top);
+      powerphase.tip(facts.join("\n"), event.clientX || r.left, event.clientY || r.top);
     };
-    for (const kind of ["pointermove", "focus"]) mark.addEventListener(kind, say);
+    for (const kind of ["pointermove", "focus"]) mark.addEventListener(kind, showTip);
     for (const kind of ["pointerleave", "blur"])
       mark.addEventListener(kind, () => powerphase.tip(""));
     return mark;
@@ -183,11 +183,11 @@ powerphase.pages.leaderboard = (() => {
     $("#scatter-title").textContent = heading[0].toUpperCase() + heading.slice(1);
     note(across, up);
     if (!points.length) {
-      box.replaceChildren(h("p", { class: "missing" }, "No row that is shown has both scores."));
+      box.replaceChildren(h("p", { class: "missing" }, "None of the rows shown has both scores."));
       return;
     }
-    const asked = address().chosen.get("log"),
-      log = asked ? asked === "1" : ["x", "y"].some((axis) => spread(points, axis) > FAR);
+    const chosenLog = address().chosen.get("log"),
+      log = chosenLog ? chosenLog === "1" : ["x", "y"].some((axis) => spread(points, axis) > LOG_FROM);
     $("#scatter-log").checked = log;
     const axis = (name) => {
       const positive = points.every((p) => p[name] >= 0) && points.some((p) => p[name] > 0);
@@ -202,40 +202,40 @@ powerphase.pages.leaderboard = (() => {
     });
     const at = (p) => [chart.sx(p.x), chart.sy(p.y)],
       around = ([x, y]) => ({ left: x - 6, right: x + 6, top: y - 6, bottom: y + 6 }),
-      taken = points.map((p) => around(at(p)));
+      occupied = points.map((p) => around(at(p)));
     const marks = points.map((p) => {
       const name = p.e.group === "paper" ? `${p.e.name} (paper)` : p.e.name,
         scored = (score, value) => `${score.title} ${significant(value, 4)}`,
         mark = drawPoint(p, chart, [name, scored(across, p.x), scored(up, p.y)]);
-      label(mark, ...at(p), name, place(...at(p), name, taken, chart));
+      label(mark, ...at(p), name, labelPosition(...at(p), name, occupied, chart));
       return mark;
     });
-    chart.plot.append(...marks.reverse()); // the first of the table lie on top
+    chart.plot.append(...marks.reverse()); // the first rows of the table are drawn on top
   };
 
   const note = (across, up) => {
     const calm = !board.truth.violations,
       better = [up.ordering && "down", across.ordering && "left"].filter(Boolean).join(" and "),
       words = [
-        "Each point is a row of the table above that is shown; bars are one standard deviation over",
+        "Each point is a row shown in the table above; bars are one standard deviation over",
         better ? `seeds. ${better[0].toUpperCase()}${better.slice(1)} is better.` : "seeds.",
-        "Colours and markers are a model’s on all pages; variants are hollow, the paper’s pale.",
+        "A model has the same colour and marker on all pages; variants are hollow, the paper’s rows pale.",
       ];
     if (calm && up.safety)
-      words.push("No voltage left its band on this grid: what is not 0 is a false alarm.");
+      words.push("No voltage left its band on this grid: any value above 0 is a false alarm.");
     if (calm && !up.safety)
-      words.push("No voltage left its band on this grid, so that a safety score would say little.");
+      words.push("No voltage left its band on this grid, so safety scores say little here.");
     $("#scatter-note").textContent = words.join(" ");
   };
 
-  // Where no voltage leaves its band, scores of safety are zero for nearly all.
+  // If no voltage leaves its band, safety scores are zero for nearly all models.
   const chooseAxes = () => {
     const { chosen } = address();
     $("#scatter-x").value = chosen.get("x") || "crps";
     $("#scatter-y").value = chosen.get("y") || (board.truth.violations ? "brier" : "energy");
   };
 
-  // What a pointer is told by its title, the keyboard is told too.
+  // Keyboard users see the text that a pointer shows as the title.
   const explain = (button) => {
     button.addEventListener("focus", () => {
       const { left, top } = button.getBoundingClientRect();
@@ -282,8 +282,8 @@ powerphase.pages.leaderboard = (() => {
     }
   };
 
-  const show = (given) => {
-    board = given;
+  const show = (nextBoard) => {
+    board = nextBoard;
     for (const part of $$("#page-leaderboard .board"))
       part.hidden = part.dataset.board !== board.key;
     chooseAxes();

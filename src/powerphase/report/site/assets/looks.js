@@ -1,9 +1,9 @@
-// How a model looks on all pages: its colour, marker and dashes, as in the figures. Variants and
-// other seeds have dashes of their own; a variant's marker is hollow, and the paper's is pale.
+// The look of a model on all pages: its colour, marker and dashes, as in the figures. Variants and
+// other seeds have other dashes; a variant's marker is hollow, and that of the paper's row pale.
 "use strict";
 powerphase.looks = (() => {
   const { s, site } = powerphase;
-  // Corners and their turn; of a star also how deep it is cut, of a thin marker how wide it is.
+  // The number of corners and their rotation; the depth of a star's notches; the relative width.
   const MARKERS = {
     "^": [3, 0],
     v: [3, 180],
@@ -27,7 +27,7 @@ powerphase.looks = (() => {
   };
   const DASHES = ["7 3", "2 3", "9 3 2 3", "4 2", "12 4", "6 2 2 2 2 2"];
   const SIZE = 6.5,
-    DASH = 3; // the unit of the figures' dashes, so long that none looks like what happened's dots
+    DASH = 3; // scale of the figures' dashes, so that no line looks like the dotted truth
 
   const modelOf = (name) => name.split("+")[0];
   const look = (name) => site.looks[modelOf(name)];
@@ -35,14 +35,14 @@ powerphase.looks = (() => {
 
   const outline = (kind, x, y, size) => {
     if (!(kind in MARKERS)) {
-      const r = 0.88 * size; // a disc looks larger than what has corners
+      const r = 0.88 * size; // a disc looks larger than a polygon of the same radius
       return `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
     }
-    const [corners, turn, cut, width = 1] = MARKERS[kind],
-      count = cut ? 2 * corners : corners;
+    const [corners, rotation, notch, width = 1] = MARKERS[kind],
+      count = notch ? 2 * corners : corners;
     const points = Array.from({ length: count }, (_, k) => {
-      const angle = ((turn + (360 * k) / count) * Math.PI) / 180,
-        radius = size * (cut ? 1.3 * (k % 2 ? cut : 1) : 1);
+      const angle = ((rotation + (360 * k) / count) * Math.PI) / 180,
+        radius = size * (notch ? 1.3 * (k % 2 ? notch : 1) : 1);
       const across = x + width * radius * Math.sin(angle);
       return `${across.toFixed(1)} ${(y - radius * Math.cos(angle)).toFixed(1)}`;
     });
@@ -54,16 +54,16 @@ powerphase.looks = (() => {
 
   const FILLS = { variants: "hollow", paper: "pale" };
   const fillOf = (board, name) => {
-    const entry = board.entries.find((one) => one.name === name && one.kind !== "paper");
+    const entry = board.entries.find((item) => item.name === name && item.kind !== "paper");
     return (entry && FILLS[entry.group]) || "";
   };
 
-  // Seeds and variants of a model have dashes of their own, whichever of them are shown.
+  // Each seed and variant of a model has its dashes, regardless of which are shown.
   const dashes = (board, model) => {
-    const same = board.models.filter((one) => modelOf(one.name) === modelOf(model.name));
-    const place = same.findIndex((one) => one.id === model.id),
-      own = look(model.name).dashes.map((length) => DASH * length).join(" ");
-    return place ? DASHES[(place - 1) % DASHES.length] : own || "none";
+    const same = board.models.filter((item) => modelOf(item.name) === modelOf(model.name));
+    const index = same.findIndex((item) => item.id === model.id),
+      dashed = look(model.name).dashes.map((length) => DASH * length).join(" ");
+    return index ? DASHES[(index - 1) % DASHES.length] : dashed || "none";
   };
 
   const key = (name, fill = "", dash = null) =>

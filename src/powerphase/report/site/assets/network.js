@@ -3,7 +3,7 @@
 powerphase.network = (canvas, { onHover }) => {
   const PAD = 18,
     REACH = 14,
-    WIDEST = 1.6,
+    MAX_STRETCH = 1.6,
     ZOOM = [0.8, 60];
   let net = null,
     scene = { values: [], rings: [], top: 1 },
@@ -31,17 +31,17 @@ powerphase.network = (canvas, { onHover }) => {
     canvas.style.height = `${box.height}px`;
   };
 
-  // Where the buses stand on the canvas: the drawing fills it, but for a stretch of 1.6 at most.
+  // The positions of the buses on the canvas. The drawing fills it, stretched by 1.6 at most.
   const placeAll = () => {
-    const wide = canvas.clientWidth,
-      tall = canvas.clientHeight,
-      side = Math.min(wide, tall) - 2 * PAD;
+    const width = canvas.clientWidth,
+      height = canvas.clientHeight,
+      side = Math.min(width, height) - 2 * PAD;
     const along = (values, length, shift) => {
-      const span = Math.min(length - 2 * PAD, WIDEST * side);
+      const span = Math.min(length - 2 * PAD, MAX_STRETCH * side);
       return values.map((v) => (v - 0.5) * span * view.scale + length / 2 + shift);
     };
-    net.xs = along(net.x, wide, view.x);
-    net.ys = along(net.y, tall, view.y);
+    net.xs = along(net.x, width, view.x);
+    net.ys = along(net.y, height, view.y);
   };
 
   const branches = (pen, color) => {
@@ -57,7 +57,7 @@ powerphase.network = (canvas, { onHover }) => {
     pen.stroke();
   };
 
-  // One path for each colour: thousands of buses in a handful of strokes.
+  // One path for each colour, which is fast for thousands of buses.
   const circles = (pen, list, size) => {
     pen.beginPath();
     for (const k of list) {
@@ -66,7 +66,7 @@ powerphase.network = (canvas, { onHover }) => {
     }
   };
 
-  const sorted = (colors) => {
+  const groupByColor = (colors) => {
     const groups = Array.from({ length: colors }, () => []),
       quiet = [],
       silent = [];
@@ -80,7 +80,7 @@ powerphase.network = (canvas, { onHover }) => {
 
   const paint = () => {
     if (!net) return;
-    const begun = performance.now(),
+    const started = performance.now(),
       { line, idle, unknown, ink, ramp } = palette(),
       ratio = window.devicePixelRatio || 1,
       pen = canvas.getContext("2d"),
@@ -90,7 +90,7 @@ powerphase.network = (canvas, { onHover }) => {
     placeAll();
     branches(pen, line);
     const radius = Math.max(1, Math.min(5, 34 / Math.sqrt(n) + 0.5)) * Math.sqrt(view.scale),
-      { groups, quiet, silent } = sorted(ramp.length),
+      { groups, quiet, silent } = groupByColor(ramp.length),
       fill = (list, color, size) => {
         pen.fillStyle = color;
         circles(pen, list, size);
@@ -108,7 +108,7 @@ powerphase.network = (canvas, { onHover }) => {
     groups.forEach((list, k) => fill(list, ramp[k], large * (0.62 + 0.075 * k)));
     ring(scene.rings, 1.2, large + 1.5);
     if (hovered >= 0) ring([hovered], 2, large + 4);
-    powerphase.drawn.painted_ms = performance.now() - begun;
+    powerphase.drawn.painted_ms = performance.now() - started;
   };
 
   const zoom = (factor, cx = canvas.clientWidth / 2, cy = canvas.clientHeight / 2) => {
@@ -147,19 +147,20 @@ powerphase.network = (canvas, { onHover }) => {
     if (fingers.size === 1) {
       move(event.clientX - before.clientX, event.clientY - before.clientY);
     } else if (fingers.size === 2) {
-      const other = [...fingers.values()].find((one) => one.pointerId !== event.pointerId);
-      const gap = (one) => Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
+      const other = [...fingers.values()].find((finger) => finger.pointerId !== event.pointerId);
+      const gap = (finger) =>
+        Math.hypot(finger.clientX - other.clientX, finger.clientY - other.clientY);
       const middle = [event.offsetX + other.offsetX, event.offsetY + other.offsetY];
       zoom(gap(event) / (gap(before) || 1), middle[0] / 2, middle[1] / 2);
     }
     fingers.set(event.pointerId, event);
   };
-  const hover = (place, event) => {
-    if (place !== hovered) {
-      hovered = place;
+  const hover = (bus, event) => {
+    if (bus !== hovered) {
+      hovered = bus;
       paint();
     }
-    onHover(place, event);
+    onHover(bus, event);
   };
 
   canvas.addEventListener(
@@ -202,16 +203,16 @@ powerphase.network = (canvas, { onHover }) => {
   return {
     zoom,
     whole,
-    // Another network, or none.
+    // Shows another network, or none.
     show: (drawing) => {
       net = drawing;
       hovered = -1;
       view = { scale: 1, x: 0, y: 0 };
       if (net) fit();
     },
-    // Values by bus (NaN: unknown), the value of the last colour, and the buses to ring.
-    draw: (given) => {
-      scene = given;
+    // Draws values by bus (NaN: unknown), scaled by `top`, and rings around some buses.
+    draw: (nextScene) => {
+      scene = nextScene;
       paint();
     },
     resize: () => {

@@ -1,7 +1,7 @@
-// Where forecasts of voltages leave their band, against what happened: by bus, by step, by probability.
+// Forecasts of voltages outside the band against the truth: by bus, by step, by probability.
 "use strict";
 powerphase.pages.safety = (() => {
-  const { $, $$, h, s, address, choose, options, load, unpack, said } = powerphase;
+  const { $, $$, h, s, address, choose, options, load, unpack, withCode } = powerphase;
   const { significant, percent, uniform, clock } = powerphase;
   const { frame, path, extent, crosshair } = powerphase.charts;
   const { busIds, title } = powerphase.scenarios;
@@ -17,7 +17,7 @@ powerphase.pages.safety = (() => {
     turn = 0;
 
   const available = () => board.models.filter((model) => model.file);
-  // Where no voltage leaves its band, only false alarms can be seen: who raises them comes first.
+  // If no voltage leaves its band, only false alarms can be seen: models with some come first.
   const alarms = (model) => {
     const entry = board.entries.find((e) => e.name === model.name && e.kind !== "paper");
     return !board.truth.violations && entry && entry.mean.safety_mbrier > 0 ? 1 : 0;
@@ -40,45 +40,45 @@ powerphase.pages.safety = (() => {
     return { model, row, by, sorted: Float32Array.from(by.safety_mbrier).sort().reverse() };
   };
 
-  const names = () => loaded.map((one) => title(board, one.model));
+  const names = () => loaded.map((item) => title(board, item.model));
 
-  const series = (one, ...children) =>
+  const series = (item, ...children) =>
     s(
       "g",
       {
         class: "series",
-        style: `--c: var(${color(one.model.name)})`,
-        "data-model": one.model.id,
+        style: `--c: var(${color(item.model.name)})`,
+        "data-model": item.model.id,
       },
       ...children,
     );
-  // A line with some markers, which are not at the same places on all lines.
-  const trace = (chart, one, xs, ys) => {
-    const dash = dashes(board, one.model),
+  // A line with some markers, at other positions on each line.
+  const trace = (chart, item, xs, ys) => {
+    const dash = dashes(board, item.model),
       line = s("path", { class: "line", "stroke-dasharray": dash, d: path(xs, ys) });
-    const seen = [...xs.keys()].filter((k) => Number.isFinite(ys[k])),
-      share = (loaded.indexOf(one) + 0.5) / loaded.length;
+    const drawnPoints = [...xs.keys()].filter((k) => Number.isFinite(ys[k])),
+      share = (loaded.indexOf(item) + 0.5) / loaded.length;
     const marks = Array.from({ length: MARKS }, (_, m) => {
-      const k = seen[Math.floor(((m + share) / MARKS) * seen.length)];
-      return k === undefined ? null : markerOf(one, xs[k], ys[k], 5);
+      const k = drawnPoints[Math.floor(((m + share) / MARKS) * drawnPoints.length)];
+      return k === undefined ? null : markerOf(item, xs[k], ys[k], 5);
     });
-    chart.plot.append(series(one, line, ...marks));
+    chart.plot.append(series(item, line, ...marks));
   };
-  const markerOf = (one, x, y, size) =>
-    marker(one.model.name, x, y, fillOf(board, one.model.name), size);
+  const markerOf = (item, x, y, size) =>
+    marker(item.model.name, x, y, fillOf(board, item.model.name), size);
 
-  // Of many lines, the one whose name is pointed at.
-  const single = (id) => {
+  // Highlights the line whose name the pointer is on.
+  const highlight = (id) => {
     for (const line of $$("#page-safety .series"))
       line.classList.toggle("dim", id !== null && line.dataset.model !== id);
   };
 
-  // What a chart shows, in words, for who cannot see it.
+  // The content of a chart in words, for screen readers.
   const alternative = (what, value) =>
-    `${what}: ${loaded.map((one, k) => `${names()[k]} ${value(one)}`).join(", ")}`;
+    `${what}: ${loaded.map((item, k) => `${names()[k]} ${value(item)}`).join(", ")}`;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const surely = (one) => {
-    const bins = one.row.reliability.filter((bin) => bin[0] > 0 && bin[1] > 0.5),
+  const likelyShare = (item) => {
+    const bins = item.row.reliability.filter((bin) => bin[0] > 0 && bin[1] > 0.5),
       points = bins.reduce((sum, bin) => sum + bin[0], 0);
     return points ? percent(bins.reduce((sum, bin) => sum + bin[0] * bin[2], 0) / points) : "none";
   };
@@ -86,7 +86,7 @@ powerphase.pages.safety = (() => {
   const survival = () => {
     const box = $("#survival"),
       count = loaded[0].sorted.length;
-    const above = (one) => percent(one.sorted.filter((value) => value > 0.01).length / count);
+    const above = (item) => percent(item.sorted.filter((value) => value > 0.01).length / count);
     const chart = frame(box, {
       label: alternative("Share of buses whose Safety_mBrier exceeds 0.01", above),
       x: { domain: [FLOOR, 1], log: true, label: "threshold x" },
@@ -94,12 +94,12 @@ powerphase.pages.safety = (() => {
       margin: { top: 24 },
     });
     const grid = Array.from({ length: 161 }, (_, k) => 10 ** (Math.log10(FLOOR) * (1 - k / 160)));
-    powerphase.drawn.survival = loaded.map((one) => ({
-      model: one.model.id,
+    powerphase.drawn.survival = loaded.map((item) => ({
+      model: item.model.id,
       x: grid,
       y: grid.map((x) => {
         let n = 0;
-        while (n < count && one.sorted[n] > x) n++;
+        while (n < count && item.sorted[n] > x) n++;
         return n / count;
       }),
     }));
@@ -120,37 +120,37 @@ powerphase.pages.safety = (() => {
   };
 
   const worst = () => {
-    const many = Math.min(WORST, loaded[0].sorted.length);
-    const top = Math.max(...loaded.map((one) => one.sorted[0]), 0.01);
-    const places = Array.from({ length: many }, (_, k) => ({ at: k + 1 }));
+    const count = Math.min(WORST, loaded[0].sorted.length);
+    const top = Math.max(...loaded.map((item) => item.sorted[0]), 0.01);
+    const ticks = Array.from({ length: count }, (_, k) => ({ at: k + 1 }));
     const chart = frame($("#worst"), {
-      label: alternative("Safety_mBrier of each model's worst bus", (one) =>
-        significant(one.sorted[0], 3),
+      label: alternative("Safety_mBrier of each model's worst bus", (item) =>
+        significant(item.sorted[0], 3),
       ),
-      // Of few buses, ticks of a usual axis would fall between them.
+      // With few buses, the ticks of an ordinary axis would fall between them.
       x: {
-        domain: [1, many],
-        label: "place among the worst",
-        ticks: many <= 20 && places.filter((place) => many <= 10 || place.at % 5 === 0),
+        domain: [1, count],
+        label: "rank among the worst",
+        ticks: count <= 20 && ticks.filter((tick) => count <= 10 || tick.at % 5 === 0),
       },
       y: { domain: [0, top * 1.05], label: "Safety_mBrier" },
       margin: { top: 24 },
     });
-    const xs = Array.from({ length: many }, (_, k) => chart.sx(k + 1));
-    powerphase.drawn.worst = loaded.map((one) => ({
-      model: one.model.id,
-      values: [...one.sorted.subarray(0, many)],
+    const xs = Array.from({ length: count }, (_, k) => chart.sx(k + 1));
+    powerphase.drawn.worst = loaded.map((item) => ({
+      model: item.model.id,
+      values: [...item.sorted.subarray(0, count)],
     }));
     powerphase.drawn.worst.forEach(({ values }, k) =>
       trace(chart, loaded[k], xs, values.map(chart.sy)),
     );
     crosshair(chart, {
-      count: many,
+      count: count,
       at: (k) => k + 1,
       describe: (k) =>
         [
-          `bus no. ${k + 1}`,
-          ...loaded.map((one, n) => `${names()[n]} ${significant(one.sorted[k], 3)}`),
+          `rank ${k + 1}`,
+          ...loaded.map((item, n) => `${names()[n]} ${significant(item.sorted[k], 3)}`),
         ].join("\n"),
     });
   };
@@ -158,10 +158,10 @@ powerphase.pages.safety = (() => {
   const reliability = () => {
     const chart = frame($("#reliability"), {
       label: alternative(
-        "Share of voltages that left the band against the probability they were given; among those given more than a half",
-        surely,
+        "Share of voltages that left the band against the forecast probability; among those with more than a half",
+        likelyShare,
       ),
-      x: { domain: [-0.03, 1.02], label: "probability given" },
+      x: { domain: [-0.03, 1.02], label: "forecast probability" },
       y: { domain: [-0.03, 1.02], label: "share that left the band" },
       margin: { top: 24 },
     });
@@ -174,30 +174,30 @@ powerphase.pages.safety = (() => {
         y2: chart.sy(1),
       }),
     );
-    const most = Math.max(...loaded.flatMap((one) => one.row.reliability.map((bin) => bin[0])));
+    const most = Math.max(...loaded.flatMap((item) => item.row.reliability.map((bin) => bin[0])));
     powerphase.drawn.reliability = [];
-    for (const one of loaded) {
-      const bins = one.row.reliability.filter((bin) => bin[0] > 0);
-      powerphase.drawn.reliability.push({ model: one.model.id, bins });
+    for (const item of loaded) {
+      const bins = item.row.reliability.filter((bin) => bin[0] > 0);
+      powerphase.drawn.reliability.push({ model: item.model.id, bins });
       const g = series(
-        one,
+        item,
         s("path", {
           class: "line thin",
-          "stroke-dasharray": dashes(board, one.model),
+          "stroke-dasharray": dashes(board, item.model),
           d: path(
             bins.map((b) => chart.sx(b[1])),
             bins.map((b) => chart.sy(b[2])),
           ),
         }),
       );
-      for (const [points, given, left] of bins) {
+      for (const [points, probability, left] of bins) {
         const size = 3 + (6 * Math.log10(1 + points)) / Math.log10(1 + most),
-          dot = markerOf(one, chart.sx(given), chart.sy(left), size);
+          dot = markerOf(item, chart.sx(probability), chart.sy(left), size);
         dot.append(
           s(
             "title",
             {},
-            `${title(board, one.model)}: given ${percent(given)}, ${percent(left)} of ${points.toLocaleString("en")} voltages left the band`,
+            `${title(board, item.model)}: forecast ${percent(probability)}, ${percent(left)} of ${points.toLocaleString("en")} voltages left the band`,
           ),
         );
         g.append(dot);
@@ -208,12 +208,12 @@ powerphase.pages.safety = (() => {
 
   const overDay = () => {
     const happened = loaded[0].row.by_step.violation,
-      lists = [happened, ...loaded.map((one) => one.row.by_step.violation_probability)];
+      lists = [happened, ...loaded.map((item) => item.row.by_step.violation_probability)];
     const [low, high] = extent(lists, 0.1);
     const chart = frame($("#over-day"), {
       label: alternative(
-        `Share of voltages outside the band by time of day; on average ${percent(mean(happened))} happened, and were forecast`,
-        (one) => percent(mean(one.row.by_step.violation_probability)),
+        `Share of voltages outside the band by time of day; on average ${percent(mean(happened))} were outside, and the forecasts were`,
+        (item) => percent(mean(item.row.by_step.violation_probability)),
       ),
       x: { domain: [0, 96], ticks: powerphase.charts.HOURS, label: "time of day, UTC" },
       y: { domain: [Math.max(0, low), high], label: "share of voltages" },
@@ -222,13 +222,13 @@ powerphase.pages.safety = (() => {
     const xs = Array.from({ length: happened.length }, (_, k) => chart.sx(k));
     powerphase.drawn.overDay = {
       happened,
-      models: loaded.map((one) => ({
-        model: one.model.id,
-        values: one.row.by_step.violation_probability,
+      models: loaded.map((item) => ({
+        model: item.model.id,
+        values: item.row.by_step.violation_probability,
       })),
     };
-    for (const one of loaded)
-      trace(chart, one, xs, one.row.by_step.violation_probability.map(chart.sy));
+    for (const item of loaded)
+      trace(chart, item, xs, item.row.by_step.violation_probability.map(chart.sy));
     chart.plot.append(s("path", { class: "truth", d: path(xs, happened.map(chart.sy)) }));
     crosshair(chart, {
       count: happened.length,
@@ -236,55 +236,55 @@ powerphase.pages.safety = (() => {
       describe: (k) =>
         [
           `${clock(k)} UTC`,
-          `happened ${(100 * happened[k]).toFixed(2)} %`,
+          `actual ${(100 * happened[k]).toFixed(2)} %`,
           ...loaded.map(
-            (one, n) =>
-              `${names()[n]} ${(100 * one.row.by_step.violation_probability[k]).toFixed(2)} %`,
+            (item, n) =>
+              `${names()[n]} ${(100 * item.row.by_step.violation_probability[k]).toFixed(2)} %`,
           ),
         ].join("\n"),
     });
   };
 
   const table = () => {
-    const one = loaded.find((each) => each.model.id === $("#worst-model").value) || loaded[0];
-    const order = [...one.by.safety_mbrier.keys()]
-      .sort((a, b) => one.by.safety_mbrier[b] - one.by.safety_mbrier[a] || a - b)
+    const item = loaded.find((item) => item.model.id === $("#worst-model").value) || loaded[0];
+    const order = [...item.by.safety_mbrier.keys()]
+      .sort((a, b) => item.by.safety_mbrier[b] - item.by.safety_mbrier[a] || a - b)
       .slice(0, LISTED);
-    const shown = new Set(one.row.shown ? one.row.shown.bus_id : []),
+    const shown = new Set(item.row.shown ? item.row.shown.bus_id : []),
       boardKey = encodeURIComponent(board.key),
-      id = encodeURIComponent(one.model.id);
-    powerphase.drawn.worstBuses = order.map((place) => ids[place]);
-    const digits = (name) => uniform(order.map((place) => one.by[name][place])),
+      id = encodeURIComponent(item.model.id);
+    powerphase.drawn.worstBuses = order.map((bus) => ids[bus]);
+    const digits = (name) => uniform(order.map((bus) => item.by[name][bus])),
       columns = [
         ["safety_mbrier", "Safety_mBrier", digits("safety_mbrier")],
         ["brier", "Brier", digits("brier")],
         ["violation_probability", "probability of leaving the band", percent],
-        ["violation", "share that left it", percent],
+        ["violation", "share of the time outside it", percent],
       ];
-    const linked = order.some((place) => shown.has(ids[place])) || one.model.whole,
-      words = ["Bus", ...columns.map(([, text]) => text)],
-      heads = linked ? [...words, "forecast"] : words,
-      there = (bus) => `#forecasts?board=${boardKey}&bus=${bus}&models=${id}`,
+    const linked = order.some((bus) => shown.has(ids[bus])) || item.model.whole,
+      labels = ["Bus", ...columns.map(([, text]) => text)],
+      heads = linked ? [...labels, "forecast"] : labels,
+      target = (bus) => `#forecasts?board=${boardKey}&bus=${bus}&models=${id}`,
       numeric = (text) => h("td", { class: "n" }, text);
     const link = (bus) =>
-      shown.has(bus) || one.model.whole
-        ? h("a", { href: there(bus), "aria-label": `show the forecast of bus ${bus}` }, "show")
+      shown.has(bus) || item.model.whole
+        ? h("a", { href: target(bus), "aria-label": `show the forecast of bus ${bus}` }, "show")
         : null;
-    const line = (place) =>
+    const line = (bus) =>
       h(
         "tr",
         {},
-        h("th", { scope: "row" }, String(ids[place])),
-        columns.map(([name, , text]) => numeric(text(one.by[name][place]))),
-        linked ? numeric(link(ids[place])) : null,
+        h("th", { scope: "row" }, String(ids[bus])),
+        columns.map(([name, , text]) => numeric(text(item.by[name][bus]))),
+        linked ? numeric(link(ids[bus])) : null,
       );
     const none = "Safety_mBrier is 0 at every bus.",
       empty = h("tr", {}, h("td", { colspan: heads.length }, none)),
       top = heads.map((text, k) => h("th", { scope: "col", class: k ? "n" : "" }, text));
     $("#worst-table").replaceChildren(
-      h("caption", { class: "sr" }, `Worst buses of ${title(board, one.model)} by Safety_mBrier`),
+      h("caption", { class: "sr" }, `Worst buses of ${title(board, item.model)} by Safety_mBrier`),
       h("thead", {}, h("tr", {}, top)),
-      h("tbody", {}, one.sorted[0] > 0 ? order.map(line) : empty),
+      h("tbody", {}, item.sorted[0] > 0 ? order.map(line) : empty),
     );
   };
 
@@ -297,21 +297,21 @@ powerphase.pages.safety = (() => {
   };
 
   const refresh = async () => {
-    const mine = ++turn,
+    const thisTurn = ++turn,
       models = available().filter((model) => chosen.includes(model.id));
-    const found = await Promise.all(models.map(read));
-    if (mine !== turn) return;
-    loaded = found;
+    const rows = await Promise.all(models.map(read));
+    if (thisTurn !== turn) return;
+    loaded = rows;
     const box = $("#page-safety .charts");
     box.hidden = !loaded.length;
     $("#worst-table").closest(".panel").hidden = !loaded.length;
     if (!loaded.length) return;
     const before = $("#worst-model").value,
-      telling = loaded.find((one) => one.sorted[0] > 0) || loaded[0];
+      first = loaded.find((item) => item.sorted[0] > 0) || loaded[0];
     options(
       $("#worst-model"),
-      loaded.map((one) => [one.model.id, title(board, one.model)]),
-      loaded.some((one) => one.model.id === before) ? before : telling.model.id,
+      loaded.map((item) => [item.model.id, title(board, item.model)]),
+      loaded.some((item) => item.model.id === before) ? before : first.model.id,
     );
     paint();
   };
@@ -326,14 +326,14 @@ powerphase.pages.safety = (() => {
   const lineKey = (model) =>
     key(model.name, fillOf(board, model.name), dashes(board, model));
 
-  // One of each model at first sight; its other seeds and variants when asked for.
+  // One row of each model; its other seeds and variants are in a list to open.
   const picks = (models) => {
     const firsts = defaults(Infinity),
       rest = models.filter((model) => !firsts.includes(model.id)),
       open = rest.some((model) => chosen.includes(model.id)),
       summary = h("summary", {}, `${rest.length} variants and other seeds`),
       more = h("details", { open }, summary, h("div", { class: "toggles" }, rest.map(chip)));
-    const none = h("p", { class: "missing" }, said(powerphase.NO_ARRAYS));
+    const none = h("p", { class: "missing" }, withCode(powerphase.NO_ARRAYS));
     $("#safety-models").replaceChildren(
       ...firsts.map((id) => chip(models.find((model) => model.id === id))),
       ...(models.length ? [] : [none]),
@@ -341,16 +341,16 @@ powerphase.pages.safety = (() => {
     );
   };
 
-  const show = async (given) => {
-    const mine = ++turn;
-    board = given;
+  const show = async (nextBoard) => {
+    const thisTurn = ++turn;
+    board = nextBoard;
     ids = await busIds(board);
-    if (mine !== turn) return;
-    const { chosen: asked } = address(),
+    if (thisTurn !== turn) return;
+    const { chosen: query } = address(),
       models = available();
     $("#safety-none").hidden = board.truth.violations > 0;
-    chosen = asked.get("models")
-      ? asked
+    chosen = query.get("models")
+      ? query
           .get("models")
           .split(",")
           .filter((id) => models.some((model) => model.id === id))
@@ -371,11 +371,11 @@ powerphase.pages.safety = (() => {
     $("#worst-model").addEventListener("change", table);
     const point = (event) => {
       const label = event.target.closest("label");
-      single(label && chosen.includes(label.dataset.model) ? label.dataset.model : null);
+      highlight(label && chosen.includes(label.dataset.model) ? label.dataset.model : null);
     };
     for (const kind of ["pointerover", "focusin"]) $("#safety-models").addEventListener(kind, point);
     for (const kind of ["pointerleave", "focusout"])
-      $("#safety-models").addEventListener(kind, () => single(null));
+      $("#safety-models").addEventListener(kind, () => highlight(null));
   };
 
   return { start, show, resize: () => loaded.length && paint() };

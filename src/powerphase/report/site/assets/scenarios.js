@@ -7,7 +7,7 @@ powerphase.scenarios = (() => {
     TOP = 252,
     STEPS = 96;
 
-  // A series on levels between two extremes, from its differences modulo 256.
+  // Decodes a series on levels between two extremes from its differences modulo 256.
   const decode = (low, high, steps, first) => {
     const values = new Float32Array(STEPS);
     let level = 0;
@@ -24,12 +24,12 @@ powerphase.scenarios = (() => {
     return several ? `${model.name} · seed ${model.seed}` : model.name;
   };
 
-  // Models for a picker, in the groups of the table.
+  // The options of a list of models, in the groups of the table.
   const choices = (board, models) => {
     const kinds = { models: "Models", references: "References", variants: "Variants" },
       names = [...Object.values(kinds), "Without a row"];
     const group = (name) => {
-      const entry = board.entries.find((one) => one.name === name && one.kind !== "paper");
+      const entry = board.entries.find((item) => item.name === name && item.kind !== "paper");
       return entry ? kinds[entry.group] : "Without a row";
     };
     return models
@@ -37,17 +37,17 @@ powerphase.scenarios = (() => {
       .sort((a, b) => names.indexOf(a[2]) - names.indexOf(b[2]));
   };
 
-  // What a sidecar carries: every scenario of some buses in some windows.
+  // From a sidecar: every scenario of some buses in some windows.
   const fromScenarios = async (row, bus, kind) => {
     const { shown } = row,
-      place = shown ? shown.bus_id.indexOf(bus) : -1;
-    if (place < 0) return null;
+      index = shown ? shown.bus_id.indexOf(bus) : -1;
+    if (index < 0) return null;
     const truth = await parts(await load(shown.truth)),
       [low, high, levelSteps] = await parts(shown),
       weight = await unpack(shown.weight);
     const [, buses, kinds, members, steps] = shown.steps.shape;
     return shown.window.map((window, w) => {
-      const series = (w * buses + place) * kinds + kind;
+      const series = (w * buses + index) * kinds + kind;
       const target = decode(truth[0][series], truth[1][series], truth[2], series * steps);
       const weights = weight.subarray(series * members, (series + 1) * members);
       const scenarios = Array.from({ length: members }, (_, m) =>
@@ -57,7 +57,7 @@ powerphase.scenarios = (() => {
       for (let k = 0; k < steps; k++) {
         powerphase.charts
           .quantiles(
-            scenarios.map((one) => one[k]),
+            scenarios.map((scenario) => scenario[k]),
             weights,
             LEVELS,
           )
@@ -69,28 +69,30 @@ powerphase.scenarios = (() => {
     });
   };
 
-  // Series of a bus, from the file that has them.
-  const series = async (file, place, perFile, kind) => {
-    const part = await load(`${file}-${Math.floor(place / perFile)}`);
+  // The series of a bus, from the file that contains it.
+  const series = async (file, position, perFile, kind) => {
+    const part = await load(`${file}-${Math.floor(position / perFile)}`);
     const [low, high, steps] = await parts(part);
     const [, kinds, windows] = part.low.shape,
       lines = part.steps.shape.length > 4 ? part.steps.shape[3] : 1;
-    const bus = place % perFile;
+    const bus = position % perFile;
     return Array.from({ length: windows }, (_, w) => {
-      const one = (bus * kinds + kind) * windows + w;
+      const first = (bus * kinds + kind) * windows + w;
       return Array.from({ length: lines }, (_, l) =>
-        decode(low[one], high[one], steps, (one * lines + l) * STEPS),
+        decode(low[first], high[first], steps, (first * lines + l) * STEPS),
       );
     });
   };
 
-  // What a forecast file gave: bands of any bus.
-  const fromBands = async (whole, place, variable) => {
-    const kind = whole.variables.indexOf(variable);
-    if (kind < 0 || place < 0) return null;
-    const bands = await series(whole.file, place, whole.buses_per_file, kind);
-    const truth = whole.truth ? await series(whole.truth, place, whole.buses_per_file, kind) : null;
-    return whole.windows.map((window, w) => {
+  // From a forecast file: bands of any bus.
+  const fromBands = async (full, position, variable) => {
+    const kind = full.variables.indexOf(variable);
+    if (kind < 0 || position < 0) return null;
+    const bands = await series(full.file, position, full.buses_per_file, kind);
+    const truth = full.truth
+      ? await series(full.truth, position, full.buses_per_file, kind)
+      : null;
+    return full.windows.map((window, w) => {
       const [low, median, high] = bands[w];
       return {
         window,
@@ -102,11 +104,15 @@ powerphase.scenarios = (() => {
     });
   };
 
-  // The fans of a bus in all windows that there are, normalised; null where there are none.
+  // The normalised fans of a bus in all available windows, or null.
   const fans = async (model, ids, bus, variable) => {
     if (model.file) {
-      const found = await fromScenarios(await load(model.file), bus, KINDS.indexOf(variable));
-      if (found) return found;
+      const scenarios = await fromScenarios(
+        await load(model.file),
+        bus,
+        KINDS.indexOf(variable),
+      );
+      if (scenarios) return scenarios;
     }
     return model.whole ? fromBands(model.whole, ids.indexOf(bus), variable) : null;
   };

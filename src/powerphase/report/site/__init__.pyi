@@ -1,0 +1,17 @@
+from .board_pages import BoardPages as BoardPages
+from .build import Site as Site
+from .build import build_site as build_site
+from .folder import Folder as Folder
+from .folder import pack as pack
+from .folder import script as script
+from .index_page import FIDELITY as FIDELITY
+from .index_page import RANK as RANK
+from .index_page import SAFETY as SAFETY
+from .index_page import decimals_of as decimals_of
+from .index_page import duration as duration
+from .index_page import format_number as format_number
+from .index_page import table_groups as table_groups
+from .looks import DARK as DARK
+from .looks import LIGHT as LIGHT
+from .looks import contrast as contrast
+from .looks import page_looks as page_looks
