@@ -1,4 +1,4 @@
-"""The numbers that pages state: from result rows, the paper's tables and what was measured.
+"""The numbers that pages state: from result rows and the paper's tables.
 
 Every public function here can be called in a template of `docs/templates`; tests of claims use the
 same functions. Models are named by their entry in a table, where a model that was trained with a
@@ -6,15 +6,14 @@ smaller budget stands for itself: `number("crps", "polish2383", "timeprism")` fi
 `timeprism+short`.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
 
+from docs.measurements import reference_day
 from powerphase.axes import VARIABLES
 from powerphase.grid import CATALOG, PAPER_GRIDS
 from powerphase.records import SCORES, Result, find_results, read_sidecar
@@ -302,27 +301,9 @@ def by_type(score: str, grid: str, model: str, kind: str, variant: str | None = 
     return fmean(row.by_type[kind][score] or 0 for row in rows_of(grid, model, variant))
 
 
-@cache
-def measured(name: str) -> Any:
-    """A file of `benchmarks/measured`."""
-    file = ROOT / "benchmarks" / "measured" / f"{name}.json"
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
-def reference_day(grid: str, kind: str) -> float:
-    """CRPS of PowerForge's reference day alone, for one variable."""
-    return float(measured("powerforge_reference_day")["grids"][grid]["crps_by_type"][kind])
-
-
 def gains(kind: str) -> list[float]:
     """On each grid, how far PowerForge's CRPS of a variable is below its reference day's."""
     return [1 - by_type("crps", g, "powerforge", kind) / reference_day(g, kind) for g in GRIDS]
-
-
-def trainings(**chosen: Any) -> list[dict[str, Any]]:
-    """The trainings of PowerForge, in the order of grids, variants and seeds."""
-    found: list[dict[str, Any]] = measured("powerforge_trainings")["trainings"]
-    return [t for t in found if all(t[name] == value for name, value in chosen.items())]
 
 
 def ablation_row(variant: str | None) -> Result:
@@ -412,23 +393,6 @@ def printed_necv(grid: str) -> str:
     return f"{pair.paper_mean:.4f}" if pair else "–"
 
 
-def penalised_trainings() -> list[dict[str, Any]]:
-    """The trainings with the width penalty."""
-    return [training for training in trainings() if training["first_epoch"]["width"]]
-
-
-def free_range() -> float:
-    """The bound of a voltage's deviation [p.u.] after the training without penalties."""
-    (training,) = trainings(variant="no-quantile-regularisation")
-    return float(training["voltage_range"])
-
-
-def width_over_pinball() -> list[float]:
-    """The width penalty over the pinball loss in the first epoch of each training."""
-    firsts = [t["first_epoch"] for t in penalised_trainings() if t["variant"] != "no-anchor"]
-    return [first["width"] / first["pinball"] for first in firsts]
-
-
 def paper_tail(variant: str | None) -> float:
     """CVaR_0.1 over NECV in the paper's ablation, less 1."""
     texts = paper_ablations("powerforge")["pegase1354"][variant]
@@ -489,44 +453,6 @@ def ets_multiples() -> list[float]:
 def room() -> list[float]:
     """On each grid, how far the oracle's CRPS is below climatology's."""
     return [1 - ratio for ratio in ratios("crps", "oracle", "climatology")]
-
-
-def _step(form: str, n_buses: int) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = measured("powerforge_steps")["rows"]
-    return next(row for row in steps if (row["form"], row["n_buses"]) == (form, n_buses))
-
-
-def step(form: str, n_buses: int, decimals: int = 1) -> str:
-    """Time and memory of a training step of PowerForge as the cell of a table."""
-    row = _step(form, n_buses)
-    return f"{row['ms']:.{decimals}f} ms, {row['peak_gib']:.1f} GiB"
-
-
-def step_ratio(n_buses: int) -> float:
-    """How many times as fast a training step is as a straightforward version."""
-    return float(_step("fast", n_buses)["ratio"])
-
-
-def scaling(n_buses: int) -> dict[str, Any]:
-    """A training step of PowerForge with the batch of PEGASE 9241."""
-    sizes: list[dict[str, Any]] = measured("powerforge_scaling")["rows"]
-    return next(row for row in sizes if row["n_buses"] == n_buses)
-
-
-def inference() -> dict[str, Any]:
-    """Ten forecasts of PEGASE 9241."""
-    (row,) = measured("powerforge_inference")["rows"]
-    return dict(row)
-
-
-def training_seconds(grid: str) -> list[float]:
-    """How long PowerForge was trained on a grid, with each seed."""
-    return [float(training["train_s"]) for training in trainings(grid=grid, variant=None)]
-
-
-def step_ratios() -> list[float]:
-    """The same for every measured size of a grid."""
-    return [step_ratio(row["n_buses"]) for row in measured("powerforge_steps")["rows"]]
 
 
 def fit_seconds(model: str) -> list[float]:

@@ -1,8 +1,8 @@
-"""The benchmark of PowerForge: its floor, its figure, and the measured numbers on the pages."""
+"""The benchmark of PowerForge: its floor, its figure, and what its measurements show."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.powerforge_floor import Ceilings, Size, least_bytes, least_flops
 from benchmarks.powerforge_plot import draw, spaced_labels
-from benchmarks.powerforge_tables import growth_exponent, memory_beyond_record_gib
-from powerphase.axes import KINDS
-from powerphase.grid import CATALOG, PAPER_GRIDS
+from benchmarks.powerforge_tables import growth_exponent
+from docs.measurements import trainings
+from powerphase.grid import CATALOG
 from powerphase.models.powerforge import (
     BATCH_SIZES,
     PowerForgeConfig,
@@ -40,28 +40,10 @@ def report(name: str) -> Any:
     return json.loads((MEASURED / f"powerforge_{name}.json").read_text(encoding="utf-8"))
 
 
-def trainings() -> list[dict[str, Any]]:
-    """The trainings behind the result rows."""
-    rows: list[dict[str, Any]] = report("trainings")["trainings"]
-    return rows
-
-
-def step_ms(training: Mapping[str, Any]) -> float:
-    """The mean over all epochs but the first, which compiles or loads."""
-    steps = (training["epochs"] - 1) * CONFIG.training.batches_per_epoch
-    return 1000 * float(training["train_s"] - training["first_epoch_s"]) / steps
-
-
 def span(values: Iterable[float], decimals: int) -> str:
     """From the least to the largest, or one number if both read the same."""
     ordered = sorted(values)
     return " to ".join(dict.fromkeys(f"{x:.{decimals}f}" for x in (ordered[0], ordered[-1])))
-
-
-def listed(values: Iterable[float], decimals: int) -> str:
-    """Three numbers as a page lists them."""
-    first, second, third = (f"{value:.{decimals}f}" for value in values)
-    return f"{first}, {second} and {third}"
 
 
 def flops_of_a_step(size: Size) -> int:
@@ -139,87 +121,27 @@ def test_the_committed_figure_is_drawn_from_the_measurements(tmp_path: Path) -> 
         assert (tmp_path / "cost.svg").read_bytes() == committed
 
 
-def test_the_page_has_the_measured_steps() -> None:
-    steps = report("steps")
-    top = Ceilings(**steps["ceilings"])
-    forms = {(row["form"], row["n_buses"]): row for row in steps["rows"]}
-    for n_buses in (500, 2383, 9241):
-        slow, fast = forms["straightforward", n_buses], forms["fast", n_buses]
-        cells = f"{slow['ms']:.1f} ms, {slow['peak_gib']:.1f} GiB"
-        cells += f" | {fast['ms']:.2f} ms, {fast['peak_gib']:.1f} GiB | {fast['ratio']:.1f}x |"
-        _, floor = top.floor_ms(fast["least_bytes"], fast["least_flops"])
-        cells += f" {floor:.2f} ms | {100 * floor / fast['ms']:.1f} % |"
-        assert f"| {n_buses:,} | {fast['batch']} | {cells}" in page("powerforge")
-    least = [top.floor_ms(forms["fast", n]["least_bytes"], 0)[0] for n in (500, 2383, 9241)]
-    assert f"{listed(least, 2)} ms" in page("powerforge")
-    assert f"{top.flops_per_s / 1e12:.0f} TFLOP/s" in page("powerforge")
-    assert f"{top.bytes_per_s / 1e12:.2f} TB/s" in page("powerforge")
-
-
-def test_the_page_has_the_compiled_step_of_every_size() -> None:
-    rows = {(row["form"], row["n_buses"]): row for row in report("steps_compiled")["rows"]}
-    sizes = sorted({n_buses for _, n_buses in rows})
-    assert sizes == [500, 2383, 9241]
-    for size in sizes:
-        slow, compiled, fast = (rows[form, size] for form in ("straightforward", "compile", "fast"))
-        plain, short = (f"{r['ms']:.1f} ms, {r['peak_gib']:.1f} GiB" for r in (slow, compiled))
-        cells = f"| {size:,} | {plain} | {short} | {compiled['ratio']:.1f}x |"
-        cells += f" {compiled['warm_up_s']:.0f} s | {fast['ms']:.2f} ms | {fast['ratio']:.1f}x |"
-        assert cells in page("powerforge")
-
-
-def test_the_page_has_the_steps_in_half_precision() -> None:
-    half = report("steps_bfloat16")["rows"]
-    full = [row for row in report("steps")["rows"] if row["form"] == "fast"]
-    less = [100 * (1 - a["ms"] / b["ms"]) for a, b in zip(half, full, strict=True)]
-    assert f"{listed((row['ms'] for row in half), 2)} ms" in page("powerforge")
-    assert f"{listed((row['peak_gib'] for row in half), 1)} GiB" in page("powerforge")
-    assert f"{span(less, 0)} %" in page("powerforge")
-
-
-def test_the_page_has_the_cost_of_every_size() -> None:
-    rows = {row["n_buses"]: row for row in report("scaling")["rows"]}
-    for n in (500, 9241, 70_000):
-        ns = rows[n]["ms"] * 1e6 / (rows[n]["batch"] * KINDS * n)
-        assert re.search(rf"\b{ns:.0f} ns at {n:,}\b", page("powerforge"))
-    large = [row for n, row in rows.items() if n >= 9241]
+def test_a_step_takes_time_nearly_proportional_to_a_large_grid() -> None:
+    large = [row for row in report("scaling")["rows"] if row["n_buses"] >= 9241]
     assert 0.9 < growth_exponent(large, [row["ms"] for row in large]) < 1
-    kib = [
-        memory_beyond_record_gib(row) * 2**20 / (row["batch"] * KINDS * n)
-        for n, row in rows.items()
-        if n > 500
-    ]
-    assert f"{span(kib, 1)} KiB" in page("powerforge")
-    largest = rows[70_000]
-    cost = f"{largest['ms']:.0f} ms and {memory_beyond_record_gib(largest):.1f} GiB"
-    assert cost in page("powerforge")
 
 
-def test_the_page_has_the_measured_forecasts() -> None:
-    (row,) = report("inference")["rows"]
-    for text in (f"{row['s']:.2f} s", f"{row['peak_gib']:.2f} GiB", f"{row['first_s']:.2f} s"):
-        assert text in page("powerforge")
+def test_the_floor_of_a_step_is_that_of_its_flops() -> None:
+    top = Ceilings(**report("steps")["ceilings"])
+    for row in report("steps")["rows"]:
+        bytes_ms, flops_ms = top.floor_ms(row["least_bytes"], row["least_flops"])
+        assert bytes_ms < flops_ms < row["ms"]
 
 
-@pytest.mark.parametrize("grid", PAPER_GRIDS)
-def test_the_page_has_the_trainings_of_the_rows(grid: str) -> None:
-    runs = [t for t in trainings() if (t["grid"], t["variant"]) == (grid, None)]
-    assert [t["seed"] for t in runs] == [22, 42, 3142]
-    seconds, first = ([t[name] for t in runs] for name in ("train_s", "first_epoch_s"))
-    times = (f"{span(seconds, 0)} s", f"{span(first, 1)} s", f"{span(map(step_ms, runs), 1)} ms")
-    title = CATALOG[grid].title
-    assert f"| {title} | {BATCH_SIZES[grid]} | {' | '.join(times)} |" in page("powerforge")
+def test_the_slowest_training_is_that_of_winner_takes_all() -> None:
+    assert max(trainings(), key=itemgetter("train_s"))["variant"] == "winner-takes-all"
 
 
-def test_the_pages_have_the_shortest_and_longest_training_and_the_slowest_variant() -> None:
-    full = sorted((t for t in trainings() if t["variant"] is None), key=itemgetter("train_s"))
+def test_the_page_on_training_has_the_shortest_and_the_longest_training() -> None:
+    full = sorted(trainings(variant=None), key=itemgetter("train_s"))
     for training in (full[0], full[-1]):
         title = CATALOG[training["grid"]].title
         assert re.search(rf"\b{training['train_s']:.0f} s[, ]+on {title}\b", page("training"))
-    slowest = max(trainings(), key=itemgetter("train_s"))
-    assert slowest["variant"] == "winner-takes-all"
-    assert f"{slowest['train_s']:.0f} s on PEGASE 1354" in page("powerforge")
-    assert f"{step_ms(slowest):.1f} ms a step" in page("powerforge")
 
 
 def test_trainings_stay_below_the_memory_estimate_as_the_page_says() -> None:

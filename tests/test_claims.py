@@ -32,18 +32,16 @@ from docs.facts import (
     own_values,
     pairs,
     paper,
-    penalised_trainings,
     ratio,
-    reference_day,
     rows,
     rows_of,
     seeds,
     spread,
     tail,
-    trainings,
     true_necv,
     verdict,
 )
+from docs.measurements import penalised_trainings, reference_day, trainings
 from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
 from powerphase.models import PowerForgeConfig

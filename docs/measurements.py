@@ -1,0 +1,146 @@
+"""The numbers that pages state about costs and trainings: from the files of `benchmarks/measured`.
+
+Every public function here can be called in a template of `docs/templates`, next to those of
+`docs/facts.py`.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from powerphase.axes import KINDS
+from powerphase.models.powerforge import BATCH_SIZES, PowerForgeConfig
+
+MEASURED = Path(__file__).parents[1] / "benchmarks" / "measured"
+STEP_SIZES = (500, 2383, 9241)
+"""The numbers of buses with which training steps of PowerForge were measured."""
+
+
+@cache
+def measured(name: str) -> Any:
+    """A file of `benchmarks/measured`."""
+    return json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def reference_day(grid: str, kind: str) -> float:
+    """CRPS of PowerForge's reference day alone, for one variable."""
+    return float(measured("powerforge_reference_day")["grids"][grid]["crps_by_type"][kind])
+
+
+def trainings(**chosen: Any) -> list[dict[str, Any]]:
+    """The trainings of PowerForge, in the order of grids, variants and seeds."""
+    found: list[dict[str, Any]] = measured("powerforge_trainings")["trainings"]
+    return [t for t in found if all(t[name] == value for name, value in chosen.items())]
+
+
+def training_seconds(grid: str) -> list[float]:
+    """How long PowerForge was trained on a grid, with each seed."""
+    return [float(training["train_s"]) for training in trainings(grid=grid, variant=None)]
+
+
+def training_steps_ms(**chosen: Any) -> list[float]:
+    """The mean step of some trainings, without the first epoch, which compiles or loads."""
+    batches = PowerForgeConfig().training.batches_per_epoch
+    return [
+        1e3 * (t["train_s"] - t["first_epoch_s"]) / ((t["epochs"] - 1) * batches)
+        for t in trainings(**chosen)
+    ]
+
+
+def first_epochs_s(grid: str) -> list[float]:
+    """How long the first epoch of PowerForge took on a grid, with each seed."""
+    return [float(training["first_epoch_s"]) for training in trainings(grid=grid, variant=None)]
+
+
+def batch_size(grid: str) -> int:
+    """The paper's batch size of PowerForge."""
+    return BATCH_SIZES[grid]
+
+
+def penalised_trainings() -> list[dict[str, Any]]:
+    """The trainings with the width penalty."""
+    return [training for training in trainings() if training["first_epoch"]["width"]]
+
+
+def free_range() -> float:
+    """The bound of a voltage's deviation [p.u.] after the training without penalties."""
+    (training,) = trainings(variant="no-quantile-regularisation")
+    return float(training["voltage_range"])
+
+
+def width_over_pinball() -> list[float]:
+    """The width penalty over the pinball loss in the first epoch of each training."""
+    firsts = [t["first_epoch"] for t in penalised_trainings() if t["variant"] != "no-anchor"]
+    return [first["width"] / first["pinball"] for first in firsts]
+
+
+def step_row(form: str, n_buses: int, report: str = "steps") -> dict[str, Any]:
+    """A training step of PowerForge in one form, from one of the files of steps."""
+    steps: list[dict[str, Any]] = measured(f"powerforge_{report}")["rows"]
+    return next(row for row in steps if (row["form"], row["n_buses"]) == (form, n_buses))
+
+
+def fast_steps(report: str = "steps") -> list[dict[str, Any]]:
+    """The fast training step at each size."""
+    return [step_row("fast", n_buses, report) for n_buses in STEP_SIZES]
+
+
+def step(form: str, n_buses: int, decimals: int = 1, report: str = "steps") -> str:
+    """Time and memory of a training step of PowerForge as the cell of a table."""
+    row = step_row(form, n_buses, report)
+    return f"{row['ms']:.{decimals}f} ms, {row['peak_gib']:.1f} GiB"
+
+
+def step_ratios(form: str = "fast", report: str = "steps") -> list[float]:
+    """At each size, how many times as fast a step is as the straightforward version."""
+    return [float(step_row(form, n_buses, report)["ratio"]) for n_buses in STEP_SIZES]
+
+
+def ceiling(unit: str) -> float:
+    """The measured rate of a large copy, `bytes_per_s`, or of a large product, `flops_per_s`."""
+    return float(measured("powerforge_steps")["ceilings"][unit])
+
+
+def floors_ms(unit: str) -> list[float]:
+    """At each size, the least time of a step's `bytes` or `flops`."""
+    rate = ceiling(f"{unit}_per_s")
+    return [1e3 * row[f"least_{unit}"] / rate for row in fast_steps()]
+
+
+def saved_by_bfloat16() -> list[float]:
+    """At each size, how much less time a step takes in bfloat16, as a share."""
+    both = zip(fast_steps("steps_bfloat16"), fast_steps(), strict=True)
+    return [1 - half["ms"] / full["ms"] for half, full in both]
+
+
+def scaling(n_buses: int) -> dict[str, Any]:
+    """A training step of PowerForge with the batch of PEGASE 9241."""
+    sizes: list[dict[str, Any]] = measured("powerforge_scaling")["rows"]
+    return next(row for row in sizes if row["n_buses"] == n_buses)
+
+
+def ns_per_channel(n_buses: int) -> float:
+    """The time of a step for each channel of a window [ns]."""
+    row = scaling(n_buses)
+    return 1e6 * float(row["ms"]) / (row["batch"] * KINDS * n_buses)
+
+
+def gib_beyond_record(n_buses: int) -> float:
+    """Peak memory of a step beyond the training record."""
+    row = scaling(n_buses)
+    return float(row["peak_gib"] - row["held_gib"])
+
+
+def kib_per_channel(least_buses: int) -> list[float]:
+    """The same for each channel of a window [KiB], at every size from this one on."""
+    rows = [r for r in measured("powerforge_scaling")["rows"] if r["n_buses"] >= least_buses]
+    channels = [row["batch"] * KINDS * row["n_buses"] for row in rows]
+    memory = [gib_beyond_record(row["n_buses"]) for row in rows]
+    return [2**20 * gib / n for gib, n in zip(memory, channels, strict=True)]
+
+
+def inference() -> dict[str, Any]:
+    """Ten forecasts of PEGASE 9241."""
+    (row,) = measured("powerforge_inference")["rows"]
+    return dict(row)
