@@ -296,6 +296,12 @@ def true_necv(grid: str) -> float:
     return float(rows_of(grid, "oracle")[0].truth["necv"])
 
 
+def fingerprint(grid: str) -> str:
+    """The first digits of the fingerprint of the data set that all rows of a grid are from."""
+    (found,) = {row.fingerprint for row in rows() if row.grid == grid}
+    return found[:12]
+
+
 def by_type(score: str, grid: str, model: str, kind: str, variant: str | None = None) -> float:
     """A score of one variable: the mean over seeds."""
     return fmean(row.by_type[kind][score] or 0 for row in rows_of(grid, model, variant))

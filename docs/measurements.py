@@ -6,6 +6,7 @@ Every public function here can be called in a template of `docs/templates`, next
 
 import json
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from powerphase.models.powerforge import BATCH_SIZES, PowerForgeConfig
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "measured"
 STEP_SIZES = (500, 2383, 9241)
 """The numbers of buses with which training steps of PowerForge were measured."""
+LARGE_BATCH = 100
+"""The batch size with which TimePrism was measured a second time."""
 
 
 @cache
@@ -144,3 +147,27 @@ def inference() -> dict[str, Any]:
     """Ten forecasts of PEGASE 9241."""
     (row,) = measured("powerforge_inference")["rows"]
     return dict(row)
+
+
+def networks() -> list[dict[str, Any]]:
+    """The costs of the baselines' networks, by model, channels and batch size."""
+    rows: list[dict[str, Any]] = measured("networks")
+    return rows
+
+
+def network_growth() -> dict[str, dict[str, float]]:
+    """How a network's time grows from ACTIVSg 500 to Polish 2383: of a step, and of a forecast.
+
+    The step is that of a window, except with `subsampled`, where the number of rows is the same
+    for each batch.
+    """
+    growth = {}
+    for model in sorted({row["model"] for row in networks()}):
+        own = [r for r in networks() if r["model"] == model and r["batch_size"] != LARGE_BATCH]
+        small, large = sorted(own, key=itemgetter("channels"))
+        share = 1 if "subsampled" in model else small["batch_size"] / large["batch_size"]
+        growth[model] = {
+            "step": share * large["step_ms"] / small["step_ms"],
+            "forecast": large["forecast_s"] / small["forecast_s"],
+        }
+    return growth
