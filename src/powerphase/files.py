@@ -28,6 +28,19 @@ def replace_file(file: Path, content: bytes) -> None:
     partial.replace(file)
 
 
+def read_regular_file(file: Path, max_bytes: int) -> bytes:
+    """The content of a regular file; OSError for a pipe or a device, which might never end."""
+    if not file.is_file():
+        if not file.exists():
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(file))
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    with file.open("rb") as handle:
+        content = handle.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(file))
+    return content
+
+
 def flush(file: Path) -> None:
     """Wait until the file is on disk."""
     with file.open("rb+") as handle:
@@ -71,7 +84,7 @@ def is_json_object(value: Any) -> bool:
     """Whether the value is a dictionary that survives a round trip through JSON unchanged."""
     try:
         return isinstance(value, dict) and json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
 
 

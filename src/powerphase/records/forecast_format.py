@@ -1,11 +1,9 @@
 """The format of a forecast on disk: its header, its manifest `forecast.json`, and its arrays."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from io import TextIOWrapper
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,23 @@ from zarr.storage import LocalStore, MemoryStore
 
 from powerphase.axes import STEP_S, VARIABLES, WEIGHT_TOLERANCE
 from powerphase.errors import ForecastError
-from powerphase.files import hold_lock, is_json_object, replace_file
+from powerphase.files import hold_lock, is_json_object, read_regular_file, replace_file
 from powerphase.records.result_rules import are_window_starts
 from powerphase.records.row_key import RowKey
+from powerphase.schema import (
+    MAX_JSON_BYTES,
+    Rule,
+    Schema,
+    check,
+    integer,
+    list_of,
+    nullable,
+    number,
+    one_of,
+    plain_object,
+    read_json,
+    text,
+)
 
 FORECAST_MANIFEST = "forecast.json"
 FORECAST_LOCK = ".powerphase-lock"
@@ -27,9 +39,37 @@ FORMAT = 1
 """Raised whenever a reader of older forecasts would misread or reject a newer one."""
 
 CHUNK_BYTES = 2**24
-TEXT_FIELDS = ("task", "grid", "edition", "model", "version")
-COUNT_FIELDS = ("task_version", "context", "horizon", "n_channels", "scenarios")
 ADVICE = "restore it, or remove the directory and run the same `powerphase forecast` again"
+
+# The largest grids have 10⁵ channels; larger counts than these would ask for terabytes.
+HEADER_SCHEMA: dict[str, Schema] = {
+    **dict.fromkeys(("task", "grid", "edition", "model", "version"), text()),
+    "task_version": integer(1),
+    "context": integer(1, 10**6),
+    "horizon": integer(1, 10**5),
+    "windows": Rule("a list of ascending UTC times such as '2016-07-01T00:00'", are_window_starts),
+    "fingerprint": text("64 hexadecimal digits", r"[0-9a-f]{64}"),
+    "n_channels": Rule(
+        f"a multiple of {len(VARIABLES)} up to 10,000,000",
+        lambda value: integer(1, 10**7).holds(value) and value % len(VARIABLES) == 0,
+    ),
+    "scenarios": integer(1, 10**7),
+    "scale": Rule(
+        "two positive numbers",
+        lambda value: list_of(number(float(np.finfo(float).tiny))).holds(value) and len(value) == 2,
+    ),
+    "variant": nullable(text()),
+    "config": plain_object,
+    "parameters": nullable(integer(0)),
+    "seed": integer(0, 2**63),
+}
+MANIFEST_SCHEMA: dict[str, Schema] = {
+    **HEADER_SCHEMA,
+    "format": one_of([FORMAT]),
+    "cost": nullable(plain_object),
+    "finished": list_of(integer(0)),
+    "complete": one_of([True, False]),
+}
 
 
 @dataclass(frozen=True)
@@ -58,9 +98,7 @@ class ForecastHeader:
     """The version of powerphase."""
 
     def __post_init__(self) -> None:
-        problems = _header_problems(self)
-        if problems:
-            raise ForecastError(f"not the header of a forecast: {'; '.join(problems)}")
+        check(vars(self), HEADER_SCHEMA, "header", ForecastError, "give a valid header")
 
     @property
     def key(self) -> RowKey:
@@ -94,9 +132,9 @@ class ForecastHeader:
 
     def overlapping_blocks(self, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
         """Number and channels of each chunk that overlaps a range, and the overlap."""
-        for number, block in enumerate(self.blocks()):
+        for k, block in enumerate(self.blocks()):
             if block.start < stop and start < block.stop:
-                yield number, block, slice(max(block.start, start), min(block.stop, stop))
+                yield k, block, slice(max(block.start, start), min(block.stop, stop))
 
 
 @dataclass(frozen=True)
@@ -128,24 +166,19 @@ class ForecastManifest:
         """The manifest that was written as `values`."""
         names = ("format", "cost", "finished", "complete")
         _, cost, finished, complete = (values.pop(name) for name in names)
-        return cls(ForecastHeader(**values), frozenset(finished), cost, complete is True)
+        return cls(ForecastHeader(**values), frozenset(finished), cost, complete)
 
 
 def read_forecast_manifest(path: Path) -> ForecastManifest | None:
     """The manifest of the forecast at `path`, or None if there is no forecast."""
     file = path / FORECAST_MANIFEST
-    try:
-        values = json.loads(file.read_bytes())
-        if values["format"] == FORMAT:
-            return ForecastManifest.from_json(values)
-    except (FileNotFoundError, NotADirectoryError):
+    if not file.exists():
         return None
-    except (ForecastError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ForecastError(f"{file}: not a forecast of powerphase ({error}); {ADVICE}") from error
-    raise ForecastError(
-        f"{file}: written in format {values['format']!r}, this version reads format {FORMAT}; "
-        "install the powerphase that wrote it"
-    )
+    values = read_json(file, MANIFEST_SCHEMA, ForecastError, ADVICE, version=("format", FORMAT))
+    try:
+        return ForecastManifest.from_json(values)
+    except ForecastError as error:
+        raise ForecastError(f"{file}: {error}; {ADVICE}") from error
 
 
 def check_same_forecast(path: Path, existing: ForecastHeader, new: ForecastHeader) -> None:
@@ -215,6 +248,7 @@ def open_for_reading(path: Path, header: ForecastHeader) -> dict[str, "zarr.Arra
 
 def _open_array(path: Path, name: str, expected: "zarr.Array[Any]") -> "zarr.Array[Any]":
     try:
+        read_regular_file(path / name / "zarr.json", MAX_JSON_BYTES)  # Zarr would wait for a pipe
         array = zarr.open_array(LocalStore(path, read_only=True), path=name, mode="r")
         actual, required = array.metadata.to_dict(), expected.metadata.to_dict()
     except Exception as error:  # Zarr reports broken metadata by many exception types
@@ -259,35 +293,3 @@ def check_weights(path: Path, weights: Float32[np.ndarray, "M C"], window: int, 
             window=window,
             channel=start + first,
         )
-
-
-def _header_problems(h: ForecastHeader) -> list[str]:
-    """What is wrong with a header, field by field."""
-    claims = {name: (_is_text(getattr(h, name)), "text") for name in TEXT_FIELDS}
-    claims |= {name: (_is_count(getattr(h, name)), "a positive integer") for name in COUNT_FIELDS}
-    if claims["n_channels"][0]:
-        claims["n_channels"] = (h.n_channels % len(VARIABLES) == 0, "four per bus")
-    is_hash = _is_text(h.fingerprint) and re.fullmatch("[0-9a-f]{64}", h.fingerprint) is not None
-    is_scale = isinstance(h.scale, list) and [type(value) for value in h.scale] == [float, float]
-    claims |= {
-        "windows": (are_window_starts(h.windows), "ascending UTC times such as 2016-07-01T00:00"),
-        "fingerprint": (is_hash, "64 hexadecimal digits"),
-        "scale": (is_scale and all(0 < value < inf for value in h.scale), "two positive numbers"),
-        "variant": (h.variant is None or _is_text(h.variant), "text or None"),
-        "config": (is_json_object(h.config), "a JSON object"),
-        "parameters": (h.parameters in (None, 0) or _is_count(h.parameters), "a count or None"),
-        "seed": (type(h.seed) is int, "an integer"),
-    }
-    return [
-        f"{name} must be {requirement}, found {getattr(h, name)!r}"
-        for name, (holds, requirement) in claims.items()
-        if not holds
-    ]
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value > 0

@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import Shaped
 
 from powerphase.errors import ResultError
-from powerphase.files import parse_json, replace_file
+from powerphase.files import parse_json, read_regular_file, replace_file
 from powerphase.records.result_rules import Number, check
 from powerphase.records.row_key import RowKey, is_failure
 from powerphase.records.sidecar import to_npz
+from powerphase.schema import MAX_JSON_BYTES
 
 SCHEMA = 1
 """Raised whenever a reader of older rows would misread a newer one."""
@@ -101,7 +102,7 @@ def read_result(path: str | Path) -> Result:
     """The row in the file; raise if its path is not that of the row."""
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_regular_file(file, MAX_JSON_BYTES).decode()
     except (OSError, ValueError) as error:
         raise ResultError(f"{file}: cannot be read ({error}); give a result's file") from error
     result = Result.from_json(text, str(file))

@@ -6,11 +6,12 @@ A failure says why a job of the bench produced no row. It is stored in the row's
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from powerphase.errors import ResultError
-from powerphase.files import parse_json, replace_file
+from powerphase.files import replace_file
+from powerphase.schema import integer, list_of, nullable, number, read_json, text
 
 FAILURE_SUFFIX = ".failed.json"
 
@@ -103,6 +104,17 @@ class Failure:
         return self.key.failure_path
 
 
+FAILURE_SCHEMA = {
+    **dict.fromkeys(("task", "edition", "grid", "model", "name", "kind", "hardware"), text()),
+    "seed": integer(0),
+    "sentence": text(pattern=r"(?s).*"),
+    "last_lines": list_of(text(pattern=r"(?s).*")),
+    "seconds": number(0.0),
+    "date": text(),
+    "commit": nullable(text()),
+}
+
+
 def write_failure(failure: Failure, root: str | Path) -> Path:
     """Write the failure into the tree at `root`; it replaces an earlier one of the same job."""
     path = Path(root) / failure.path
@@ -129,11 +141,4 @@ def read_failures(paths: Iterable[str | Path]) -> list[Failure]:
 
 def read_failure(file: Path) -> Failure:
     """The failure in the file; raise ResultError if it holds none."""
-    try:
-        values = parse_json(file.read_text(encoding="utf-8"))
-        names = {field.name for field in fields(Failure)}
-        if not isinstance(values, dict) or values.keys() != names:
-            raise ValueError("its keys are not those of a failure")
-        return Failure(**values)
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{file}: not a failure file ({error}); remove it") from error
+    return Failure(**read_json(file, FAILURE_SCHEMA, ResultError, "remove it"))

@@ -7,22 +7,35 @@ the finest of `ROUNDINGS` that fits and notes it in the sidecar, so that a row t
 can be compared with what was stored. `by_bus/safety_mbrier` is never rounded.
 """
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from io import BytesIO
 from lzma import LZMAError
+from math import prod
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 from jaxtyping import Float, Float32, Int, Shaped, UInt8
 
 from powerphase.errors import ResultError
+from powerphase.files import read_regular_file
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 LIMIT_BYTES = 150_000
+MAX_BYTES = 2**28
+"""No sidecar that was ever written comes near this size, packed or unpacked."""
+
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, NotImplementedError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, LZMAError, struct.error, SyntaxError, TokenError),
+)
+"""What the libraries raise for an archive or a header that is damaged."""
+
 SHOWN_WINDOWS = 3
 
 RISK, HAPPENED = "risk/by_bus_step", "risk/happened"
@@ -149,9 +162,10 @@ def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """The arrays next to the row whose JSON file is at `path`."""
     file = Path(path).with_suffix(".npz")
     try:
-        with zipfile.ZipFile(file) as archive:
-            return {name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist()}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, LZMAError) as error:
+        content = BytesIO(read_regular_file(file, MAX_BYTES))
+        with zipfile.ZipFile(content) as archive:
+            return {i.filename.removesuffix(".npy"): _array(archive, i) for i in archive.infolist()}
+    except UNREADABLE as error:
         raise ResultError(
             f"{file}: cannot be read ({error}); restore it or score the forecast again"
         ) from error
@@ -170,8 +184,18 @@ def to_npz(arrays: Arrays, where: str = "sidecar") -> bytes:
     return buffer.getvalue()
 
 
-def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
-    with archive.open(name) as member:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Shaped[np.ndarray, "..."]:
+    """The array of a member; nothing is allocated for more numbers than the member can hold."""
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"{info.filename} has version {version} of the format")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"{info.filename} holds {dtype}, not numbers")
+    if prod(shape) * dtype.itemsize > min(info.file_size, MAX_BYTES):
+        raise ValueError(f"{info.filename} is too short for {shape}")
+    with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 

@@ -1,0 +1,144 @@
+"""Schemas: what a file from outside must hold, declared once and checked where it is read.
+
+A schema is a `Rule` for a plain value, or a mapping of keys to schemas for a JSON object:
+
+    SCHEMA = {"seed": integer(0), "outcome": nullable(plain_object), "domain": {"grid": text()}}
+    document = read_json(file, SCHEMA, error=CheckpointError, advice="restore it")
+
+All problems of a document are collected before it is rejected, since one mistake is often the
+cause of several. Sizes are bounded before anything is allocated for them.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from difflib import get_close_matches
+from math import inf
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any, NamedTuple
+
+from powerphase.errors import PowerphaseError
+from powerphase.files import is_json_object, parse_json, read_regular_file
+
+MAX_JSON_BYTES = 2**26
+"""No JSON file that this package writes comes near this size."""
+
+MAX_COUNT = 10**12
+"""No count in a file of this package comes near this number."""
+
+
+class Rule(NamedTuple):
+    """What a value must be, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+Schema = Rule | Mapping[str, Any]
+
+
+def problems(value: Any, schema: Schema, name: str = "the file") -> Iterator[str]:
+    """Everything in a value that its schema does not allow, one phrase each."""
+    yield from _problems(value, schema, name, "")
+
+
+def _problems(value: Any, schema: Schema, name: str, prefix: str) -> Iterator[str]:
+    if isinstance(schema, Rule):
+        if not schema.holds(value):
+            yield f"{name} is {short(value)}, must be {schema.words}"
+    elif not isinstance(value, dict):
+        yield f"{name} is {short(value)}, must be an object"
+    else:
+        for key in sorted(value.keys() - schema.keys(), key=str):
+            near = get_close_matches(str(key), schema, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            yield f"{name} has an unknown key {key!r}{hint}"
+        for key, inner in schema.items():
+            if key in value:
+                yield from _problems(value[key], inner, f"{prefix}{key}", f"{prefix}{key}.")
+            else:
+                yield f"{name} lacks {key!r}"
+
+
+def check(
+    value: Any, schema: Schema, where: str, error: type[PowerphaseError], advice: str
+) -> None:
+    """Raise if the value departs from its schema, naming every departure."""
+    departures = list(problems(value, schema))
+    if departures:
+        raise error(f"{where}: {'; '.join(departures)}; {advice}")
+
+
+def read_json(
+    file: Path,
+    schema: Schema,
+    error: type[PowerphaseError],
+    advice: str,
+    version: tuple[str, int] | None = None,
+) -> dict[str, Any]:
+    """The JSON object in a file, which must follow its schema.
+
+    Args:
+        file: a regular file; pipes and devices are rejected.
+        schema: the keys of the object and a rule for each.
+        error: the exception for an invalid file.
+        advice: what to do about an invalid file.
+        version: the key of the format's version and the version that this package reads.
+    """
+    try:
+        value = parse_json(read_regular_file(file, MAX_JSON_BYTES).decode())
+    except (OSError, ValueError) as cause:
+        raise error(f"{file}: cannot be read ({cause}); {advice}") from cause
+    if version and isinstance(value, dict) and value.get(version[0], version[1]) != version[1]:
+        raise error(
+            f"{file}: written in {version[0]} {short(value[version[0]])}, this version reads "
+            f"{version[0]} {version[1]}; install the powerphase that wrote it"
+        )
+    check(value, schema, str(file), error, advice)
+    return dict(value)
+
+
+def nullable(rule: Rule) -> Rule:
+    """The rule, or null."""
+    return Rule(f"{rule.words} or null", lambda value: value is None or rule.holds(value))
+
+
+def number(low: float | int = -inf, high: float | int = inf) -> Rule:
+    """A finite number within these limits."""
+
+    def holds(value: Any) -> bool:
+        # True and False are integers to Python, and an integer may be too large for a float.
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return abs(value) <= sys.float_info.max and low <= value <= high
+
+    return Rule(f"a number in [{low:g}, {high:g}]", holds)
+
+
+def integer(low: int, high: int = MAX_COUNT) -> Rule:
+    """A whole number within these limits."""
+    within = number(low, high)
+    words = f"a whole number from {low} to {high:,}"
+    return Rule(words, lambda value: isinstance(value, int) and within.holds(value))
+
+
+def text(words: str = "text", pattern: str = r".+") -> Rule:
+    """Text that matches the whole pattern."""
+    matches = re.compile(pattern).fullmatch
+    return Rule(words, lambda value: isinstance(value, str) and bool(matches(value)))
+
+
+def one_of(choices: Collection[Any]) -> Rule:
+    """One of these values."""
+    words = " or ".join(repr(choice) for choice in choices)
+    return Rule(words, lambda value: any(value == c and type(value) is type(c) for c in choices))
+
+
+def list_of(rule: Rule) -> Rule:
+    """A list of values that all follow the rule."""
+    words = f"a list with {rule.words} in every item"
+    return Rule(words, lambda value: isinstance(value, list) and all(map(rule.holds, value)))
+
+
+plain_object = Rule("an object of JSON values", is_json_object)
