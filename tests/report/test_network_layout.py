@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import laplacian, shortest_path
 from powerphase.errors import CaseError
 from powerphase.grid import load_grid
 from powerphase.report import LATTICE, layout, on_lattice, unique_pairs
-from powerphase.report.drawing import _snapped
+from powerphase.report.drawing import _to_lattice
 
 NOTHING = np.empty((0, 2), dtype=np.int64)
 
@@ -129,7 +129,7 @@ def test_a_layout_lies_on_its_lattice() -> None:
 
 
 def test_buses_that_fall_on_one_point_get_neighbouring_ones() -> None:
-    points = _snapped(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]))
+    points = _to_lattice(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]))
     assert len(np.unique(points, axis=0)) == 5
     assert points[:3].max() <= 1
     assert points[3:].min() >= LATTICE - 1

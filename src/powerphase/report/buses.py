@@ -1,4 +1,4 @@
-"""Safety bus by bus: how many buses are hard, how hard, and whether they are hard for everyone."""
+"""Safety by bus: how many buses are hard to forecast, how hard, and for which models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,50 +15,50 @@ from powerphase.report.statistics import spearman
 
 PER_BUS = "safety_mbrier"
 HARD, WORST = 50, 200
-"""How many buses the paper takes for the hard ones, and for the worst."""
+"""The numbers of buses that the paper counts as hard and as the worst."""
 
 NEGLIGIBLE = 1e-6
-"""What a bus may score by rounding alone: in single precision weights sum to 1 only so far.
+"""The score that rounding alone can cause: single-precision weights do not sum to 1 exactly.
 
-One of a hundred scenarios that is wrong in one step of ten windows is ten times as much.
+One of a hundred scenarios that is wrong in one step of ten windows scores ten times as much.
 """
 
 THRESHOLDS: Float[np.ndarray, " x"] = np.logspace(-6, 0, 121)
-"""Where a survival function is told: twenty places to a power of ten."""
+"""The thresholds of a survival function: twenty per power of ten."""
 
 
 @dataclass(frozen=True)
 class HardBuses:
-    """What the hard buses of two forecasters have in common."""
+    """The overlap of the hard buses of two forecasters."""
 
     n: int
-    """How many were asked for; a forecaster has fewer if fewer of its buses score at all."""
+    """The requested number; a forecaster has fewer if fewer of its buses score above 0."""
     shared: int
     overlap: float | None
-    """What they share of the larger of the two sets; none where both are empty."""
+    """The shared part of the larger of the two sets; None if both are empty."""
     spearman: float | None
-    """Over all buses, where ties share the mean of their places."""
+    """Over all buses; ties share the mean of their ranks."""
     spearman_scoring: float | None
-    """Over the buses where at least one of the two scores at all.
+    """Over the buses where at least one of the two scores above 0.
 
-    Most buses never come near the band's limits and tie at nothing, so that ρ over all buses tells
-    little more than whether the same ones score at all.
+    Most buses never come near the limits of the band and tie at 0, so ρ over all buses shows little
+    more than whether the same buses score above 0.
     """
 
 
 def by_bus(rows: Mapping[Path, Result], score: str = PER_BUS) -> dict[str, Float[np.ndarray, " N"]]:
-    """The score of every bus in the case file's order, by entry: the mean over its seeds.
+    """The score of every bus in the order of the case file, by entry: the mean over its seeds.
 
     Args:
-        rows: of one data set and task, by the file that each was read from.
-        score: one that sidecars hold by bus; of CRPS the mean over the variables.
+        rows: rows of one data set and task, by file.
+        score: a score that sidecars have by bus; for CRPS, the mean over the variables.
     """
-    places = {(row.task, row.task_version, row.fingerprint) for row in rows.values()}
-    if len(places) > 1:
-        raise ResultError(f"rows of {len(places)} tasks or data sets; give those of one")
+    conditions = {(row.task, row.task_version, row.fingerprint) for row in rows.values()}
+    if len(conditions) > 1:
+        raise ResultError(f"rows of {len(conditions)} tasks or data sets; pass rows of one")
     by_name = group_by(rows.items(), lambda item: item[1].name)
     return {
-        name: np.mean([_read(path, score) for path, _ in seeds], axis=0)
+        name: np.mean([_read_score(path, score) for path, _ in seeds], axis=0)
         for name, seeds in by_name.items()
     }
 
@@ -74,21 +74,21 @@ def survival(
 def worst(
     per_bus: Real[np.ndarray, " N"], n: int = WORST
 ) -> tuple[Int[np.ndarray, " n"], Real[np.ndarray, " n"]]:
-    """Positions and values of the n highest, from the highest on; of ties the earlier bus first."""
+    """Positions and values of the n highest, in descending order; ties in the order of buses."""
     order = np.argsort(-per_bus, kind="stable")[:n]
     return order, per_bus[order]
 
 
 def hard_buses(a: Real[np.ndarray, " N"], b: Real[np.ndarray, " N"], n: int = HARD) -> HardBuses:
-    """How far two forecasters find the same buses hard.
+    """Compare the hard buses of two forecasters.
 
-    Hard are the n highest, if they are more than negligible; what is negligible counts as 0. Where
-    buses tie for the last places, those that come earlier in the case file are taken, for both
-    forecasters alike.
+    The hard buses have the n highest scores, if these are not negligible; negligible scores count
+    as 0. If buses tie for the last ranks, those earlier in the case file are used for both
+    forecasters.
     """
     a, b = (np.where(values > NEGLIGIBLE, values, 0) for values in (a, b))
-    one, other = _hard(a, n), _hard(b, n)
-    shared, most = int((one & other).sum()), max(int(one.sum()), int(other.sum()))
+    hard_a, hard_b = _hard(a, n), _hard(b, n)
+    shared, most = int((hard_a & hard_b).sum()), max(int(hard_a.sum()), int(hard_b.sum()))
     scoring = (a > 0) | (b > 0)
     return HardBuses(
         n=n,
@@ -100,16 +100,16 @@ def hard_buses(a: Real[np.ndarray, " N"], b: Real[np.ndarray, " N"], n: int = HA
 
 
 def _hard(per_bus: Real[np.ndarray, " N"], n: int) -> Bool[np.ndarray, " N"]:
-    chosen = np.zeros(len(per_bus), dtype=bool)
-    chosen[worst(per_bus, n)[0]] = True
-    return chosen & (per_bus > 0)
+    hard = np.zeros(len(per_bus), dtype=bool)
+    hard[worst(per_bus, n)[0]] = True
+    return hard & (per_bus > 0)
 
 
-def _read(path: Path, score: str) -> Float[np.ndarray, " N"]:
+def _read_score(path: Path, score: str) -> Float[np.ndarray, " N"]:
     arrays = read_sidecar(path)
     if f"by_bus/{score}" not in arrays:
         raise ResultError(
-            f"{path.with_suffix('.npz')}: no {score} by bus in it; score the forecast again"
+            f"{path.with_suffix('.npz')}: has no {score} by bus; score the forecast again"
         )
-    found = arrays[f"by_bus/{score}"].astype(float)
-    return found if found.ndim == 1 else found.mean(axis=1)
+    values = arrays[f"by_bus/{score}"].astype(float)
+    return values if values.ndim == 1 else values.mean(axis=1)

@@ -1,17 +1,16 @@
-"""Networks as drawings: where their buses lie, and what connects them.
+"""Drawings of networks: the positions of buses, and the connections between them.
 
-The layouts of all catalogued grids come with the package, as they take up to minutes to make. They
-hold positions alone, which are ours. Numbers, voltages and branches are the case files', some of
-which may not be passed on; they are read from the installed case file or from a data set.
-`make layouts` makes the stored files again.
+Case files have no coordinates, so the positions come from the connections alone. Distances in
+branches to some far-apart buses give a start that is right on the large scale (Brandes and Pich,
+2006). From there, branches pull and buses repel each other until all are at rest. A repulsion that
+falls with the square of the distance keeps dense parts open without inflating the backbone to a
+ring, as the usual repulsion would. It is summed over the buses of the neighbouring cells, and over
+the centres of all other cells.
 
-Where to draw the buses of a network whose case file carries no coordinates.
-
-Distances to some far-apart buses, in branches, give a start that is right at large (Brandes and
-Pich, 2006). From there, branches pull and buses push each other away until all rest. A push that
-fades with the square of the distance keeps dense parts open without blowing the backbone up to a
-ring, as the usual one would. It is summed up over the buses of the cells around, and for all other
-cells at their centres.
+The layouts of all catalogued grids come with the package, since they take up to minutes to compute.
+They contain positions alone. Numbers, voltages and branches belong to the case files, some of which
+may not be redistributed; they are read from the installed case file or from a data set.
+`make layouts` computes the stored files again.
 
 Reference: Brandes, Pich (2006), doi:10.1007/978-3-540-70904-6_6.
 """
@@ -39,31 +38,31 @@ from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.seeds import stream
 
 LATTICE = 65_535
-"""Places along a side of the square. A stored layout counts them, so none lies between."""
+"""Points along a side of the square; stored positions are multiples of its steps."""
 ROUNDS = 600
-FURTHEST, NEAREST = 4.0, 0.02
+FIRST_LIMIT, LAST_LIMIT = 4.0, 0.02
 """The longest move in the first round and in the last, in branches."""
-PUSH = 0.2
+REPULSION = 0.2
 PIVOTS = 100
 ANGLES = 90
 SMALL, TRIALS = 300, 8
-"""Up to so many buses, the layout with fewest crossings of so many is taken."""
+"""Up to this many buses, the layout with the fewest crossings of this many trials is used."""
 MARGIN = 2.0
-"""Between two islands, in branches."""
+"""The distance between two islands, in branches."""
 
 
 def layout(n_buses: int, branches: Int[np.ndarray, "branches 2"]) -> Float32[np.ndarray, "N 2"]:
-    """A place for each bus in the unit square, no two alike, the same on every call.
+    """A position for each bus in the unit square, all different, the same on every call.
 
     Args:
-        n_buses: how many buses there are.
+        n_buses: the number of buses.
         branches: bus rows (0-based) of each branch's two ends.
     """
     return (on_lattice(n_buses, branches) / LATTICE).astype(np.float32)
 
 
 def on_lattice(n_buses: int, branches: Int[np.ndarray, "branches 2"]) -> UInt16[np.ndarray, "N 2"]:
-    """The layout in steps of its lattice."""
+    """The layout in steps of the lattice."""
     if branches.size and not 0 <= branches.min() <= branches.max() < n_buses:
         raise CaseError(
             f"branches end at rows {branches.min()} to {branches.max()} of {n_buses} buses; "
@@ -73,15 +72,15 @@ def on_lattice(n_buses: int, branches: Int[np.ndarray, "branches 2"]) -> UInt16[
     n_islands, island = connected_components(links, directed=False)
     islands = [np.flatnonzero(island == k) for k in range(n_islands)]
     islands.sort(key=len, reverse=True)
-    placed = np.empty((n_buses, 2))
-    drawn = [_settled(csr_array(links[rows][:, rows])) for rows in islands]
-    for rows, place in zip(islands, _side_by_side(drawn), strict=True):
-        placed[rows] = place
-    return _snapped(placed)
+    layouts = [_lay_out_island(csr_array(links[rows][:, rows])) for rows in islands]
+    position = np.empty((n_buses, 2))
+    for rows, part in zip(islands, _side_by_side(layouts), strict=True):
+        position[rows] = part
+    return _to_lattice(position)
 
 
 def unique_pairs(branches: Int[np.ndarray, "branches 2"]) -> Int[np.ndarray, "pairs 2"]:
-    """The two ends of each connection once, the lower row first; no loops."""
+    """The two ends of each connection, once and with the lower row first; no loops."""
     ends = np.sort(branches, axis=1)
     return np.unique(ends[ends[:, 0] < ends[:, 1]], axis=0).reshape(-1, 2)
 
@@ -91,78 +90,81 @@ def _links(n_buses: int, pairs: Int[np.ndarray, "pairs 2"]) -> csr_array:
     return coo_array((np.ones(len(ends)), ends.T), shape=(n_buses, n_buses)).tocsr()
 
 
-def _settled(links: csr_array) -> Float64[np.ndarray, "N 2"]:
-    """The buses of one island at rest, a branch about 1 long, turned to fit into a square."""
+def _lay_out_island(links: csr_array) -> Float64[np.ndarray, "N 2"]:
+    """The positions in one island, with branches about 1 long, rotated to fit a square."""
     n_buses = links.shape[0]
     if n_buses == 1:
         return np.zeros((1, 2))
     upper = links.tocoo()
     pairs = np.stack(upper.coords, axis=1).astype(np.int64)
     pairs = pairs[pairs[:, 0] < pairs[:, 1]]
-    trials = [_at_rest(links, pairs, seed) for seed in range(TRIALS if n_buses <= SMALL else 1)]
+    trials = [
+        _layout_trial(links, pairs, seed) for seed in range(TRIALS if n_buses <= SMALL else 1)
+    ]
     if len(trials) > 1:
-        trials.sort(key=lambda place: _crossings(place, pairs))
-    return _turned(trials[0])
+        trials.sort(key=lambda position: _crossings(position, pairs))
+    return _rotate(trials[0])
 
 
-def _at_rest(
+def _layout_trial(
     links: csr_array, pairs: Int[np.ndarray, "pairs 2"], seed: int
 ) -> Float64[np.ndarray, "N 2"]:
-    """The buses where nothing moves them any more, from the start that the seed shakes."""
-    place = _start(links, seed)
-    place /= np.median(np.hypot(*(place[pairs[:, 0]] - place[pairs[:, 1]]).T))
-    # Last digits differ between machines, and hundreds of rounds would make pictures differ.
-    place, longest = np.round(place, 6), np.round(np.geomspace(FURTHEST, NEAREST, ROUNDS), 6)
-    _settle(place, pairs, longest, PUSH, max(2, ceil(2 * len(place) ** 0.25)))
-    return place
+    """The positions at rest, from a start with the seed's noise."""
+    position = _start(links, seed)
+    position /= np.median(np.hypot(*(position[pairs[:, 0]] - position[pairs[:, 1]]).T))
+    # Last digits differ between machines; hundreds of rounds would amplify that.
+    position = np.round(position, 6)
+    limits = np.round(np.geomspace(FIRST_LIMIT, LAST_LIMIT, ROUNDS), 6)
+    _move_to_rest(position, pairs, limits, REPULSION, max(2, ceil(2 * len(position) ** 0.25)))
+    return position
 
 
-def _crossings(place: Float64[np.ndarray, "N 2"], pairs: Int[np.ndarray, "pairs 2"]) -> int:
-    """How many pairs of branches cross."""
-    start, end = place[pairs[:, 0]], place[pairs[:, 1]]
+def _crossings(position: Float64[np.ndarray, "N 2"], pairs: Int[np.ndarray, "pairs 2"]) -> int:
+    """The number of pairs of branches that cross."""
+    start, end = position[pairs[:, 0]], position[pairs[:, 1]]
     along = end - start
     sides = [
-        np.sign(along[:, None, 0] * (other[None, :, 1] - start[:, None, 1])
-                - along[:, None, 1] * (other[None, :, 0] - start[:, None, 0]))
-        for other in (start, end)
+        np.sign(along[:, None, 0] * (point[None, :, 1] - start[:, None, 1])
+                - along[:, None, 1] * (point[None, :, 0] - start[:, None, 0]))
+        for point in (start, end)
     ]  # fmt: skip
-    parted = sides[0] * sides[1] < 0
-    meeting = (pairs[:, None, :, None] == pairs[None, :, None, :]).any(axis=(2, 3))
-    return int((parted & parted.T & ~meeting).sum()) // 2
+    separated = sides[0] * sides[1] < 0
+    adjacent = (pairs[:, None, :, None] == pairs[None, :, None, :]).any(axis=(2, 3))
+    return int((separated & separated.T & ~adjacent).sum()) // 2
 
 
 def _start(links: csr_array, seed: int) -> Float64[np.ndarray, "N 2"]:
-    """Places from the distances to pivots, shaken so that no two are alike."""
+    """Positions from the distances to pivots, with noise so that no two are equal."""
     n_buses = links.shape[0]
     squared = _distances(links).T ** 2
     centred = squared - squared.mean(axis=0) - squared.mean(axis=1, keepdims=True) + squared.mean()
     _, vectors = np.linalg.eigh(centred.T @ centred)
     vectors = vectors[:, -2:] * np.sign(vectors[np.abs(vectors[:, -2:]).argmax(axis=0), [-2, -1]])
-    place = centred @ vectors
-    place *= n_buses / np.maximum(np.linalg.norm(place, axis=0), 1e-9)
-    return place + stream(seed, "layout").normal(size=(n_buses, 2))
+    position = centred @ vectors
+    position *= n_buses / np.maximum(np.linalg.norm(position, axis=0), 1e-9)
+    return position + stream(seed, "layout").normal(size=(n_buses, 2))
 
 
 def _distances(links: csr_array) -> Float64[np.ndarray, "pivots N"]:
-    """Distances in branches from buses each of which is as far as can be from all before it."""
-    pivot, found = int(np.diff(links.indptr).argmax()), []
+    """Distances in branches from pivots, each as far as possible from all before it."""
+    pivot, distances = int(np.diff(links.indptr).argmax()), []
     for _ in range(min(PIVOTS, links.shape[0])):
-        found.append(dijkstra(links, indices=[pivot], unweighted=True)[0])
-        pivot = int(np.min(found, axis=0).argmax())
-    return np.array(found)
+        distances.append(dijkstra(links, indices=[pivot], unweighted=True)[0])
+        pivot = int(np.min(distances, axis=0).argmax())
+    return np.array(distances)
 
 
-def _turned(place: Float64[np.ndarray, "N 2"]) -> Float64[np.ndarray, "N 2"]:
-    """The places turned so that the square around them is smallest."""
+def _rotate(position: Float64[np.ndarray, "N 2"]) -> Float64[np.ndarray, "N 2"]:
+    """The positions, rotated so that the square around them is smallest."""
     angles = np.arange(ANGLES) * (np.pi / 2 / ANGLES)
-    turns = np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]])
-    sides = [np.ptp(place @ turns[..., k], axis=0).max() for k in range(ANGLES)]
-    turned: np.ndarray = place @ turns[..., int(np.argmin(sides))]
-    return turned
+    rotations = np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]])
+    sides = [np.ptp(position @ rotations[..., k], axis=0).max() for k in range(ANGLES)]
+    rotated: np.ndarray = position @ rotations[..., int(np.argmin(sides))]
+    return rotated
 
 
 def _side_by_side(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """The parts, largest first, moved into rows of about the width of a square for all."""
+    """The parts, largest first, moved into rows as wide as a square for all of them."""
     sizes = [np.ptp(part, axis=0) + MARGIN for part in parts]
     width = max([sqrt(sum(float(size.prod()) for size in sizes)), *(size[0] for size in sizes)])
     left, bottom, height, moved = 0.0, 0.0, 0.0, []
@@ -174,21 +176,21 @@ def _side_by_side(parts: list[np.ndarray]) -> list[np.ndarray]:
     return moved
 
 
-def _snapped(place: Float64[np.ndarray, "N 2"]) -> UInt16[np.ndarray, "N 2"]:
-    """The places in the middle of the square and on its lattice, each bus on a point of its own."""
-    if len(place) == 0:
+def _to_lattice(position: Float64[np.ndarray, "N 2"]) -> UInt16[np.ndarray, "N 2"]:
+    """The positions scaled to the square and moved to its lattice, one bus to a point."""
+    if len(position) == 0:
         return np.empty((0, 2), dtype=np.uint16)
-    low, high = place.min(axis=0), place.max(axis=0)
+    low, high = position.min(axis=0), position.max(axis=0)
     side = max(float((high - low).max()), 1e-9)
-    points = np.round(((place - (low + high) / 2) / side + 0.5) * LATTICE).astype(int)
-    taken: dict[tuple[int, int], None] = {}
+    points = np.round(((position - (low + high) / 2) / side + 0.5) * LATTICE).astype(int)
+    used: dict[tuple[int, int], None] = {}
     for x, y in points.tolist():
-        taken[next(point for point in _around(x, y) if point not in taken)] = None
-    return np.array(list(taken), dtype=np.uint16)
+        used[next(point for point in _points_around(x, y) if point not in used)] = None
+    return np.array(list(used), dtype=np.uint16)
 
 
-def _around(x: int, y: int) -> Iterator[tuple[int, int]]:
-    """The points of the lattice, from the given one outwards."""
+def _points_around(x: int, y: int) -> Iterator[tuple[int, int]]:
+    """The points of the lattice, from (x, y) outwards."""
     for reach in count():
         rows, columns = (
             range(max(0, middle - reach), min(LATTICE, middle + reach) + 1) for middle in (x, y)
@@ -197,69 +199,72 @@ def _around(x: int, y: int) -> Iterator[tuple[int, int]]:
 
 
 @njit(cache=True, nogil=True)
-@no_type_check  # a checker's wrapper could not be compiled
-def _settle(place: Any, pairs: Any, longest: Any, push: float, n_cells: int) -> None:
-    """Move the buses by what pushes and pulls them, round by round, never further than allowed."""
-    force, stiffness = np.empty_like(place), np.empty(len(place))
-    for limit in longest:
-        _repel(place, n_cells, push, force)
+@no_type_check  # numba cannot compile a type checker's wrapper
+def _move_to_rest(position: Any, pairs: Any, limits: Any, repulsion: float, n_cells: int) -> None:
+    """Move the buses by the forces on them, round by round, at most `limits` at a time."""
+    force, stiffness = np.empty_like(position), np.empty(len(position))
+    for limit in limits:
+        _repel(position, n_cells, repulsion, force)
         stiffness[:] = 0.0
         for k in range(len(pairs)):
             i, j = pairs[k]
-            dx, dy = place[j, 0] - place[i, 0], place[j, 1] - place[i, 1]
+            dx, dy = position[j, 0] - position[i, 0], position[j, 1] - position[i, 1]
             length = np.sqrt(dx * dx + dy * dy)
             force[i, 0] += length * dx
             force[i, 1] += length * dy
             force[j, 0] -= length * dx
             force[j, 1] -= length * dy
-            stiffness[i] += 2 * length + push
-            stiffness[j] += 2 * length + push
-        for i in range(len(place)):
+            stiffness[i] += 2 * length + repulsion
+            stiffness[j] += 2 * length + repulsion
+        for i in range(len(position)):
             dx, dy = force[i, 0] / stiffness[i] / 2, force[i, 1] / stiffness[i] / 2
             share = min(1.0, limit / (np.sqrt(dx * dx + dy * dy) + 1e-12))
-            place[i, 0] += share * dx
-            place[i, 1] += share * dy
+            position[i, 0] += share * dx
+            position[i, 1] += share * dy
 
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def _repel(place: Any, n_cells: int, push: float, force: Any) -> None:
-    """What all other buses push each bus with; those of cells not next to its own as one."""
-    cell, start, member, centre = _cells(place, n_cells)
+def _repel(position: Any, n_cells: int, repulsion: float, force: Any) -> None:
+    """Set the force of all other buses on each bus; buses of distant cells act from the centre."""
+    cell, start, member, centre = _cells(position, n_cells)
     filled = np.flatnonzero(start[1:] > start[:-1])
-    for i in range(len(place)):
+    for i in range(len(position)):
         row, column = divmod(cell[i], n_cells)
         fx, fy = 0.0, 0.0
         for c in filled:
             if abs(c // n_cells - row) <= 1 and abs(c % n_cells - column) <= 1:
                 for k in range(start[c], start[c + 1]):
-                    dx, dy = place[i, 0] - place[member[k], 0], place[i, 1] - place[member[k], 1]
-                    squared = dx * dx + dy * dy + 1e-4  # two buses may meet on their way
+                    dx, dy = (
+                        position[i, 0] - position[member[k], 0],
+                        position[i, 1] - position[member[k], 1],
+                    )
+                    squared = dx * dx + dy * dy + 1e-4  # two buses may meet while they move
                     strength = 1 / (squared * np.sqrt(squared))
                     fx += strength * dx
                     fy += strength * dy
             else:
-                dx, dy = place[i, 0] - centre[c, 0], place[i, 1] - centre[c, 1]
+                dx, dy = position[i, 0] - centre[c, 0], position[i, 1] - centre[c, 1]
                 squared = dx * dx + dy * dy
                 strength = (start[c + 1] - start[c]) / (squared * np.sqrt(squared))
                 fx += strength * dx
                 fy += strength * dy
-        force[i, 0], force[i, 1] = push * fx, push * fy
+        force[i, 0], force[i, 1] = repulsion * fx, repulsion * fy
 
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def _cells(place: Any, n_cells: int) -> Any:
-    """Each bus's cell; where each cell's members begin; the members; the cells' centres."""
-    low_x, low_y = place[:, 0].min(), place[:, 1].min()
-    side = max(np.ptp(place[:, 0]), np.ptp(place[:, 1])) / n_cells + 1e-9
-    cell = np.empty(len(place), np.int64)
+def _cells(position: Any, n_cells: int) -> Any:
+    """The cell of each bus; where the members of each cell start; the members; the cell centres."""
+    low_x, low_y = position[:, 0].min(), position[:, 1].min()
+    side = max(np.ptp(position[:, 0]), np.ptp(position[:, 1])) / n_cells + 1e-9
+    cell = np.empty(len(position), np.int64)
     start, centre = np.zeros(n_cells**2 + 1, np.int64), np.zeros((n_cells**2, 2))
-    for i in range(len(place)):
-        row, column = int((place[i, 0] - low_x) / side), int((place[i, 1] - low_y) / side)
+    for i in range(len(position)):
+        row, column = int((position[i, 0] - low_x) / side), int((position[i, 1] - low_y) / side)
         cell[i] = row * n_cells + column
         start[cell[i] + 1] += 1
-        centre[cell[i]] += place[i]
+        centre[cell[i]] += position[i]
     for c in range(n_cells**2):
         centre[c] /= max(1, start[c + 1])
         start[c + 1] += start[c]
@@ -268,23 +273,23 @@ def _cells(place: Any, n_cells: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A network in the unit square, buses in the case file's order."""
+    """A network in the unit square, with buses in the order of the case file."""
 
     grid: str
     bus_id: Int[np.ndarray, " N"]
     x: Float32[np.ndarray, " N"]
     y: Float32[np.ndarray, " N"]
     branches: Int[np.ndarray, "pairs 2"]
-    """Bus rows (0-based) of each connection in service, parallel branches as one."""
+    """Bus rows (0-based) of each connection in service; parallel branches are one connection."""
 
 
 def drawing_of(name: str) -> Drawing | None:
-    """The drawing of the grid that the catalogue calls `name`; None of one that it lacks."""
+    """The drawing of a grid of the catalogue; None for other names."""
     return draw(load_grid(name)) if name in CATALOG else None
 
 
 def draw(grid: Grid) -> Drawing:
-    """The drawing of any grid, such as a data set's: stored, or made in seconds to minutes."""
+    """The drawing of any grid: stored, or computed in seconds to minutes."""
     pairs = unique_pairs(grid.branch_rows[grid.branch_on])
     position = stored_position(grid.name, grid.n_buses, pairs)
     if position is None:
@@ -296,7 +301,7 @@ def draw(grid: Grid) -> Drawing:
 def stored_position(
     name: str, n_buses: int, pairs: Int[np.ndarray, "pairs 2"]
 ) -> UInt16[np.ndarray, "N 2"] | None:
-    """The stored layout of the grid `name`, provided that it was made for these connections."""
+    """The stored layout of the grid `name`, if it was computed for these connections."""
     source = files("powerphase.report") / "layouts" / f"{name}.npz"
     if not source.is_file():
         return None
@@ -306,7 +311,7 @@ def stored_position(
 
 
 def store_layouts(folder: Path, names: Iterable[str] = tuple(CATALOG)) -> None:
-    """Make the layouts of catalogued grids, a file for each."""
+    """Compute the layouts of catalogued grids, one file each."""
     for name in names:
         grid = load_grid(name)
         pairs = unique_pairs(grid.branch_rows[grid.branch_on])
@@ -320,7 +325,7 @@ def store_layouts(folder: Path, names: Iterable[str] = tuple(CATALOG)) -> None:
 
 
 def _topology(n_buses: int, pairs: Int[np.ndarray, "pairs 2"]) -> str:
-    """A hash of what a layout depends on."""
+    """A hash of everything that a layout depends on."""
     digest = hashlib.sha256(np.array(n_buses, dtype="<i8").tobytes())
     digest.update(np.ascontiguousarray(pairs, dtype="<i8").tobytes())
     return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""How figures look: sizes of print, and one colour, marker and dash for each model everywhere.
+"""The style of figures: print sizes, and one colour, marker and dash pattern for each model.
 
-The colours are those of Okabe and Ito and of Tol's muted scheme, which people with any of the usual
-forms of colour blindness tell apart. Markers and dashes do so in grey.
+The colours are those of Okabe and Ito and of Tol's muted scheme, which remain distinct with the
+common forms of colour blindness. Markers and dashes distinguish models in grey.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from powerphase.axes import STEP_S
 from powerphase.registry import MODELS, Look
 
 COLUMN_IN, PAGE_IN = 3.3, 7.0
-"""Widths of a column and of a page."""
+"""The widths of a column and of a page."""
 HOURS_PER_STEP = STEP_S / 3600
 
 STYLE: Mapping[str, Any] = MappingProxyType(
@@ -39,14 +39,14 @@ STYLE: Mapping[str, Any] = MappingProxyType(
         "legend.handlelength": 2.4,
         "figure.constrained_layout.use": True,
         "savefig.dpi": 300,
-        "pdf.fonttype": 42,  # fonts go into the file, as publishers ask
+        "pdf.fonttype": 42,  # embeds fonts, as publishers require
         "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "powerphase",  # equal figures get equal files
+        "svg.hashsalt": "powerphase",  # equal figures give equal files
     }
 )
 
 TRUTH, LIMIT = "#000000", "#8c8c8c"
-"""The colours of what happened and of the band's limits."""
+"""The colours of the truth and of the limits of the band."""
 
 SPARE = (
     Look("", "#AA4499", "8", (2, 2)),
@@ -61,20 +61,20 @@ SPARE = (
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
     """A look for each name; variants and models outside the registry share the spare looks."""
     looks: dict[str, Look] = {}
-    spared = 0
+    n_spare = 0
     for name in names:
         if name in MODELS:
             looks[name] = MODELS[name].look
         else:
             model, *variant = name.split("+")
             title = MODELS[model].title if model in MODELS else model
-            looks[name] = replace(SPARE[spared % len(SPARE)], title="+".join([title, *variant]))
-            spared += 1
+            looks[name] = replace(SPARE[n_spare % len(SPARE)], title="+".join([title, *variant]))
+            n_spare += 1
     return looks
 
 
 def day_name(day: np.datetime64) -> str:
-    """A day without its year, in English wherever the machine stands."""
+    """A day without its year, in English regardless of the locale."""
     date = day.astype("datetime64[D]").item()
     months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
     weekdays = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]

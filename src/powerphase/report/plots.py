@@ -1,4 +1,4 @@
-"""What figures draw. Imported only where matplotlib is installed; `figures` has the names."""
+"""Draws the figures; `figures` imports it only if matplotlib is installed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ from powerphase.synthesis.injections import ARCHETYPES, load_shapes
 from powerphase.synthesis.signals import Signals
 
 FIRST_DAY, N_DAYS = np.datetime64("2015-04-14"), 3
-"""A Tuesday in April: the paper shows three days of that month, and not which."""
+"""A Tuesday in April: the paper shows three days of that month without naming them."""
 SHAPE_LOOKS = {
     "baseline": Look("baseline", "#000000", ""),
     "industrial": Look("industrial", "#0072B2", "", (6, 2)),
@@ -41,11 +41,11 @@ SHAPE_LOOKS = {
     "ev": Look("EV", "#D55E00", "", (1, 1)),
 }
 STROKES = "+1234"
-"""Markers without an inside, which a rim would hide."""
+"""Markers made of strokes, which a rim would hide."""
 
 
 def archetypes(signals: Signals) -> Figure:
-    """The five load shapes over three days, of unit mean over the whole record."""
+    """The five load shapes over three days, with unit mean over the whole record."""
     first = int(np.searchsorted(signals.time, FIRST_DAY.astype("datetime64[s]")))
     steps = slice(first, first + round(N_DAYS * 24 / HOURS_PER_STEP))
     figure = Figure(figsize=(COLUMN_IN, 2.0))
@@ -67,14 +67,14 @@ def archetypes(signals: Signals) -> Figure:
 
 
 def bus_safety(rows: Mapping[str, FigureRow]) -> Figure:
-    """How many buses exceed a Safety_mBrier, and the worst of them."""
+    """The share of buses above each Safety_mBrier, and the worst buses."""
     figure = Figure(figsize=(PAGE_IN, 2.5))
     left, right = figure.subplots(1, 2)
     for name, look in looks_of(rows).items():
         per_bus = rows[name].array("by_bus/safety_mbrier")
         line: dict[str, Any] = {"color": look.colour, "dashes": look.dashes, "label": look.title}
-        places = np.array([NEGLIGIBLE, *np.unique(per_bus[per_bus > NEGLIGIBLE])])
-        left.step(*survival(per_bus, places), where="post", **line)
+        thresholds = np.array([NEGLIGIBLE, *np.unique(per_bus[per_bus > NEGLIGIBLE])])
+        left.step(*survival(per_bus, thresholds), where="post", **line)
         _, highest = worst(per_bus)
         right.plot(np.arange(1, len(highest) + 1), highest, **line)
     n_buses, n_worst = len(per_bus), len(highest)
@@ -93,8 +93,8 @@ def bus_safety(rows: Mapping[str, FigureRow]) -> Figure:
 
 
 def safety_fidelity(board: Board, score: str) -> Figure:
-    """Each model by its CRPS and another score; the paper's, of other data, in their own panel."""
-    titles = (f"our rows, edition {board.edition}", "the paper's, on its own data")
+    """Each model by its CRPS and another score; the paper's rows in a second panel."""
+    titles = (f"our rows, edition {board.edition}", "the paper's rows, on its own data")
     groups = [group for group in zip(titles, (board.entries, board.paper), strict=True) if group[1]]
     entries = (*board.entries, *board.paper)
     looks = looks_of([*MODELS, *(entry.name for entry in entries)])
@@ -105,7 +105,7 @@ def safety_fidelity(board: Board, score: str) -> Figure:
             _draw_point(axes, looks[entry.name], entry, score)
         axes.set_title(title, loc="left")
         axes.set_xlabel("CRPS (lower is better)")
-    _stretch(panels[0], [entry.mean[score] or 0.0 for entry in entries])
+    _set_log_scale(panels[0], [entry.mean[score] or 0.0 for entry in entries])
     panels[0].set(xscale="log", ylabel=f"{SCORES[score].title} [{SCORES[score].unit}]")
     _label_sparsely(panels[0])
     shown = {entry.name for entry in entries}
@@ -116,7 +116,7 @@ def safety_fidelity(board: Board, score: str) -> Figure:
 
 
 def reliability(rows: Mapping[str, FigureRow]) -> Figure:
-    """How often voltages left the band that were forecast to do so with probability p."""
+    """How often voltages left the band, by the forecast probability."""
     figure = Figure(figsize=(COLUMN_IN, 3.2))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.8", linewidth=2.5, zorder=1)
@@ -134,7 +134,7 @@ def reliability(rows: Mapping[str, FigureRow]) -> Figure:
 
 
 def _marker(look: Look) -> Line2D:
-    """A model's marker; its white rim keeps models apart that lie on one another."""
+    """The marker of a model, with a white rim to separate overlapping markers."""
     rim = (look.colour, 1.0) if look.marker in STROKES else ("white", 0.4)
     return Line2D(
         [], [], color=look.colour, marker=look.marker, linestyle="none", label=look.title,
@@ -143,7 +143,7 @@ def _marker(look: Look) -> Line2D:
 
 
 def _draw_point(axes: Axes, look: Look, entry: Entry, score: str) -> None:
-    """A model with the deviations over its seeds, where there are several."""
+    """Draw a model, with the deviations over its seeds if it has several."""
     x, y = (np.array([entry.mean[name]], dtype=float) for name in ("crps", score))
     bars: dict[str, Any] = {"color": look.colour, "linestyle": "none", "elinewidth": 0.6}
     axes.errorbar(x, y, xerr=entry.std["crps"], yerr=entry.std[score], **bars)
@@ -153,9 +153,9 @@ def _draw_point(axes: Axes, look: Look, entry: Entry, score: str) -> None:
 
 
 def _label_sparsely(axes: Axes) -> None:
-    """A logarithmic horizontal axis with a few plain numbers.
+    """Label a logarithmic horizontal axis with a few plain numbers.
 
-    Less than a decade is labelled at every minor tick by default, one number over the other.
+    By default, an axis of less than a decade has a number at every minor tick, and they overlap.
     """
     low, high = axes.get_xlim()
     wide = np.log10(high / low)
@@ -165,8 +165,8 @@ def _label_sparsely(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _stretch(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic vertical axis, linear near zero where a model has no score at all."""
+def _set_log_scale(axes: Axes, values: Sequence[float]) -> None:
+    """Make the vertical axis logarithmic, and linear near zero if a value is zero."""
     if min(values) > 0:
         axes.set_yscale("log")
         return
@@ -177,21 +177,21 @@ def _stretch(axes: Axes, values: Sequence[float]) -> None:
 
 
 INSIDE = (0.005, 0.995)
-"""The quantiles of all forecast voltages that an axis shows; outliers would flatten the rest."""
+"""The quantiles of all forecast voltages that limit an axis; outliers would flatten the rest."""
 
 SCENARIO: Mapping[str, Any] = {"linewidth": 0.5}
 MEDIAN: Mapping[str, Any] = {"linewidth": 1.3}
 LIMITS: Mapping[str, Any] = {"linewidth": 0.7, "dashes": (4, 2), "color": LIMIT}
-HAPPENED: Mapping[str, Any] = {"linewidth": 1.0, "dashes": (2, 0.8), "color": TRUTH}
+ACTUAL: Mapping[str, Any] = {"linewidth": 1.0, "dashes": (2, 0.8), "color": TRUTH}
 
 Fan = tuple[Float[np.ndarray, "M H"], Float[np.ndarray, " M"], Float[np.ndarray, " H"]]
-"""Scenarios of a voltage [p.u.], their weights, and what happened."""
+"""Scenarios of a voltage [p.u.], their weights, and the truth."""
 AnyFan = tuple[Float[np.ndarray, "_ H"], Float[np.ndarray, " _"], Float[np.ndarray, " H"]]
-"""The same where several models meet, each with a number of scenarios of its own."""
+"""The same for several models, whose numbers of scenarios differ."""
 
 
 def voltages(rows: Mapping[str, FigureRow | None], bus: int | None) -> tuple[Figure, int]:
-    """A row for each model, a column for each window: scenarios, their median, what happened."""
+    """A row for each model, a column for each window: scenarios, their median, the truth."""
     available = [row for row in rows.values() if row is not None]
     k = bus_to_show(available[0], bus)
     shown = available[0].array("shown/bus_id")[k]
@@ -218,18 +218,18 @@ def voltages(rows: Mapping[str, FigureRow | None], bus: int | None) -> tuple[Fig
 
 
 def bus_to_show(row: FigureRow, bus: int | None) -> int:
-    """The index of the bus among those shown: the chosen bus, or the one that the site opens."""
+    """The index of the bus among those shown: the chosen bus, or the one that the site shows."""
     ids: Int[np.ndarray, " buses"] = row.array("shown/bus_id")
     if bus is not None:
         if bus not in ids:
-            kept = ", ".join(map(str, sorted(ids.tolist())))
-            raise ResultError(f"rows have no scenarios of bus {bus}; choose one of {kept}")
+            choices = ", ".join(map(str, sorted(ids.tolist())))
+            raise ResultError(f"rows have no scenarios of bus {bus}; choose one of {choices}")
         return int(np.flatnonzero(ids == bus)[0])
     return first_bus(row.array("shown/target")[..., V])
 
 
 def scenarios_of(row: FigureRow, window: int, k: int) -> Fan:
-    """The kept scenarios of a voltage [p.u.], their weights, and what happened."""
+    """The stored scenarios of a voltage [p.u.], their weights, and the truth."""
     truth = row.array("shown/target")[window, :, k, V]
     values = row.array("shown/scenario")[window, :, :, k, V]
     return values, row.array("shown/weight")[window, :, k, V], truth
@@ -240,15 +240,15 @@ def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:
     hour = np.arange(1, len(truth) + 1) * HOURS_PER_STEP
     for limit in NORMAL_BAND_PU:
         axes.axhline(limit, zorder=1, **LIMITS)
-    for values_of_one, weight in zip(values, weights / weights.max(), strict=True):
-        axes.plot(hour, values_of_one, color=look.colour, alpha=0.2 + 0.5 * weight, **SCENARIO)
+    for scenario, weight in zip(values, weights / weights.max(), strict=True):
+        axes.plot(hour, scenario, color=look.colour, alpha=0.2 + 0.5 * weight, **SCENARIO)
     median = weighted_quantiles(values[..., None], weights[:, None])[LEVELS.index(0.5), :, 0]
     axes.plot(hour, median, color=look.colour, **MEDIAN)
-    axes.plot(hour, truth, **HAPPENED)
+    axes.plot(hour, truth, **ACTUAL)
 
 
 def _limits(fans: Sequence[AnyFan]) -> tuple[float, float]:
-    """Room for what happened and for nearly all that was forecast."""
+    """Limits that include the truth and nearly all forecasts."""
     forecast = np.quantile(np.concatenate([values.ravel() for values, _, _ in fans]), INSIDE)
     truth = np.concatenate([truth for _, _, truth in fans])
     low, high = min(forecast[0], truth.min()), max(forecast[1], truth.max())
@@ -258,7 +258,7 @@ def _limits(fans: Sequence[AnyFan]) -> tuple[float, float]:
 
 def _fan_legend(figure: Figure) -> None:
     lines = {
-        "what happened": HAPPENED,
+        "actual": ACTUAL,
         "median": {**MEDIAN, "color": "0.3"},
         "scenarios": {**SCENARIO, "color": "0.3"},
         "limits of the band": LIMITS,
