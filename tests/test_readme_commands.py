@@ -20,7 +20,8 @@ from powerphase.records import read_results
 from tests.pages import FENCE, INLINE, blocks, commands, invoke, section
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = re.sub(r"<!--.*?-->", "", TEXT, flags=re.DOTALL)
 (EXAMPLE,) = blocks(README, "python")
 
 NOT_RUN: Mapping[str, str] = MappingProxyType(

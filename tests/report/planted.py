@@ -40,5 +40,5 @@ def planted(
     }
     means = {name: sum(own) / len(own) for name, own in by_window.items()}
     by_type = {kind: {n: means[n] for n in base.by_type[kind]} for kind in VARIABLES}
-    facts = {"windows": starts, "scores": means, "by_window": by_window, "by_type": by_type}
-    return row(model=model, **facts, **changes)
+    scored: dict[str, Any] = {"scores": means, "by_window": by_window, "by_type": by_type}
+    return row(model=model, windows=starts, **scored, **changes)

@@ -86,11 +86,15 @@ def board(*entries: Entry, paper: tuple[Entry, ...] = ()) -> Board:
 
 def field() -> list[Result]:
     """Three seeds of five forecasters, of which three are ranked."""
-    who = [("powerforge", None), ("last-week", None), ("ets", None)]
-    who += [("oracle", None), ("powerforge", "wta")]
+    models: list[tuple[str, str | None]] = [
+        ("powerforge", None),
+        ("last-week", None),
+        ("ets", None),
+    ]
+    models += [("oracle", None), ("powerforge", "wta")]
     return [
         row(model=model, variant=variant, seed=seed, draw=10 * k + seed)
-        for k, (model, variant) in enumerate(who)
+        for k, (model, variant) in enumerate(models)
         for seed in (22, 42, 3142)
     ]
 
@@ -107,7 +111,7 @@ def test_mean_and_deviation_are_those_of_numpy() -> None:
     (only,) = leaderboard(rows)[0].entries
     assert only.seeds == (22, 42, 3142)
     for name in SCORES:
-        values = [result.scores[name] for result in rows]
+        values = np.array([result.scores[name] for result in rows], dtype=float)
         assert only.mean[name] == pytest.approx(np.mean(values), rel=1e-14)
         assert only.std[name] == pytest.approx(np.std(values, ddof=1), rel=1e-12)
 
@@ -360,7 +364,7 @@ def test_the_best_of_the_ranked_is_bold_where_a_score_orders_forecasts() -> None
     ranked = [entry for entry in found.entries if entry.rank is not None]
     for column, name in enumerate(COLUMNS, start=3):
         bold = [cells[0].split()[0] for cells in rows if cells[column].startswith("**")]
-        lowest = min(ranked, key=lambda entry: entry.mean[name])
+        lowest = min(ranked, key=lambda entry: entry.mean[name] or 0)
         assert bold == ([] if name in ("necv", "coverage_80") else [lowest.name])
     assert [cells[2].startswith("**") for cells in rows] == [True] + [False] * 4
 

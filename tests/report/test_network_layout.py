@@ -64,7 +64,8 @@ def test_parallel_branches_their_order_and_their_direction_do_not_count() -> Non
 
 def test_distances_are_truer_than_those_of_random_and_of_spectral_layouts() -> None:
     n, pairs = connections("ieee118")
-    _, vectors = np.linalg.eigh(laplacian(links(n, np.r_[pairs, pairs[:, ::-1]]).toarray()))
+    adjacency = links(n, np.r_[pairs, pairs[:, ::-1]]).toarray()
+    _, vectors = np.linalg.eigh(np.asarray(laplacian(adjacency)))
     found = stress(layout(n, pairs), pairs)
     assert found < 0.08
     assert found < stress(vectors[:, 1:3], pairs) / 2
@@ -92,8 +93,8 @@ def test_a_planar_grid_of_few_buses_is_drawn_without_crossings() -> None:
 
 
 def test_most_of_the_square_is_used() -> None:
-    n, pairs = connections("activsg500")
-    quarters = np.histogram2d(*layout(n, pairs).T, bins=4, range=[[0, 1], [0, 1]])[0]
+    x, y = layout(*connections("activsg500")).T
+    quarters = np.histogram2d(x, y, bins=4, range=[[0, 1], [0, 1]])[0]
     assert (quarters > 0).sum() >= 14
 
 

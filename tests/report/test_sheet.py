@@ -43,7 +43,10 @@ def test_no_word_breaks_where_names_can_go_on_in_the_next_line() -> None:
     names = ("transformer-tempflow+short", "timegrad+subsampled-short", "last-7-days (reference)")
     lines = tuple(((name, False), ("3.500e-05", False)) for name in names)
     sheet = replace(NARROW, header=("model", "polish2383"), groups=(lines,), title="all", above="")
-    runs = [("transformer-", "tempflow", "+short"), ("timegrad", "+subsampled-", "short")]
+    runs: list[tuple[str, ...]] = [
+        ("transformer-", "tempflow", "+short"),
+        ("timegrad", "+subsampled-", "short"),
+    ]
     runs += [("last-", "7-days"), ("(reference)",), ("polish", "2383"), ("model",), ("3.500e-05",)]
     whole = {"".join(r[i:j]) for r in runs for j in range(len(r) + 1) for i in range(j)}
     for width in range(26, 60):

@@ -176,7 +176,7 @@ def test_a_test_is_called_exact_where_it_goes_through_all_flips(
     days = np.datetime64("2016-07-04") + days_apart * np.arange(n_windows)
     crps = np.linspace(0.1, 0.2, n_windows)
     entries = [
-        replace(entry, by_window={"crps": tuple(crps + entry.mean["crps"])})
+        replace(entry, by_window={"crps": tuple(crps + (entry.mean["crps"] or 0))})
         for entry in board().entries
     ]
     long = replace(board(), windows=tuple(map(str, days)), entries=tuple(entries))
