@@ -1,4 +1,4 @@
-"""Drawings: stored layouts are what the code makes, and belong to one set of connections."""
+"""Drawings: stored layouts match the code, and belong to one set of connections."""
 
 from dataclasses import replace
 from importlib.resources import files
@@ -22,13 +22,13 @@ from powerphase.report import (
 
 
 @pytest.mark.parametrize("name", ["ieee14", "ieee57"])
-def test_the_stored_layout_is_made_again(name: str, tmp_path: Path) -> None:
+def test_the_stored_layout_is_reproduced(name: str, tmp_path: Path) -> None:
     store_layouts(tmp_path, [name])
     packaged = (files("powerphase.report") / "layouts" / f"{name}.npz").read_bytes()
-    with np.load(BytesIO(packaged)) as stored, np.load(tmp_path / f"{name}.npz") as made:
-        assert str(made["topology"]) == str(stored["topology"])
+    with np.load(BytesIO(packaged)) as stored, np.load(tmp_path / f"{name}.npz") as new:
+        assert str(new["topology"]) == str(stored["topology"])
         np.testing.assert_allclose(
-            made["position"] / LATTICE, stored["position"] / LATTICE, atol=0.01
+            new["position"] / LATTICE, stored["position"] / LATTICE, atol=0.01
         )
 
 
@@ -47,15 +47,15 @@ def test_a_drawing_has_the_case_files_buses_and_connections() -> None:
     grid, drawn = load_grid("ieee300"), drawing_of("ieee300")
     assert drawn is not None
     np.testing.assert_array_equal(drawn.bus_id, grid.bus_id)
-    wanted = {frozenset(ends) for ends in grid.branch_rows[grid.branch_on].tolist()}
-    assert sorted(map(sorted, wanted)) == drawn.branches.tolist()
+    expected = {frozenset(ends) for ends in grid.branch_rows[grid.branch_on].tolist()}
+    assert sorted(map(sorted, expected)) == drawn.branches.tolist()
 
 
-def test_a_grid_that_the_catalogue_lacks_has_no_drawing_by_name() -> None:
+def test_a_grid_outside_the_catalogue_has_no_drawing_by_name() -> None:
     assert drawing_of("my-own") is None
 
 
-def test_a_grid_of_another_name_is_drawn_by_the_same_rule() -> None:
+def test_a_grid_of_another_name_is_drawn_in_the_same_way() -> None:
     grid = replace(load_grid("ieee14"), name="my-own")
     drawn, stored = draw(grid), drawing_of("ieee14")
     assert stored is not None
@@ -75,9 +75,9 @@ def test_a_stored_layout_is_not_used_for_other_connections() -> None:
     assert len(drawn.branches) == len(draw(grid).branches) - 1
 
 
-def test_a_stored_layout_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+def test_a_stored_layout_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(drawing, "on_lattice", refuse)
-    assert drawing_of("pegase9241") is not None
+    monkeypatch.setattr(drawing, "on_lattice", fail)
+    assert drawing_of("pegase1354") is not None

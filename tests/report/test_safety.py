@@ -1,6 +1,7 @@
-"""Safety beside fidelity: planted disagreements, known survival, known overlap."""
+"""Safety and fidelity: planted disagreements, known survival, known overlap."""
 
 import csv
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def scored(model: str, fidelity: float, safety: float, proper: float, **changes:
     return planted(model, scores=scores | dict.fromkeys(PROPER_SAFETY, proper), **changes)
 
 
-def test_a_planted_trade_off_is_found_and_goes_away_with_proper_scores() -> None:
+def test_a_planted_trade_off_is_detected_and_vanishes_with_proper_scores() -> None:
     rows = [
         scored(model, 0.1 * k, 0.5 - 0.1 * k, 0.01 * k)
         for k, model in enumerate(("ets", "deepar", "timemcl", "timegrad"), start=1)
@@ -57,14 +58,14 @@ def test_a_planted_trade_off_is_found_and_goes_away_with_proper_scores() -> None
     assert (proper.kendall, proper.spearman) == (1, 1)
 
 
-def test_oracle_and_variants_are_not_among_the_ranks() -> None:
+def test_oracle_and_variants_are_not_ranked() -> None:
     rows = [scored("ets", 0.1, 0.1, 0.01), scored("deepar", 0.2, 0.2, 0.02)]
     rows += [scored("oracle", 0.05, 0.3, 0.0), scored("ets", 0.01, 0.4, 0.0, variant="stale")]
     found = tradeoff(leaderboard(rows)[0].entries)
     assert (found.names, found.fidelity, found.safety) == (("ets", "deepar"), (1, 2), (1, 2))
 
 
-def test_where_nobody_leaves_the_band_safety_has_no_order() -> None:
+def test_safety_has_no_order_if_no_voltage_leaves_the_band() -> None:
     rows = [scored("ets", 0.1, 0.0, 0.0), scored("deepar", 0.2, 0.0, 0.0)]
     found = tradeoff(leaderboard(rows)[0].entries)
     assert found.safety == (1.5, 1.5)
@@ -72,7 +73,7 @@ def test_where_nobody_leaves_the_band_safety_has_no_order() -> None:
 
 
 @pytest.mark.parametrize("grid", PAPER_GRIDS)
-def test_the_papers_ranks_are_those_of_scipy_over_the_scores_that_it_prints(grid: str) -> None:
+def test_ranks_of_the_paper_match_scipy_over_its_printed_scores(grid: str) -> None:
     entries = paper_entries(grid)
     found = tradeoff(entries)
     largest = grid == "pegase9241"
@@ -84,9 +85,8 @@ def test_the_papers_ranks_are_those_of_scipy_over_the_scores_that_it_prints(grid
         (found.safety_scores, found.safety),
     ):
         values = [[by_name[name].mean[score] for name in found.names] for score in scores]
-        assert np.mean(
-            [stats.rankdata(own) for own in np.array(values, dtype=float)], axis=0
-        ) == pytest.approx(ranks)
+        expected_ranks = np.mean([stats.rankdata(np.array(v, float)) for v in values], axis=0)
+        assert expected_ranks == pytest.approx(ranks)
     expected = stats.spearmanr(found.fidelity, found.safety).statistic
     assert found.spearman == pytest.approx(expected)
 
@@ -100,7 +100,7 @@ def test_survival_worked_by_hand() -> None:
 
 @often
 @given(shares)
-def test_survival_falls_from_all_that_scores_to_nothing(per_bus: np.ndarray) -> None:
+def test_survival_decreases_to_zero(per_bus: np.ndarray) -> None:
     x, share = survival(per_bus)
     assert (np.diff(x) > 0).all()
     assert (np.diff(share) <= 0).all()
@@ -110,30 +110,28 @@ def test_survival_falls_from_all_that_scores_to_nothing(per_bus: np.ndarray) -> 
 
 @often
 @given(shares, st.integers(1, 40))
-def test_the_worst_come_in_descending_order_and_none_is_left_out(
-    per_bus: np.ndarray, n: int
-) -> None:
-    where, values = worst(per_bus, n)
+def test_the_worst_buses_are_complete_and_in_descending_order(per_bus: np.ndarray, n: int) -> None:
+    positions, values = worst(per_bus, n)
     assert values.tolist() == sorted(per_bus.tolist(), reverse=True)[:n]
-    assert per_bus[where].tolist() == values.tolist()
-    assert len(set(where.tolist())) == len(where)
+    assert per_bus[positions].tolist() == values.tolist()
+    assert len(set(positions.tolist())) == len(positions)
 
 
 def ladder(first: int, n: int = 50) -> np.ndarray:
-    """n hard buses from `first` on, the first the hardest; all others score nothing."""
+    """n hard buses from `first` on, in descending order; all others score 0."""
     per_bus = np.zeros(N)
     per_bus[first : first + n] = np.linspace(0.9, 0.2, n)
     return per_bus
 
 
-def test_a_planted_overlap_is_found() -> None:
+def test_a_planted_overlap_is_measured() -> None:
     found = hard_buses(ladder(0), ladder(20))
     assert (found.n, found.shared, found.overlap) == (50, 30, 0.6)
     assert hard_buses(ladder(0), 0.5 * ladder(0)).overlap == 1
     assert hard_buses(ladder(0), ladder(100)).overlap == 0
 
 
-def test_correlation_over_all_buses_is_scipys_and_tells_little_more_than_which_score() -> None:
+def test_correlation_over_all_buses_matches_scipy_and_hides_opposite_orders() -> None:
     a, b = ladder(0), np.roll(ladder(0)[::-1], 50)  # fifty buses in order, and the other way round
     assert ((a > 0) == (b > 0)).all()
     found = hard_buses(a, b)
@@ -143,7 +141,7 @@ def test_correlation_over_all_buses_is_scipys_and_tells_little_more_than_which_s
     assert found.spearman_scoring == pytest.approx(-1)
 
 
-def test_a_bus_that_scores_nothing_is_not_hard_however_few_there_are() -> None:
+def test_a_bus_with_score_0_is_never_hard() -> None:
     few, more = ladder(0, 10), ladder(0, 20)
     found = hard_buses(few, more)
     assert (found.shared, found.overlap) == (10, 0.5)
@@ -151,12 +149,12 @@ def test_a_bus_that_scores_nothing_is_not_hard_however_few_there_are() -> None:
     assert (nothing.shared, nothing.overlap, nothing.spearman) == (0, None, None)
 
 
-def test_rounding_makes_no_bus_hard_and_no_order() -> None:
-    crumbs = ladder(0) + np.linspace(0, 9e-7, N) * (ladder(0) == 0)
-    assert hard_buses(crumbs, ladder(0)) == hard_buses(ladder(0), ladder(0))
+def test_rounding_errors_make_no_bus_hard() -> None:
+    rounded = ladder(0) + np.linspace(0, 9e-7, N) * (ladder(0) == 0)
+    assert hard_buses(rounded, ladder(0)) == hard_buses(ladder(0), ladder(0))
 
 
-def test_buses_that_tie_for_the_last_place_count_in_their_order() -> None:
+def test_ties_for_the_last_rank_follow_the_order_of_buses() -> None:
     flat = np.full(N, 0.5)
     assert hard_buses(flat, ladder(0)).overlap == 1
     assert hard_buses(flat, ladder(N - 50)).overlap == 0
@@ -176,7 +174,7 @@ def tree(root: Path) -> Path:
     return root
 
 
-def test_seeds_are_averaged_bus_by_bus(tmp_path: Path) -> None:
+def test_seeds_are_averaged_by_bus(tmp_path: Path) -> None:
     rows = find_results([tree(tmp_path)])
     found = by_bus(rows)
     assert found["ets"] == pytest.approx(ladder(0))
@@ -185,14 +183,14 @@ def test_seeds_are_averaged_bus_by_bus(tmp_path: Path) -> None:
         by_bus(rows, "brier")
 
 
-def test_rows_of_several_data_sets_are_refused(tmp_path: Path) -> None:
+def test_rows_of_several_data_sets_raise(tmp_path: Path) -> None:
     write_result(scored("ets", 0.1, 0.1, 0.1, grid="ieee14", fingerprint="f" * 64), {}, tmp_path)
     rows = find_results([tree(tmp_path)])
-    with pytest.raises(ResultError, match="rows of 2 tasks or data sets"):
+    with pytest.raises(ResultError, match="2"):
         by_bus(rows)
 
 
-def test_a_grid_is_looked_at_bus_by_bus_if_asked_for(tmp_path: Path) -> None:
+def test_scores_by_bus_are_read_for_a_chosen_grid_only(tmp_path: Path) -> None:
     rows = find_results([tree(tmp_path)])
     (overview,) = safety(rows, "synthetic")
     assert overview.per_bus == {}
@@ -207,11 +205,10 @@ def test_a_grid_is_looked_at_bus_by_bus_if_asked_for(tmp_path: Path) -> None:
     assert found.paper.spearman == tradeoff(paper_entries("activsg500")).spearman
 
 
-def test_tables_say_what_was_found(tmp_path: Path) -> None:
+def test_tables_contain_the_numbers(tmp_path: Path) -> None:
     tables = safety_sheets(safety(find_results([tree(tmp_path)]), "synthetic", "activsg500"))
     text = "\n".join(table.as_markdown() for table in tables)
-    assert "τ of fidelity and safety is -1.00, of fidelity and proper safety 1.00;" in text
-    assert "of the paper's rows 0.69." in text
+    assert re.search(r"τ.*-1\.00.* 1\.00.*0\.69", text)  # ours, with proper scores, the paper's
     assert "| ets | 1.00 | 3.00 | 1.00 |" in text
     assert "| ets | 10.0% | 10.0% | 10.0% | 10.0% | 10.0% | 0.9000 | " in text
     assert "| ets | 1 | 2 | 3 | 4 | 5 |" in text  # the numbers of its first buses
@@ -223,7 +220,7 @@ def test_tables_say_what_was_found(tmp_path: Path) -> None:
     assert line in overview.as_markdown()
 
 
-def test_buses_of_a_catalogued_grid_have_its_numbers_and_others_their_place(tmp_path: Path) -> None:
+def test_buses_have_the_numbers_of_the_catalogue_or_their_positions(tmp_path: Path) -> None:
     """IEEE 300 numbers its buses with gaps: its 18th is bus 19."""
     per_bus = np.zeros(300)
     per_bus[17] = 0.5
@@ -241,14 +238,14 @@ def test_buses_of_a_catalogued_grid_have_its_numbers_and_others_their_place(tmp_
     assert "| ets | 18 | – | – | – | – |" in texts["mine"]
 
 
-def test_one_grid_leaves_out_the_others(tmp_path: Path) -> None:
+def test_a_chosen_grid_excludes_the_others(tmp_path: Path) -> None:
     write_result(scored("ets", 0.1, 0.1, 0.1, grid="ieee14", fingerprint="f" * 64), {}, tmp_path)
     rows = find_results([tree(tmp_path)])
-    assert [one.board.grid for one in safety(rows, "synthetic")] == ["activsg500", "ieee14"]
+    assert [grid.board.grid for grid in safety(rows, "synthetic")] == ["activsg500", "ieee14"]
     assert [g.board.grid for g in safety(rows, "synthetic", "activsg500")] == ["activsg500"]
 
 
-def test_what_has_no_rows_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_edition_or_grid_without_rows_raises(tmp_path: Path) -> None:
     rows = find_results([tree(tmp_path)])
     with pytest.raises(ResultError, match=r"'opsd-r'.*synthetic"):
         safety(rows, "opsd-r")
@@ -256,7 +253,7 @@ def test_what_has_no_rows_is_refused_by_name(tmp_path: Path) -> None:
         safety(rows, grid="ieee14")
 
 
-def test_the_command_shows_what_the_module_says(tmp_path: Path) -> None:
+def test_the_command_shows_the_tables(tmp_path: Path) -> None:
     found = safety(find_results([tree(tmp_path)]), "synthetic", "activsg500")
     arguments = ["safety", str(tmp_path), "--grid", "activsg500"]
     markdown = CliRunner().invoke(cli.app, [*arguments, "--format", "markdown"])

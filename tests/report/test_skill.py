@@ -1,17 +1,17 @@
-"""Skill: worked by hand, its laws, and why there is none."""
+"""Skill: examples by hand, its laws, and reasons for missing skill."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerphase.report import Skill, leaderboard, reach, skill, skills
+from powerphase.report import leaderboard, reach, skill, skills
 from tests.report.planted import planted
 
 often = settings(deadline=None, derandomize=True)
 scores = st.floats(1e-6, 1e6)
 
 
-def test_worked_by_hand() -> None:
+def test_examples_worked_by_hand() -> None:
     assert skill(0.002, 0.005).value == pytest.approx(0.6)
     assert reach(0.002, 0.005, 0.001).value == pytest.approx(0.75)
     assert skill(0.010, 0.005).value == pytest.approx(-1)
@@ -19,19 +19,19 @@ def test_worked_by_hand() -> None:
 
 @often
 @given(scores, scores, scores)
-def test_the_reference_has_none_and_the_oracle_all_of_it(
-    one: float, two: float, own: float
+def test_the_reference_has_skill_0_and_the_oracle_reach_1(
+    first: float, second: float, score: float
 ) -> None:
-    oracle, reference = sorted((one, two))
+    oracle, reference = sorted((first, second))
     assert skill(reference, reference).value == 0
     assert skill(0.0, reference).value == 1
     if oracle < reference:
         assert reach(reference, reference, oracle).value == 0
         assert reach(oracle, reference, oracle).value == 1
-        value, way = skill(own, reference).value, reach(own, reference, oracle).value
+        value, share = skill(score, reference).value, reach(score, reference, oracle).value
         assert value is not None
-        assert way is not None
-        assert (value > 0) == (way > 0) == (own < reference)
+        assert share is not None
+        assert (value > 0) == (share > 0) == (score < reference)
 
 
 @pytest.mark.parametrize(
@@ -53,27 +53,31 @@ def test_missing_skill_has_a_reason(
     assert missing.why_not
 
 
-def test_nothing_can_be_a_share_of_nothing() -> None:
+def test_a_reference_score_of_zero_gives_no_skill() -> None:
     assert skill(0.1, 0.0).value is None
     assert skill(0.0, 0.0).value is None
 
 
-def test_a_board_is_laid_beside_its_own_references() -> None:
+def test_entries_are_compared_with_the_references_of_their_board() -> None:
     values = {"ets": 0.2, "last-7-days": 0.4, "oracle": 0.1}
     entries = leaderboard([planted(model, crps=value) for model, value in values.items()])[
         0
     ].entries
-    found = skills(entries, "crps")
-    assert {name: own.skill.value for name, own in found.items()} == {
+    by_name = skills(entries, "crps")
+    assert {name: entry.skill.value for name, entry in by_name.items()} == {
         "ets": pytest.approx(0.5),
         "last-7-days": 0,
         "oracle": pytest.approx(0.75),
     }
-    assert found["ets"].reach.value == pytest.approx(2 / 3)
-    assert skills(entries, "distortion")["ets"].skill == Skill(None, "Distortion is not proper")
+    assert by_name["ets"].reach.value == pytest.approx(2 / 3)
+    improper = skills(entries, "distortion")["ets"].skill
+    assert improper.value is None
+    assert "Distortion" in str(improper.why_not)
 
 
-def test_without_references_there_is_none() -> None:
+def test_without_references_skill_is_missing() -> None:
     entries = leaderboard([planted("ets", crps=0.2)])[0].entries
-    own = skills(entries, "crps")["ets"]
-    assert own.skill == own.reach == Skill(None, "last-7-days has no score")
+    ets = skills(entries, "crps")["ets"]
+    assert ets.skill == ets.reach
+    assert ets.skill.value is None
+    assert "last-7-days" in str(ets.skill.why_not)
