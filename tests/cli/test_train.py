@@ -39,6 +39,7 @@ batch_size = 4
 HALTED = """
 import time
 from powerphase.cli import main
+from powerphase.models.framework import RunFolder
 save_state = RunFolder.save_state
 RunFolder.save_state = lambda *arguments: (save_state(*arguments), time.sleep(60))
 main()
