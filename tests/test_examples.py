@@ -15,6 +15,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 @pytest.mark.filterwarnings("ignore")  # those of Jupyter
 def test_notebooks_run(tmp_path: Path) -> None:
     """All in one kernel and one folder, so that they share a data set and the time to start."""
+    assert len(NOTEBOOKS) == 3
     cells = []
     for path in NOTEBOOKS:
         for number, cell in enumerate(nbformat.read(path, as_version=4).cells):

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import random
-import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -273,28 +272,6 @@ NPZ: Sequence[Mutation] = (
 )
 
 
-def chunk_files(folder: Path) -> list[Path]:
-    """The chunks of all arrays in a Zarr group."""
-    return sorted(file for file in folder.rglob("*") if file.is_file() and "c" in file.parts[-4:-1])
-
-
-def swap_chunks(folder: Path, rng: random.Random) -> None:
-    """Exchange two chunks."""
-    first, second = rng.sample(chunk_files(folder), 2)
-    one, two = first.read_bytes(), second.read_bytes()
-    first.write_bytes(two)
-    second.write_bytes(one)
-
-
-def copy_chunk(folder: Path, rng: random.Random) -> None:
-    """Write one chunk over another."""
-    first, second = rng.sample(chunk_files(folder), 2)
-    shutil.copyfile(first, second)
-
-
-CHUNKS: Sequence[Mutation] = (swap_chunks, copy_chunk)
-
-
 def in_some_file(mutations: Sequence[Mutation]) -> Mutation:
     """A mutation of any file below a folder."""
 
@@ -303,20 +280,3 @@ def in_some_file(mutations: Sequence[Mutation]) -> Mutation:
         rng.choice(mutations)(rng.choice(files), rng)
 
     return mutate
-
-
-def edit_text(file: Path, rng: random.Random) -> None:
-    """Change a number or a line of a text file."""
-    lines = file.read_text().split("\n")
-    at = rng.randrange(len(lines))
-    words = lines[at].split("\t") if "\t" in lines[at] else lines[at].split(",")
-    words[rng.randrange(len(words))] = rng.choice(
-        ("", "nan", "-1", "1e308", "1\u00a0000", "0", "abc", "1e999", "-0.0", "1,5", "'")
-    )
-    separator = "\t" if "\t" in lines[at] else ","
-    choices = (
-        lambda: [*lines[:at], separator.join(words), *lines[at + 1 :]],
-        lambda: [*lines[:at], *lines[at + 1 :]],
-        lambda: [*lines[: at + 1], *lines[at:]],
-    )
-    file.write_text("\n".join(rng.choice(choices)()))

@@ -21,7 +21,6 @@ import pytest
 from powerphase.errors import PowerphaseError
 from powerphase.records import (
     FORECAST_MANIFEST,
-    Failure,
     ForecastHeader,
     forecast_writer,
     open_forecast,
@@ -32,27 +31,12 @@ from powerphase.records import (
     write_result,
 )
 from tests.fuzz.mutations import BYTES, JSON, NPZ, Mutation, in_some_file
-from tests.records.rows import row
+from tests.records.rows import FAILURE, row
 
 CASES = int(os.environ.get("POWERPHASE_FUZZ_CASES", "150"))
 LIMIT_S = 20
 """No read of a small file takes so long, even on a busy machine."""
 
-FAILURE = Failure(
-    task="powerphase-day-ahead",
-    edition="synthetic",
-    grid="ieee14",
-    model="ets",
-    name="ets",
-    seed=3,
-    kind="limit",
-    sentence="it took too long",
-    last_lines=["one", "two"],
-    seconds=1.5,
-    date="2026-07-01",
-    commit=None,
-    hardware="a test",
-)
 HEADER = ForecastHeader(
     task="powerphase-day-ahead",
     task_version=1,

@@ -1,13 +1,29 @@
-"""Result rows whose scores are random but consistent."""
+"""Result rows whose scores are random but consistent, and a failure."""
 
 from typing import Any
 
 import numpy as np
 
 from powerphase.axes import VARIABLES
-from powerphase.records import SCORES, Result
+from powerphase.records import SCORES, Failure, Result
 
 WINDOWS = ["2016-07-01T00:00", "2016-07-21T00:00", "2016-08-11T00:00"]
+
+FAILURE = Failure(
+    task="powerphase-day-ahead",
+    edition="synthetic",
+    grid="activsg500",
+    model="deepar+short",
+    name="deepar+short",
+    seed=22,
+    kind="limit",
+    sentence="took longer than the 60 s of --limit and was stopped",
+    last_lines=["step 7", "step 8 – θ"],
+    seconds=60.5,
+    date="2026-07-01",
+    commit=None,
+    hardware="a test",
+)
 
 
 def random_scores(draw: int, *, weighted: bool = False) -> dict[str, Any]:

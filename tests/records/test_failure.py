@@ -7,24 +7,8 @@ import pytest
 
 from powerphase import leaderboard
 from powerphase.errors import ResultError
-from powerphase.records import Failure, read_failures, read_results, write_failure, write_result
-from tests.records.rows import row
-
-FAILURE = Failure(
-    task="powerphase-day-ahead",
-    edition="synthetic",
-    grid="activsg500",
-    model="deepar+short",
-    name="deepar+short",
-    seed=22,
-    kind="limit",
-    sentence="took longer than the 60 s of --limit and was stopped",
-    last_lines=["step 7", "step 8 – θ"],
-    seconds=60.5,
-    date="2026-07-01",
-    commit=None,
-    hardware="a test",
-)
+from powerphase.records import read_failures, read_results, write_failure, write_result
+from tests.records.rows import FAILURE, row
 
 
 def test_a_failure_is_in_the_folder_of_its_row_and_read_as_written(tmp_path: Path) -> None:

@@ -31,8 +31,18 @@ MAX_BYTES = 2**28
 """No sidecar that was ever written comes near this size, packed or unpacked."""
 
 UNREADABLE = (
-    *(OSError, ValueError, EOFError, NotImplementedError, RuntimeError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error, LZMAError, struct.error, SyntaxError, TokenError),
+    EOFError,
+    LZMAError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    TokenError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
 )
 """What the libraries raise for an archive or a header that is damaged."""
 
