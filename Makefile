@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test check fix docs package pages layouts clean
+.PHONY: quickstart test check lint types fix docs package pages layouts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -19,11 +19,17 @@ SPREAD := --numprocesses logical --maxprocesses 4 --max-worker-restart 0 \
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --durations=15
 
-check: $(VENV)/.installed-dev docs
+# mypy takes one core for as long as the other checks take together.
+check: $(VENV)/.installed-dev
+	$(MAKE) --jobs=2 --output-sync types lint docs
+
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
 
 # The documentation site, in build/docs; a broken link is an error.
 docs: $(VENV)/.installed-dev

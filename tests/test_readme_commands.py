@@ -17,6 +17,7 @@ from typer.testing import Result
 
 from powerphase import cli
 from powerphase.records import read_results
+from tests.bench.in_process import run_jobs_in_process
 from tests.pages import FENCE, INLINE, blocks, commands, invoke, section
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.syspath_prepend(str(path))
         for module in ("mymodel", "mynetwork"):  # those of other tests
             patch.delitem(sys.modules, module, raising=False)
+        run_jobs_in_process(patch)
         write_files_of_linked_pages()
         yield path
 

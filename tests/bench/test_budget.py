@@ -26,9 +26,15 @@ from powerphase.evaluation import resolve_model
 from powerphase.models.framework import Progress, with_training
 from powerphase.records import read_results
 from tests.bench.conftest import TOYS, bench, reproducible, toys
+from tests.bench.in_process import run_jobs_in_process
 from tests.bench.toy_models import ToyNet, ToyNetConfig
 
 NET = f"{TOYS}:ToyNet"
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_jobs_in_process(monkeypatch)
 
 
 @pytest.mark.parametrize("epochs", [200, 60, 20, 1])

@@ -12,8 +12,6 @@ from datetime import date
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
-from scipy.interpolate import CubicSpline
-from scipy.signal import lfilter
 
 from powerphase.axes import STEP_S, STEPS_PER_DAY
 from powerphase.clock import berlin_time, day_of_week, hour_of_day, is_public_holiday
@@ -46,6 +44,8 @@ class Noise:
 
     def draw(self, time: Shaped[np.ndarray, " S"], seed: int) -> Float[np.ndarray, " S"]:
         """The noise at each step: autoregressive of order two, with standard deviation `spread`."""
+        from scipy.signal import lfilter  # takes as long to load as the rest of the package
+
         n_steps = SPIN_UP + 1 + int((time[-1] - ORIGIN) // np.timedelta64(STEP_S, "s"))
         shocks = stream(seed, "synthetic", self.name).standard_normal(n_steps)
         slow, fast = np.exp(-STEP_S / 3600 / np.array([self.slow_h, self.fast_h]))
@@ -245,6 +245,8 @@ def _year_angle(time: Shaped[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
 
 def _daily_curve(hourly: Sequence[float], hour: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
     """A smooth daily curve through 24 hourly values, evaluated in the middle of each step."""
+    from scipy.interpolate import CubicSpline  # only generation needs it
+
     knots = np.arange(25) + 0.5
     curve = CubicSpline(knots, [*hourly, hourly[0]], bc_type="periodic")
     return np.asarray(curve(hour + STEP_S / 7200))
