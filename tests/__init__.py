@@ -1,10 +1,14 @@
-"""Without a GPU, kernels are tested in Triton's interpreter; it is told before Triton is loaded.
+"""What must happen before powerphase and Triton are loaded.
 
-Torch knows of GPUs too, but processes that tests start, and kill in time, must not wait for it.
+Without a GPU, kernels are tested in Triton's interpreter. Torch knows of GPUs too, but processes
+that tests start, and kill in time, must not wait for it.
 """
 
 import os
 from pathlib import Path
 
+from tests import shapes
+
+shapes.install()
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
