@@ -18,6 +18,8 @@ from powerphase.evaluation import (
     resolve_model,
 )
 from powerphase.models import Climatology, ETSConfig, FactorForge, LastWeek, PowerForge
+from powerphase.models.framework import describe
+from powerphase.registry import MODELS
 from tests.dataset.exact import exact_signals
 from tests.models.toys import same_weights, tiny
 
@@ -58,6 +60,46 @@ def test_models_are_found_by_name(task: Task) -> None:
 def test_an_unknown_name_raises_with_its_near_miss(task: Task, text: str, near: str) -> None:
     with pytest.raises(UnknownName, match=f"{text}.*{near}"):
         make(text, task)
+
+
+JOINT = {
+    **dict.fromkeys(("last-week", "last-7-days", "oracle", "deepar", "tempflow"), True),
+    **dict.fromkeys(("transformer-tempflow", "timegrad", "timemcl", "factorforge+draws"), True),
+    **dict.fromkeys(("climatology", "ets", "powerforge", "factorforge", "timeprism"), False),
+    "tactis-2": False,
+    "tactis-2+copula": True,
+}
+"""Whether a model's scenarios are futures of the whole grid, rather than of each channel."""
+
+
+@pytest.mark.parametrize(("text", "joint"), JOINT.items())
+def test_a_description_says_whether_scenarios_are_joint(text: str, joint: bool) -> None:
+    spec = resolve_model(text)
+    assert spec.description("ieee14", 7).joint is joint
+    if spec.is_saved:
+        assert describe(spec.model_class(spec.config)).joint is joint
+
+
+def test_it_is_known_of_every_model() -> None:
+    assert {text.partition("+")[0] for text in JOINT} == set(MODELS)
+
+
+def test_a_class_of_the_user_may_say_what_its_scenarios_are() -> None:
+    class Plain:
+        pass
+
+    assert (describe(Plain()).joint, describe(Plain()).version) == (None, 1)
+    stated = type("Stated", (), {"joint_scenarios": False, "results_version": 4})
+    assert (describe(stated()).joint, describe(stated()).version) == (False, 4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"joint_scenarios": 1}, {"results_version": 0}, {"results_version": "2"}],
+)
+def test_what_a_row_cannot_hold_is_rejected(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ForecastError, match=next(iter(wrong))):
+        describe(type("Wrong", (), wrong)())
 
 
 def test_a_folder_without_a_training_is_not_a_model(task: Task, tmp_path: Path) -> None:

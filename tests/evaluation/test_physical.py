@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,6 +209,15 @@ def test_blocks_that_do_not_make_up_a_window_are_rejected(
 
     with pytest.raises(ForecastError, match=fact):
         scenarios_of(physical(forecast(Odd(), task), task))
+
+
+@pytest.mark.parametrize(("model", "joint"), [(LastWeek(), True), (Noisy(), None)])
+def test_physical_scenarios_are_joint_only_if_their_source_is(
+    task: Task, model: Any, joint: bool | None, tmp_path: Path
+) -> None:
+    solved = physical(forecast(model, task), task, out=tmp_path / "solved")
+    assert solved.description.joint is joint
+    assert score(solved, task).row.joint is joint
 
 
 def test_the_row_has_the_variant_physical_and_its_balance(task: Task, tmp_path: Path) -> None:

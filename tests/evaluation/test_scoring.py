@@ -48,6 +48,18 @@ def evaluation(task: Task) -> Evaluation:
     return score(forecast(LastSevenDays(), task), task)
 
 
+def test_a_row_and_a_forecast_file_state_what_the_model_states(task: Task, tmp_path: Path) -> None:
+    class Stated(LastWeek):
+        name, joint_scenarios, results_version = "stated", False, 5
+
+    live = forecast(Stated(), task)
+    stored = forecast(Stated(), task, out=tmp_path / "stated")
+    assert stored.description == live.description
+    for source in (live, stored):
+        row = score(source, task).row
+        assert (row.joint, row.model_version, row.data_verified) == (False, 5, None)
+
+
 class Answers:
     """A model that returns whatever a function of the context returns."""
 

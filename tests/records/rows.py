@@ -56,10 +56,12 @@ def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
         "model": "powerforge",
         "variant": None,
         "config": {"width": 64, "kernels": [5, 25, 97], "anchor": {"days": 7, "on": True}},
+        "model_version": 1,
         "parameters": 512_345,
         "seed": 42,
         "windows": list(WINDOWS),
         "scenarios": 16,
+        "joint": True,
         "truth": {"necv": 0.0001, "violations": 0.02},
         "cost": {
             "train_s": 12.5,

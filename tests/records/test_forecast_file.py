@@ -28,6 +28,7 @@ from powerphase.records import (
     forecast_writer,
     open_forecast,
 )
+from powerphase.records.forecast_format import FORMAT
 from tests.damage import flip, remove, truncate
 
 M, H, C = 3, 5, 20
@@ -50,7 +51,10 @@ HEADER = ForecastHeader(
     parameters=None,
     seed=42,
     version="0.1.0",
+    joint=True,
+    model_version=3,
 )
+GONE = object()
 COST = {"predict_s": 1.5, "hardware": "two cores"}
 WHOLE = [slice(0, C)]
 ODD = [slice(0, 3), slice(3, 4), slice(4, 13), slice(13, C)]
@@ -549,7 +553,20 @@ def test_a_cost_that_json_cannot_hold_raises(tmp_path: Path) -> None:
 def test_the_manifest_contains_the_header(undisturbed: Path) -> None:
     manifest = json.loads((undisturbed / FORECAST_MANIFEST).read_text())
     progress = {"cost": COST, "finished": [0, 1, 2], "complete": True}
-    assert manifest == {"format": 1, **asdict(HEADER), **progress}
+    assert manifest == {"format": FORMAT, **asdict(HEADER), **progress}
+
+
+def test_a_forecast_of_the_first_format_reads_with_unknown_facts(forecast: Path) -> None:
+    change_manifest(forecast, format=1, **dict.fromkeys(("joint", "model_version"), GONE))
+    header = open_forecast(forecast).header
+    assert header == replace(HEADER, joint=None, model_version=1)
+
+
+@pytest.mark.parametrize("name", ["joint", "model_version"])
+def test_a_forecast_of_the_newest_format_states_every_fact(forecast: Path, name: str) -> None:
+    change_manifest(forecast, **{name: GONE})
+    with pytest.raises(ForecastError, match=name):
+        open_forecast(forecast)
 
 
 def test_opening_a_directory_without_a_forecast_raises(tmp_path: Path) -> None:
@@ -559,13 +576,16 @@ def test_opening_a_directory_without_a_forecast_raises(tmp_path: Path) -> None:
 
 def change_manifest(path: Path, **changes: Any) -> None:
     file = path / FORECAST_MANIFEST
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    values = {**json.loads(file.read_text()), **changes}
+    kept = {name: value for name, value in values.items() if value is not GONE}
+    file.write_text(json.dumps(kept))
 
 
 @pytest.mark.parametrize(
     ("changes", "fact"),
     [
-        ({"format": 2}, "format 2"),
+        ({"format": 0}, "format 0"),
+        ({"format": FORMAT + 1}, f"format {FORMAT + 1}"),
         ({"format": "1"}, "format '1'"),
         ({"complete": False}, "3 of 3"),
         ({"finished": [0, 2]}, "complete"),
@@ -577,6 +597,8 @@ def change_manifest(path: Path, **changes: Any) -> None:
         ({"windows": HEADER.windows[:1] * 3}, "windows"),
         ({"colour": "red"}, "colour"),
         ({"seed": None}, "seed"),
+        ({"joint": 1}, "joint"),
+        ({"model_version": 0}, "model_version"),
         ({"n_channels": 24}, r"shape of values .*\(3, 3, 5, 20\)"),
         ({"windows": HEADER.windows[:2], "finished": [0, 1]}, "shape of values"),
         ({"horizon": 6}, "shape of values"),

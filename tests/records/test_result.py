@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from powerphase.records import (
     SCHEMA,
     SCORES,
     Result,
+    Score,
     read_result,
     read_results,
     read_sidecar,
+    result_rules,
     write_result,
 )
 from tests.records.rows import WINDOWS, row
@@ -56,6 +59,60 @@ def test_a_row_survives_a_round_trip_through_text(weighted: bool) -> None:
     assert Result.from_json(text, "row.json").to_json() == text
     assert text.endswith("}\n")
     assert json.loads(text)["schema"] == SCHEMA
+
+
+FACTS = ("model_version", "joint", "data_verified")
+"""What rows of the first schema do not have."""
+
+
+def first_schema(**changes: Any) -> dict[str, Any]:
+    """The file of a valid row of the first schema, with some keys changed."""
+    values = json.loads(row().to_json()) | {"schema": 1}
+    for name in (name for name, score in SCORES.items() if score.since > 1):
+        for block in (values["scores"], values["by_window"], *values["by_type"].values()):
+            block.pop(name, None)
+    return {name: value for name, value in values.items() if name not in FACTS} | changes
+
+
+FIRST_SCHEMA = json.dumps(first_schema())
+
+
+def test_a_row_of_the_first_schema_reads_and_stays_what_it_is() -> None:
+    result = Result.from_json(FIRST_SCHEMA, "row.json")
+    assert [getattr(result, name) for name in FACTS] == [None] * 3
+    assert json.loads(result.to_json()) == json.loads(FIRST_SCHEMA)
+    assert Result.from_json(result.to_json(), "row.json") == result
+
+
+@pytest.mark.parametrize(("name", "value"), [("model_version", 1), ("joint", True)])
+def test_a_row_of_the_first_schema_cannot_state_later_facts(name: str, value: Any) -> None:
+    with pytest.raises(ResultError, match=name):
+        Result.from_json(json.dumps(first_schema(**{name: value})), "row.json")
+    with pytest.raises(ResultError, match=name):
+        replace(Result.from_json(FIRST_SCHEMA, "row.json"), **{name: value})
+
+
+@pytest.fixture
+def later_score() -> Iterator[str]:
+    """A score that only the newest schema has."""
+    with pytest.MonkeyPatch.context() as patch:
+        later = {**SCORES, "later": Score("later", "", "", high=1.0, since=SCHEMA)}
+        patch.setattr(result_rules, "SCORES", later)
+        result_rules.row_rules.cache_clear()
+        yield "later"
+    result_rules.row_rules.cache_clear()
+
+
+def test_an_older_row_lacks_later_scores_and_a_new_one_must_not(later_score: str) -> None:
+    result = Result.from_json(FIRST_SCHEMA, "row.json")
+    blocks = (result.scores, result.by_window, *result.by_type.values())
+    assert [block[later_score] for block in blocks] == [None] * 6
+    assert later_score not in result.to_json()
+    with pytest.raises(ResultError, match=later_score):
+        row()
+    result.scores[later_score] = 0.5
+    with pytest.raises(ResultError, match=later_score):
+        result.to_json()
 
 
 @settings(max_examples=25)
@@ -98,7 +155,8 @@ def test_names_and_paths_contain_variant_and_seed() -> None:
 
 
 INVALID = [
-    ("schema", 2, r"schema 2, .* schema 1"),
+    ("schema", SCHEMA + 1, rf"schema {SCHEMA + 1}"),
+    ("schema", 0, r"schema 0"),
     ("schema", True, r"schema True"),
     ("schema", GONE, ""),
     ("modle", "x", r"'modle'.*'model'"),
@@ -116,6 +174,13 @@ INVALID = [
     ("model", None, r"model is None"),
     ("variant", "", r"variant is ''"),
     ("config", [1], r"config is \[1\]"),
+    ("model_version", GONE, r"model_version"),
+    ("model_version", None, r"model_version is None"),
+    ("model_version", 0, r"model_version is 0"),
+    ("joint", GONE, r"joint"),
+    ("joint", 1, r"joint is 1"),
+    ("data_verified", GONE, r"data_verified"),
+    ("data_verified", "yes", r"data_verified is 'yes'"),
     ("parameters", 1.5, r"parameters is 1.5"),
     ("parameters", -1, r"parameters is -1"),
     ("seed", True, r"seed is True"),

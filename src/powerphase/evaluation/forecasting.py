@@ -113,7 +113,8 @@ def load_forecast(path: str | Path) -> Forecast:
     file = open_forecast(path)
     h = file.header
     facts = {name: getattr(h, name) for name in FACTS}
-    description = Description(h.model, h.variant, h.config, h.parameters, h.seed)
+    identity = (h.model, h.variant, h.config, h.parameters, h.seed)
+    description = Description(*identity, h.joint, h.model_version)
     cost = UNKNOWN_COST | {name: value for name, value in file.cost.items() if name != BALANCE}
     balance = file.cost.get(BALANCE)
     return Forecast(facts, description, cost, lambda skip: _read(file, skip), balance)
@@ -308,5 +309,7 @@ def _header(live: Forecast, scenarios: Scenarios) -> ForecastHeader:
         config=description.config,
         parameters=description.parameters,
         seed=description.seed,
+        joint=description.joint,
+        model_version=description.version,
         version=version("powerphase"),
     )

@@ -6,7 +6,7 @@ a `ModelSpec`. It gives the name, config and seeds of the model's rows before an
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -71,10 +71,12 @@ class ModelSpec:
         if self.is_saved:
             complete = (config or self.config).for_grid(grid)
             constants = plain_config(asdict(complete))
-            return Description(self.model_class.name, complete.variant(grid), constants, None, seed)
+            model = describe(self.model_class(complete, seed=seed))
+            return replace(model, variant=complete.variant(grid), config=constants)
         if self.needs_store:
             constants = plain_config(asdict(self.model_class.config_type()))
-            return Description(self.model_class.name, None, constants, None, seed)
+            facts = (self.model_class.joint_scenarios, self.model_class.results_version)
+            return Description(self.model_class.name, None, constants, None, seed, *facts)
         return describe(self._make_plain({"seed": seed}))
 
     def make(

@@ -21,6 +21,8 @@ class LastWeek:
     """The same day one week ago, as the only scenario."""
 
     name = "last-week"
+    joint_scenarios = True
+    results_version = 1
     n_parameters = 0
 
     def fit(self, train: Training) -> None:
@@ -35,6 +37,8 @@ class LastSevenDays:
     """The last seven days as seven equally likely scenarios."""
 
     name = "last-7-days"
+    joint_scenarios = True
+    results_version = 1
     n_parameters = 0
 
     def fit(self, train: Training) -> None:
@@ -62,6 +66,8 @@ class Climatology:
     """
 
     name = "climatology"
+    joint_scenarios = False
+    results_version = 1
 
     def __init__(self, config: ClimatologyConfig | None = None) -> None:
         self.config = config or ClimatologyConfig()

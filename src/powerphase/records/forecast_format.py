@@ -35,8 +35,11 @@ from powerphase.schema import (
 
 FORECAST_MANIFEST = "forecast.json"
 FORECAST_LOCK = ".powerphase-lock"
-FORMAT = 1
+FORMAT = 2
 """Raised whenever a reader of older forecasts would misread or reject a newer one."""
+
+ADDED: dict[int, dict[str, Any]] = {2: {"joint": None, "model_version": 1}}
+"""By format, the keys that it added, with what a file without them is taken to say."""
 
 CHUNK_BYTES = 2**24
 ADVICE = "restore it, or remove the directory and run the same `powerphase forecast` again"
@@ -62,6 +65,8 @@ HEADER_SCHEMA: dict[str, Schema] = {
     "config": plain_object,
     "parameters": nullable(integer(0)),
     "seed": integer(0, 2**63),
+    "joint": nullable(one_of([True, False])),
+    "model_version": integer(1),
 }
 MANIFEST_SCHEMA: dict[str, Schema] = {
     **HEADER_SCHEMA,
@@ -96,6 +101,10 @@ class ForecastHeader:
     seed: int
     version: str
     """The version of powerphase."""
+    joint: bool | None = None
+    """Whether each scenario is one future of the whole grid; None if unknown."""
+    model_version: int = 1
+    """The version of the model's results."""
 
     def __post_init__(self) -> None:
         check(vars(self), HEADER_SCHEMA, "header", ForecastError, "give a valid header")
@@ -174,11 +183,20 @@ def read_forecast_manifest(path: Path) -> ForecastManifest | None:
     file = path / FORECAST_MANIFEST
     if not file.exists():
         return None
-    values = read_json(file, MANIFEST_SCHEMA, ForecastError, ADVICE, version=("format", FORMAT))
+    values = read_json(
+        file, MANIFEST_SCHEMA, ForecastError, ADVICE, ("format", FORMAT), upgrade=_upgrade
+    )
     try:
         return ForecastManifest.from_json(values)
     except ForecastError as error:
         raise ForecastError(f"{file}: {error}; {ADVICE}") from error
+
+
+def _upgrade(values: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of an older format as the newest has it."""
+    for later in range(values["format"] + 1, FORMAT + 1):
+        values = ADDED[later] | values
+    return {**values, "format": FORMAT}
 
 
 def check_same_forecast(path: Path, existing: ForecastHeader, new: ForecastHeader) -> None:

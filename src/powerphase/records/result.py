@@ -17,13 +17,17 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError
 from powerphase.files import parse_json, read_regular_file, replace_file
-from powerphase.records.result_rules import Number, check
+from powerphase.records.result_rules import (
+    SCHEMA,
+    Number,
+    add_missing,
+    check,
+    check_schema,
+    drop_missing,
+)
 from powerphase.records.row_key import RowKey, is_failure
 from powerphase.records.sidecar import to_npz
 from powerphase.schema import MAX_JSON_BYTES
-
-SCHEMA = 1
-"""Raised whenever a reader of older rows would misread a newer one."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,17 @@ class Result:
     variant: str | None
     """What differs from the model's default: an ablation, a quirk, a reduced budget."""
     config: dict[str, Any]
+    model_version: int | None
+    """The version of the model's results, raised when its code gives others; None in schema 1."""
     parameters: int | None
     seed: int
     windows: list[str]
     """UTC start of each window, such as `2016-07-01T00:00`."""
     scenarios: int
     """Scenarios per window."""
+    joint: bool | None
+    """Whether each scenario is one future of the whole grid, such as a draw, a past day or a solved
+    state. False for quantiles or draws of every channel by itself; None if unknown."""
     truth: dict[str, Number]
     """What happened: mean excursion [p.u.] and share of voltages outside the band."""
     scores: dict[str, Number | None]
@@ -56,6 +65,10 @@ class Result:
     """The powerphase that scored it."""
     commit: str | None
     date: str
+    data_verified: bool | None = None
+    """Whether the checksums of all data that were read were checked; None if unknown."""
+    schema: int = SCHEMA
+    """The schema of its file; older schemas lack facts and scores, which are None here."""
 
     def __post_init__(self) -> None:
         check(vars(self), "result row")
@@ -78,7 +91,7 @@ class Result:
     def to_json(self) -> str:
         """The row as text; equal rows give equal text, and numbers survive a round trip."""
         check(vars(self), str(self.path))  # its lists and dictionaries may have changed
-        row = {"schema": SCHEMA, **vars(self)}
+        row = {"schema": self.schema, **drop_missing(vars(self))}
         lines = (f' "{key}": {_as_text(value)}' for key, value in row.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -88,14 +101,10 @@ class Result:
         values = _parse(text, where)
         if "schema" not in values:
             raise ResultError(f"{where}: not a result row; give a row's file or a folder of rows")
-        schema = values.pop("schema")
-        if type(schema) is not int or schema != SCHEMA:
-            raise ResultError(
-                f"{where}: written in schema {short(schema)}, this version reads schema {SCHEMA}; "
-                "install the powerphase that wrote it"
-            )
-        check(values, where, "remove it and score the forecast again")
-        return cls(**values)
+        check_schema(values["schema"], where)
+        complete = add_missing(values)
+        check(complete, where, "remove it and score the forecast again")
+        return cls(**complete)
 
 
 def read_result(path: str | Path) -> Result:

@@ -1,12 +1,16 @@
 """The rules for a valid result row: its keys, its values, and which of them must agree.
 
-All problems of a row are collected before the row is rejected, since one mistake often causes many.
+A row may be of an older schema. What that schema does not have is missing in its file and None in
+memory. All problems of a row are collected before the row is rejected, since one mistake often
+causes many.
 """
 
 from collections.abc import Collection, Iterator
 from datetime import date, datetime
+from functools import cache
 from itertools import pairwise
 from math import fsum, isclose
+from reprlib import repr as short
 from typing import Any
 
 from powerphase.axes import VARIABLES
@@ -14,16 +18,21 @@ from powerphase.errors import ResultError
 from powerphase.records.scores import SCORES, Score
 from powerphase.schema import (
     Rule,
+    Schema,
     integer,
     list_of,
     nullable,
     number,
+    one_of,
     plain_object,
     problems,
     text,
 )
 
 Number = float | int
+
+SCHEMA = 2
+"""Raised whenever a reader of older rows would misread or reject a newer one."""
 
 RELATIVE_ROUNDING, ROUNDING = 1e-6, 1e-12
 """The tolerances between two computations of the same mean."""
@@ -36,13 +45,68 @@ AT_MOST = (("brier", "safety_mbrier"), ("excursion_bias", "excursion_error"))
 
 
 def check(row: dict[str, Any], where: str, advice: str = "score the forecast again") -> None:
-    """Raise if a row has missing, unknown or invalid keys, or contradicts itself."""
-    faults = list(problems(row, _ROW, "the row"))
-    scored = {key: row[key] for key in _SCORED if key in row}
-    if not any(problems(scored, _SCORED)):
+    """Raise if a row has missing, unknown or invalid keys, or contradicts itself.
+
+    The row is that of `add_missing`, so it has every key, whatever its schema.
+    """
+    check_schema(row["schema"], where)
+    rules = row_rules(row["schema"])
+    faults = list(problems(row, rules, "the row"))
+    scored = {key: row[key] for key in SCORED if key in row}
+    if not any(problems(scored, {key: rules[key] for key in SCORED})):
         faults += _contradictions(**scored)
     if faults:
         raise ResultError(f"{where}: {'; '.join(faults)}; {advice}")
+
+
+def check_schema(schema: object, where: str) -> None:
+    """Raise if this version does not know the schema."""
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        raise ResultError(
+            f"{where}: written in schema {short(schema)}, this version reads schemas 1 to "
+            f"{SCHEMA}; install the powerphase that wrote it"
+        )
+
+
+def add_missing(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a file, with None for whatever its schema does not have."""
+    newer = dict.fromkeys(_newer_scores(row["schema"]))
+    complete = dict.fromkeys(_newer_facts(row["schema"])) | row
+    for name in ("scores", "by_window"):
+        if name in row:
+            complete[name] = _merge(newer, row[name])
+    if isinstance(row.get("by_type"), dict):
+        complete["by_type"] = {
+            kind: _merge({name: None for name in newer if _has(kind, name)}, scores)
+            for kind, scores in row["by_type"].items()
+        }
+    return complete
+
+
+def drop_missing(row: dict[str, Any]) -> dict[str, Any]:
+    """The row as its file has it, without what its schema does not have."""
+    scores, facts = _newer_scores(row["schema"]), _newer_facts(row["schema"])
+    kept = {name: value for name, value in row.items() if name not in facts}
+    for name in ("scores", "by_window"):
+        kept[name] = {key: value for key, value in row[name].items() if key not in scores}
+    kept["by_type"] = {
+        kind: {key: value for key, value in values.items() if key not in scores}
+        for kind, values in row["by_type"].items()
+    }
+    return kept
+
+
+def _merge(missing: dict[str, None], values: Any) -> Any:
+    """The values after those that are missing; what is not an object stays for the rules."""
+    return missing | values if isinstance(values, dict) else values
+
+
+def _newer_scores(schema: int) -> list[str]:
+    return [name for name, score in SCORES.items() if score.since > schema]
+
+
+def _newer_facts(schema: int) -> list[str]:
+    return [name for name, since in FACTS_SINCE.items() if since > schema]
 
 
 def _contradictions(
@@ -64,6 +128,8 @@ def _contradictions(
             if score.pointwise:
                 yield from _wrong_mean(name, overall, types, "types")
     for smaller, larger in AT_MOST:
+        if None in (scores[smaller], scores[larger]):
+            continue
         if abs(scores[smaller]) > scores[larger] + ROUNDING:
             yield (
                 f"scores.{smaller} of {scores[smaller]!r} is larger in size than "
@@ -94,48 +160,73 @@ def _is_date(value: Any) -> bool:
         return False
 
 
-def _score(score: Score, per_window: bool = False) -> Rule:
+def _has(kind: str, name: str) -> bool:
+    """Whether a variable has the score: only voltages have those of the band."""
+    return kind == "V" or not SCORES[name].voltage_only
+
+
+def _score(score: Score, schema: int, per_window: bool = False) -> Rule:
+    if score.since > schema:
+        return _newer(schema)
     limits = number(score.low, score.high)
     rule = list_of(limits) if per_window else limits
     return nullable(rule) if score.needs_samples else rule
+
+
+def _newer(schema: int) -> Rule:
+    return Rule(f"null, as schema {schema} does not have it", lambda value: value is None)
 
 
 NAME = text("a name in lower case letters, digits and hyphens", r"[a-z0-9]+(-[a-z0-9]+)*")
 ANY_TEXT = text("some text", r".+")
 _AMOUNT = nullable(number(0.0))
 
-_SCORED: dict[str, Any] = {
-    "windows": Rule("a list of ascending UTC times such as '2016-07-01T00:00'", are_window_starts),
-    "scores": {name: _score(score) for name, score in SCORES.items()},
-    "by_type": {
-        kind: {n: _score(s) for n, s in SCORES.items() if kind == "V" or not s.voltage_only}
-        for kind in VARIABLES
-    },
-    "by_window": {name: _score(score, per_window=True) for name, score in SCORES.items()},
-}
-_ROW: dict[str, Any] = {
-    "task": NAME,
-    "task_version": integer(1),
-    "grid": text("a name that is valid for a folder", r"\w[\w .+-]*"),
-    "edition": NAME,
-    "fingerprint": text("64 hexadecimal digits", r"[0-9a-f]{64}"),
-    "model": NAME,
-    "variant": nullable(NAME),
-    "config": plain_object,
-    "parameters": nullable(integer(0)),
-    "seed": integer(0),
-    "scenarios": integer(1),
-    "truth": {"necv": number(0.0), "violations": number(0.0, 1.0)},
-    **_SCORED,
-    "cost": {
-        "train_s": _AMOUNT,
-        "predict_s": _AMOUNT,
-        "score_s": _AMOUNT,
-        "steps": nullable(integer(0)),
-        "peak_memory_gib": _AMOUNT,
-        "hardware": ANY_TEXT,
-    },
-    "version": ANY_TEXT,
-    "commit": nullable(ANY_TEXT),
-    "date": Rule("a day such as '2016-07-01'", _is_date),
-}
+SCORED = ("windows", "scores", "by_type", "by_window")
+"""What must agree within a row."""
+
+FACTS_SINCE = {"model_version": 2, "joint": 2, "data_verified": 2}
+"""The facts that older rows lack, with the first schema that has each."""
+
+
+@cache
+def row_rules(schema: int) -> dict[str, Schema]:
+    """The rules for all keys of a row of that schema."""
+    rules: dict[str, Schema] = {
+        "schema": one_of([schema]),
+        "task": NAME,
+        "task_version": integer(1),
+        "grid": text("a name that is valid for a folder", r"\w[\w .+-]*"),
+        "edition": NAME,
+        "fingerprint": text("64 hexadecimal digits", r"[0-9a-f]{64}"),
+        "data_verified": nullable(one_of([True, False])),
+        "model": NAME,
+        "variant": nullable(NAME),
+        "config": plain_object,
+        "model_version": integer(1),
+        "parameters": nullable(integer(0)),
+        "seed": integer(0),
+        "windows": Rule(
+            "a list of ascending UTC times such as '2016-07-01T00:00'", are_window_starts
+        ),
+        "scenarios": integer(1),
+        "joint": nullable(one_of([True, False])),
+        "truth": {"necv": number(0.0), "violations": number(0.0, 1.0)},
+        "scores": {name: _score(score, schema) for name, score in SCORES.items()},
+        "by_type": {
+            kind: {name: _score(s, schema) for name, s in SCORES.items() if _has(kind, name)}
+            for kind in VARIABLES
+        },
+        "by_window": {name: _score(score, schema, True) for name, score in SCORES.items()},
+        "cost": {
+            "train_s": _AMOUNT,
+            "predict_s": _AMOUNT,
+            "score_s": _AMOUNT,
+            "steps": nullable(integer(0)),
+            "peak_memory_gib": _AMOUNT,
+            "hardware": ANY_TEXT,
+        },
+        "version": ANY_TEXT,
+        "commit": nullable(ANY_TEXT),
+        "date": Rule("a day such as '2016-07-01'", _is_date),
+    }
+    return rules | dict.fromkeys(_newer_facts(schema), _newer(schema))

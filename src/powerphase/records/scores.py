@@ -28,6 +28,8 @@ class Score:
     """Whether it exists only for scenarios of equal weight; null otherwise."""
     diagnostic: bool = False
     """Whether it describes a forecast instead of ranking it."""
+    since: int = 1
+    """The first schema of rows that have it; in older rows it is null."""
 
 
 SCORES: Mapping[str, Score] = MappingProxyType(

@@ -13,6 +13,7 @@ class DeepAR(RecurrentModel):
 
     name = "deepar"
     config_type = DeepARConfig
+    joint_scenarios = True
     network_type = DeepARNetwork
 
     takes_backend = True

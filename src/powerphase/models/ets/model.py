@@ -89,6 +89,7 @@ class ETS(SavedForecaster):
 
     name: ClassVar[str] = "ets"
     config_type: ClassVar[Any] = ETSConfig
+    joint_scenarios = False  # channels draw their errors independently
     takes_device: ClassVar[bool] = True
     counts: ClassVar[str] = "channels fitted"
     """What `on_block` counts."""

@@ -37,6 +37,8 @@ class FactorForge(SavedForecaster):
 
     name: ClassVar[str] = "factorforge"
     config_type: ClassVar[Any] = FactorForgeConfig
+    results_version: ClassVar[int] = 2
+    """1: fitted in memory layouts that changed the last bits of sums."""
     counts: ClassVar[str] = "steps read"
     """What `on_block` counts."""
 
@@ -65,6 +67,11 @@ class FactorForge(SavedForecaster):
         if self.fitted is None:
             return None
         return sum(tensor.numel() for tensor in self.fitted.to_tensors()[0].values())
+
+    @property
+    def joint_scenarios(self) -> bool:
+        """Whether scenarios are joint draws; those of a fan are quantiles of every channel."""
+        return bool(self.config.coupling == "draws")
 
     def _predict(self, context: Context) -> Scenarios:
         """The scenarios of these windows."""

@@ -32,6 +32,7 @@ class TempFlow(FlowModel):
 
     name = "tempflow"
     config_type = TempFlowConfig
+    joint_scenarios = True
     network_type = TempFlowNetwork
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:
@@ -46,6 +47,7 @@ class TransformerTempFlow(FlowModel):
 
     name = "transformer-tempflow"
     config_type = TransformerTempFlowConfig
+    joint_scenarios = True
     network_type = TransformerTempFlowNetwork
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:

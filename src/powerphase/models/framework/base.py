@@ -43,14 +43,20 @@ class Description:
     """Number of fitted or trained parameters, if that has a meaning."""
     seed: int = 0
     """Fixes what is random in the model; 0 if nothing is."""
+    joint: bool | None = None
+    """Whether each scenario is one future of the whole grid, such as a draw from the joint
+    distribution, a past day or a solved state. False for quantiles or draws of every channel by
+    itself; None if unknown."""
+    version: int = 1
+    """Of the model's results; raised when the same model, config and seed give other scenarios."""
 
 
 def describe(model: Any) -> Description:
-    """The model's name, variant, config, number of parameters and seed, as far as it has them.
+    """What rows say about the model, from those of its attributes that it has.
 
     A model may have the attributes `name`, `variant`, `config` (a dataclass or a dictionary),
-    `n_parameters` and `seed`. Without a name it is named after its class, in lower case with
-    hyphens.
+    `n_parameters`, `seed`, `joint_scenarios` (see `Description.joint`) and `results_version` (see
+    `Description.version`). Without a name it is named after its class, in lower case with hyphens.
     """
     config: Any = getattr(model, "config", None) or {}
     parameters = getattr(model, "n_parameters", None)
@@ -60,6 +66,8 @@ def describe(model: Any) -> Description:
         config=plain_config(asdict(config) if is_dataclass(config) else config),  # type: ignore[arg-type]
         parameters=None if parameters is None else index(parameters),
         seed=index(getattr(model, "seed", 0)),
+        joint=_check_joint(getattr(model, "joint_scenarios", None)),
+        version=_check_version(getattr(model, "results_version", 1)),
     )
 
 
@@ -69,6 +77,18 @@ def _check_name(name: object) -> str:
             f"a model's name and variant are lower-case letters, digits and hyphens, not {name!r}"
         )
     return name
+
+
+def _check_joint(joint: object) -> bool | None:
+    if joint is not None and not isinstance(joint, bool):
+        raise ForecastError(f"a model's joint_scenarios is True, False or None, not {joint!r}")
+    return joint
+
+
+def _check_version(version: object) -> int:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ForecastError(f"a model's results_version is 1 or more, not {version!r}")
+    return version
 
 
 def plain_config(config: Any) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class SavedForecaster(ABC):
     name: ClassVar[str]
     config_type: ClassVar[Any]
     """The config's class; its `VARIANTS` are the words that may follow the name."""
+    results_version: ClassVar[int] = 1
+    """Raise it whenever the same config and seed give other scenarios, down to the last bit."""
     takes_device: ClassVar[bool] = False
     """Whether its constructor takes the device to be fitted on."""
 
@@ -83,6 +85,11 @@ class SavedForecaster(ABC):
     @abstractmethod
     def _check(self, train: Training) -> None:
         """Raise if the training cannot work, before anything is written."""
+
+    @property
+    def joint_scenarios(self) -> bool | None:
+        """Whether each scenario is one future of the whole grid; see `Description.joint`."""
+        return None
 
     @property
     def variant(self) -> str | None:

@@ -85,6 +85,7 @@ class PowerForge(NeuralForecaster):
 
     name = "powerforge"
     config_type = PowerForgeConfig
+    joint_scenarios = False  # scenarios are quantile levels, each channel's by itself
     takes_backend = True
 
     def make_network(self, domain: Domain) -> Network:

@@ -35,6 +35,11 @@ class TACTiS(NeuralForecaster):
     name = "tactis-2"
     config_type = TactisConfig
 
+    @property
+    def joint_scenarios(self) -> bool:
+        """Whether scenarios are joint draws: only the copula couples channels and steps."""
+        return bool(self.config.copula)
+
     def make_network(self, domain: Domain) -> Network:
         """The network for this grid and these windows."""
         size = (KINDS * domain.n_buses, domain.context, domain.horizon)

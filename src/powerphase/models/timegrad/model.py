@@ -35,6 +35,7 @@ class TimeGrad(RecurrentModel):
 
     name = "timegrad"
     config_type = TimeGradConfig
+    joint_scenarios = True
     network_type = TimeGradNetwork
 
     takes_backend = True

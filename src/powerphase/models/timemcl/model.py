@@ -15,6 +15,7 @@ class TimeMCL(RecurrentModel):
 
     name = "timemcl"
     config_type = TimeMCLConfig
+    joint_scenarios = True
     network_type = TimeMCLNetwork
 
     def step_numbers(self, size: Size, channel_block: int | None) -> float:

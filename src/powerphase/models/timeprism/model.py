@@ -71,6 +71,7 @@ class TimePrism(NeuralForecaster):
 
     name = "timeprism"
     config_type = TimePrismConfig
+    joint_scenarios = False  # every channel has weights of its own
     batch_sizes: ClassVar[tuple[int, ...]] = (100, 64, 32, 16, 8)
 
     def make_network(self, domain: Domain) -> Network:
