@@ -105,7 +105,7 @@ def later_score() -> Iterator[str]:
 
 def test_an_older_row_lacks_later_scores_and_a_new_one_must_not(later_score: str) -> None:
     result = Result.from_json(FIRST_SCHEMA, "row.json")
-    blocks = (result.scores, result.by_window, *result.by_type.values())
+    blocks: list[dict[str, Any]] = [result.scores, result.by_window, *result.by_type.values()]
     assert [block[later_score] for block in blocks] == [None] * 6
     assert later_score not in result.to_json()
     with pytest.raises(ResultError, match=later_score):

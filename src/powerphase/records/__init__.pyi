@@ -7,12 +7,12 @@ from .forecast_file import read_values as read_values
 from .forecast_format import FORECAST_LOCK as FORECAST_LOCK
 from .forecast_format import FORECAST_MANIFEST as FORECAST_MANIFEST
 from .forecast_format import ForecastHeader as ForecastHeader
-from .result import SCHEMA as SCHEMA
 from .result import Result as Result
 from .result import find_results as find_results
 from .result import read_result as read_result
 from .result import read_results as read_results
 from .result import write_result as write_result
+from .result_rules import SCHEMA as SCHEMA
 from .row_key import FAILURE_SUFFIX as FAILURE_SUFFIX
 from .row_key import Failure as Failure
 from .row_key import RowKey as RowKey
