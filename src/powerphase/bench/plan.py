@@ -206,6 +206,7 @@ def _departures(
         # They also determine the windows.
         "fingerprint": row.fingerprint == cell.data.fingerprint,
         "task version": row.task_version == protocol.version,
+        "version of the model's results": (row.model_version or 1) == description.version,
         "config": same_config(row.config, config, free_fields(config, request.is_budgeted)),
     }
     return [name for name, agrees in checks.items() if not agrees]

@@ -23,7 +23,7 @@ from powerphase.models.framework.neural import NeuralForecaster, with_training
 from powerphase.models.framework.run import RunFolder, is_run
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.records.forecast_file import is_forecast
-from powerphase.registry import MODELS, model_class
+from powerphase.registry import MODELS, model_class, results_version
 from powerphase.synthesis.signals import SIGNALS
 from powerphase.task.windows import Task
 
@@ -75,8 +75,8 @@ class ModelSpec:
             return replace(model, variant=complete.variant(grid), config=constants)
         if self.needs_store:
             constants = plain_config(asdict(self.model_class.config_type()))
-            facts = (self.model_class.joint_scenarios, self.model_class.results_version)
-            return Description(self.model_class.name, None, constants, None, seed, *facts)
+            name, joint = self.model_class.name, self.model_class.joint_scenarios
+            return Description(name, None, constants, None, seed, joint, results_version(name))
         return describe(self._make_plain({"seed": seed}))
 
     def make(

@@ -45,7 +45,6 @@ class Oracle:
     config_type = OracleConfig
     n_parameters = 0
     joint_scenarios = True
-    results_version = 1
 
     def __init__(self, store: Store, seed: int = 42, config: OracleConfig | None = None) -> None:
         self.seed = seed

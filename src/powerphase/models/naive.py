@@ -22,7 +22,6 @@ class LastWeek:
 
     name = "last-week"
     joint_scenarios = True
-    results_version = 1
     n_parameters = 0
 
     def fit(self, train: Training) -> None:
@@ -38,7 +37,6 @@ class LastSevenDays:
 
     name = "last-7-days"
     joint_scenarios = True
-    results_version = 1
     n_parameters = 0
 
     def fit(self, train: Training) -> None:
@@ -67,7 +65,6 @@ class Climatology:
 
     name = "climatology"
     joint_scenarios = False
-    results_version = 1
 
     def __init__(self, config: ClimatologyConfig | None = None) -> None:
         self.config = config or ClimatologyConfig()

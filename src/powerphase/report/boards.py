@@ -18,6 +18,7 @@ from powerphase.records.result import Result
 from powerphase.records.row_key import Failure
 from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import (
+    OUTDATED_NOTE,
     PAPER_DECIMALS,
     Entry,
     budget_notes,
@@ -99,6 +100,8 @@ class Board:
         if any(entry.is_variant and entry.rank is None for entry in self.entries):
             others = "Other variants" if reduced else "Variants"
             notes.append(f"{others}, named model+variant, are not ranked.")
+        if any(entry.is_outdated for entry in self.entries):
+            notes.append(OUTDATED_NOTE)
         if self.paper:
             notes.append(
                 "Rows marked (paper) are the paper's, on its own data (edition paper): ranked "
@@ -258,6 +261,7 @@ def _compact_sheet(conditions: str, boards: Sequence[Board], score: str) -> Shee
     ours = _entries_by_name((board.entries for board in boards), score)
     papers = _entries_by_name((board.paper for board in boards), score)
     budgets = budget_notes(ours)
+    outdated = any(entry and entry.is_outdated for line in ours.values() for entry in line)
     return Sheet(
         title=f"{SCORES[score].title}, edition {conditions}",
         header=("model", *(board.grid for board in boards)),
@@ -266,7 +270,7 @@ def _compact_sheet(conditions: str, boards: Sequence[Board], score: str) -> Shee
         ),
         above=f"{SCORES[score].question} Means over seeds and windows; the best ranked entry is "
         "bold, and rows marked (paper) are the paper's, on its data.",
-        below=(f"{budgets}.",) * bool(budgets),
+        below=(f"{budgets}.",) * bool(budgets) + (OUTDATED_NOTE,) * outdated,
     )
 
 
@@ -306,11 +310,17 @@ def _compact_lines(
     ]
     return tuple(
         (
-            (next(entry.label for entry in line if entry is not None), False),
+            (_compact_label(line), False),
             *(_compact_cell(entry, score, least) for entry, least in zip(line, best, strict=True)),
         )
         for line in entries.values()
     )
+
+
+def _compact_label(line: Sequence[Entry | None]) -> str:
+    """The label of a forecaster, marked if it is outdated on any grid."""
+    entries = [entry for entry in line if entry is not None]
+    return next((entry for entry in entries if entry.is_outdated), entries[0]).label
 
 
 def _lowest_in_column(column: Sequence[Entry | None], score: str) -> float | None:

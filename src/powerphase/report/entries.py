@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
-from powerphase.registry import model_kind
+from powerphase.registry import model_kind, results_version
 
 Kind = Literal["model", "reference", "oracle", "paper"]
 
@@ -34,6 +34,12 @@ DEFAULT_EDITION = "opsd-r"
 """The edition that is chosen where rows have several and none is named."""
 
 COSTS = ("train_s", "predict_s", "score_s", "steps", "peak_memory_gib")
+
+OUTDATED = "†"
+"""The mark of entries that the code would no longer give."""
+OUTDATED_NOTE = (
+    f"{OUTDATED} marks rows of an older version of the model, whose code now gives others."
+)
 
 PAPER_DECIMALS = 4
 """The paper rounds its means and deviations to this many decimals."""
@@ -57,6 +63,8 @@ class Entry:
     """Mean rank over the ranked scores, 1 is best; None if the entry is not ranked."""
     by_window: Mapping[str, tuple[float, ...] | None] = field(default_factory=dict)
     """Mean over seeds in each window; None where a seed, or the paper, lacks the score."""
+    is_outdated: bool = False
+    """Whether a seed is of an older version of the model's results than the code gives now."""
 
     @property
     def is_variant(self) -> bool:
@@ -65,8 +73,9 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The name, with a mark for references and for the paper's entries."""
-        return self.name + {"model": "", "paper": " (paper)"}.get(self.kind, " (reference)")
+        """The name, with a mark for references, outdated entries and those of the paper."""
+        mark = f" {OUTDATED}" if self.is_outdated else ""
+        return self.name + {"model": "", "paper": " (paper)"}.get(self.kind, " (reference)") + mark
 
 
 def edition_of(rows: Iterable[Result], requested: str | None, which: str) -> str:
@@ -145,6 +154,7 @@ def entry_of(rows: Sequence[Result]) -> Entry:
         std={name: _over_seeds(stdev, values, least=2) for name, values in scores.items()},
         cost={name: _over_seeds(fmean, [row.cost[name] for row in rows]) for name in COSTS},
         by_window={name: _by_window([row.by_window[name] for row in rows]) for name in SCORES},
+        is_outdated=any((row.model_version or 1) < results_version(row.model) for row in rows),
     )
 
 

@@ -37,8 +37,6 @@ class FactorForge(SavedForecaster):
 
     name: ClassVar[str] = "factorforge"
     config_type: ClassVar[Any] = FactorForgeConfig
-    results_version: ClassVar[int] = 2
-    """1: fitted in memory layouts that changed the last bits of sums."""
     counts: ClassVar[str] = "steps read"
     """What `on_block` counts."""
 

@@ -8,6 +8,7 @@ from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 from powerphase.errors import ForecastError
+from powerphase.registry import results_version
 from powerphase.scenarios import Context, Scenarios, Training
 
 NAME = r"[a-z0-9]+(-[a-z0-9]+)*"
@@ -48,7 +49,7 @@ class Description:
     distribution, a past day or a solved state. False for quantiles or draws of every channel by
     itself; None if unknown."""
     version: int = 1
-    """Of the model's results; raised when the same model, config and seed give other scenarios."""
+    """Of the model's results; raised when the same config and seed give other scenarios."""
 
 
 def describe(model: Any) -> Description:
@@ -56,18 +57,20 @@ def describe(model: Any) -> Description:
 
     A model may have the attributes `name`, `variant`, `config` (a dataclass or a dictionary),
     `n_parameters`, `seed`, `joint_scenarios` (see `Description.joint`) and `results_version` (see
-    `Description.version`). Without a name it is named after its class, in lower case with hyphens.
+    `Description.version`; a registered model has that of the registry). Without a name it is named
+    after its class, in lower case with hyphens.
     """
+    name = _check_name(getattr(model, "name", None) or _kebab(type(model).__name__))
     config: Any = getattr(model, "config", None) or {}
     parameters = getattr(model, "n_parameters", None)
     return Description(
-        model=_check_name(getattr(model, "name", None) or _kebab(type(model).__name__)),
+        model=name,
         variant=None if getattr(model, "variant", None) is None else _check_name(model.variant),
         config=plain_config(asdict(config) if is_dataclass(config) else config),  # type: ignore[arg-type]
         parameters=None if parameters is None else index(parameters),
         seed=index(getattr(model, "seed", 0)),
         joint=_check_joint(getattr(model, "joint_scenarios", None)),
-        version=_check_version(getattr(model, "results_version", 1)),
+        version=_check_version(getattr(model, "results_version", results_version(name))),
     )
 
 

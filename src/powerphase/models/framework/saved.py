@@ -14,6 +14,7 @@ from powerphase.models.framework.configuration import make_config
 from powerphase.models.framework.device import is_rank_zero
 from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import CheckpointStore
+from powerphase.registry import results_version
 from powerphase.scenarios import Context, Training
 
 S = TypeVar("S", bound="SavedForecaster")
@@ -32,8 +33,6 @@ class SavedForecaster(ABC):
     name: ClassVar[str]
     config_type: ClassVar[Any]
     """The config's class; its `VARIANTS` are the words that may follow the name."""
-    results_version: ClassVar[int] = 1
-    """Raise it whenever the same config and seed give other scenarios, down to the last bit."""
     takes_device: ClassVar[bool] = False
     """Whether its constructor takes the device to be fitted on."""
 
@@ -87,6 +86,17 @@ class SavedForecaster(ABC):
         """Raise if the training cannot work, before anything is written."""
 
     @property
+    def results_version(self) -> int:
+        """The version of its results: of a finished training, that of the code that fitted it."""
+        return self._code_version if self.outcome is None else _fitted_version(self.outcome)
+
+    @property
+    def _code_version(self) -> int:
+        """The version that the code gives now: a class outside the registry may state its own."""
+        stated: Any = type(self).results_version
+        return stated if isinstance(stated, int) else results_version(self.name)
+
+    @property
     def joint_scenarios(self) -> bool | None:
         """Whether each scenario is one future of the whole grid; see `Description.joint`."""
         return None
@@ -119,7 +129,7 @@ class SavedForecaster(ABC):
         self.configure(train)
         self._check(train)
         if self.run is None:
-            self.outcome = self._fit(train, InMemoryCheckpoints())
+            self.outcome = self._stamp(self._fit(train, InMemoryCheckpoints()))
             return
         assert self._domain is not None
         header = Header(self.name, asdict(self.config), self.seed, self._domain, self.data)
@@ -127,10 +137,25 @@ class SavedForecaster(ABC):
         with folder.start(writes=is_rank_zero()):
             if folder.header.outcome is not None:
                 self._load_state(folder)
+                self._check_version()
                 return
-            self.outcome = self._fit(train, folder)
+            self.outcome = self._stamp(self._fit(train, folder))
             if is_rank_zero():
                 folder.finish(self.outcome)
+
+    def _stamp(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """The outcome of a training, with the version of the code that fitted it."""
+        return {**outcome, "results_version": self._code_version}
+
+    def _check_version(self) -> None:
+        """Raise if the finished training in the folder is not what the code would fit now."""
+        fitted, current = _fitted_version(self.outcome or {}), self._code_version
+        if fitted != current:
+            raise CheckpointError(
+                f"{self.run}: was trained by version {fitted} of {self.name}, and the code is "
+                f"version {current}, which gives other scenarios; choose another folder, or "
+                "remove this one"
+            )
 
     def predict(self, context: Context) -> Prediction:
         """The scenarios of these windows."""
@@ -148,6 +173,11 @@ class SavedForecaster(ABC):
                     f"{self.run}: was trained on {name} {trained_on!r}, and the data set has "
                     f"{value!r}; use the data set that it was trained on, or train on this one"
                 )
+
+
+def _fitted_version(outcome: Mapping[str, Any]) -> int:
+    """The version of the code that fitted a model; trainings that do not state it count as 1."""
+    return int(outcome.get("results_version", 1))
 
 
 class InMemoryCheckpoints:

@@ -17,7 +17,13 @@ from powerphase.dataset.store import Store
 from powerphase.grid.catalog import CATALOG
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.boards import COLUMNS, Board, like_the_best
-from powerphase.report.entries import PAPER_DECIMALS, Entry, orders_forecasts
+from powerphase.report.entries import (
+    OUTDATED,
+    OUTDATED_NOTE,
+    PAPER_DECIMALS,
+    Entry,
+    orders_forecasts,
+)
 from powerphase.report.sheet import MISSING
 from powerphase.report.site.folder import MARK
 from powerphase.synthesis.injections import ARCHETYPES, NO_LOAD, load_shapes
@@ -74,6 +80,7 @@ class Line:
     name: str
     kind: str
     group: str
+    is_outdated: bool
     seeds: tuple[int, ...]
     rank: Cell
     fidelity: tuple[Cell, ...]
@@ -114,6 +121,8 @@ def render_index(
         meanings={name: meaning(name) for name in SCORES},
         rank=RANK,
         time=TIME,
+        outdated=OUTDATED,
+        outdated_note=OUTDATED_NOTE,
         looks=looks,
     )
 
@@ -152,6 +161,7 @@ def _lines(
             name=entry.name,
             kind=entry.kind,
             group=group_of(entry),
+            is_outdated=entry.is_outdated,
             seeds=entry.seeds,
             rank=_rank_cell(entry, ranks),
             fidelity=tuple(cells[name] for name in FIDELITY),
