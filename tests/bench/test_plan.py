@@ -98,6 +98,7 @@ def test_a_cell_with_its_row_is_done(
         ("fingerprint", 64 * "0", "fingerprint"),
         ("config", asdict(ClimatologyConfig(quantiles=17)), "config"),
         ("task_version", 2, "task version"),
+        ("model_version", 2, "version of the model's results"),
     ],
 )
 def test_a_different_row_is_reported_and_kept(

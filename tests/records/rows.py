@@ -1,5 +1,6 @@
 """Result rows whose scores are random but consistent, and a failure."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,16 @@ def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
         "date": "2026-07-01",
     }
     return Result(**(values | random_scores(draw, weighted=weighted) | changes))
+
+
+NEW_FACTS = ("model_version", "joint", "data_verified")
+"""What rows of the first schema do not have."""
+
+
+def first_schema(**changes: Any) -> dict[str, Any]:
+    """The file of a valid row of the first schema, with some keys changed."""
+    values = json.loads(row().to_json()) | {"schema": 1}
+    for name in (name for name, score in SCORES.items() if score.since > 1):
+        for block in (values["scores"], values["by_window"], *values["by_type"].values()):
+            block.pop(name, None)
+    return {name: value for name, value in values.items() if name not in NEW_FACTS} | changes

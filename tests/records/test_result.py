@@ -27,7 +27,7 @@ from powerphase.records import (
     result_rules,
     write_result,
 )
-from tests.records.rows import WINDOWS, row
+from tests.records.rows import NEW_FACTS, WINDOWS, first_schema, row
 
 ARRAYS: dict[str, np.ndarray] = {
     "by_bus/crps": np.linspace(0, 1, 6).reshape(2, 3),
@@ -61,25 +61,12 @@ def test_a_row_survives_a_round_trip_through_text(weighted: bool) -> None:
     assert json.loads(text)["schema"] == SCHEMA
 
 
-FACTS = ("model_version", "joint", "data_verified")
-"""What rows of the first schema do not have."""
-
-
-def first_schema(**changes: Any) -> dict[str, Any]:
-    """The file of a valid row of the first schema, with some keys changed."""
-    values = json.loads(row().to_json()) | {"schema": 1}
-    for name in (name for name, score in SCORES.items() if score.since > 1):
-        for block in (values["scores"], values["by_window"], *values["by_type"].values()):
-            block.pop(name, None)
-    return {name: value for name, value in values.items() if name not in FACTS} | changes
-
-
 FIRST_SCHEMA = json.dumps(first_schema())
 
 
 def test_a_row_of_the_first_schema_reads_and_stays_what_it_is() -> None:
     result = Result.from_json(FIRST_SCHEMA, "row.json")
-    assert [getattr(result, name) for name in FACTS] == [None] * 3
+    assert [getattr(result, name) for name in NEW_FACTS] == [None] * 3
     assert json.loads(result.to_json()) == json.loads(FIRST_SCHEMA)
     assert Result.from_json(result.to_json(), "row.json") == result
 

@@ -1,6 +1,7 @@
 """The leaderboard: statistics and ranks against independent oracles, and its tables."""
 
 import csv
+import json
 import random
 import re
 from importlib.resources import files
@@ -19,15 +20,19 @@ from powerphase.report import (
     COLUMNS,
     COSTS,
     LEGEND,
+    OUTDATED,
+    OUTDATED_NOTE,
     Board,
     Entry,
     board_sheet,
     boards_as_csv,
+    compact_sheets,
     leaderboard,
     paper_entries,
     representative,
 )
-from tests.records.rows import row
+from powerphase.report.site import table_groups
+from tests.records.rows import first_schema, row
 from tests.report.planted import planted
 
 # As printed in the paper's main table; no other table of it has ranks.
@@ -418,6 +423,29 @@ def test_numbers_of_the_paper_are_shown_as_printed() -> None:
     first = [cell.strip("*") for cell in cells[0]]
     assert first[:5] == ["powerforge (paper)", "3", "1.25", "0.0030 ± 0.0008", "0.0072 ± 0.0019"]
     assert first[-4:] == ["–"] * 4
+
+
+OLD_ROW = Result.from_json(json.dumps(first_schema(model="factorforge")), "row.json")
+
+
+@pytest.mark.parametrize(
+    ("result", "is_outdated"),
+    [
+        (OLD_ROW, True),
+        (row(model="factorforge", model_version=1), True),
+        (row(model="factorforge", model_version=2), False),
+    ],
+)
+def test_rows_of_an_older_version_of_their_model_are_marked(
+    result: Result, is_outdated: bool
+) -> None:
+    (table,) = leaderboard([result, row(model="ets")])
+    marked = {entry.name: OUTDATED in entry.label for entry in table.entries}
+    assert marked == {"factorforge": is_outdated, "ets": False}
+    sheets = [board_sheet(table), *compact_sheets([table])]
+    assert [OUTDATED_NOTE in sheet.below for sheet in sheets] == [is_outdated] * 2
+    lines = [line for group in table_groups(table, {}) for line in group.lines]
+    assert [line.name for line in lines if line.is_outdated] == ["factorforge"] * is_outdated
 
 
 def test_the_csv_file_contains_every_number() -> None:

@@ -29,6 +29,8 @@ from .drawing import store_layouts as store_layouts
 from .drawing import stored_position as stored_position
 from .drawing import unique_pairs as unique_pairs
 from .entries import COSTS as COSTS
+from .entries import OUTDATED as OUTDATED
+from .entries import OUTDATED_NOTE as OUTDATED_NOTE
 from .entries import Entry as Entry
 from .entries import edition_of as edition_of
 from .entries import paper_ablations as paper_ablations

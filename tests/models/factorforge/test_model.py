@@ -1,5 +1,6 @@
 """FactorForge as a forecaster: fitting, saving, loading, descriptions and errors."""
 
+import json
 import re
 import shutil
 from copy import deepcopy
@@ -24,6 +25,7 @@ from powerphase.models.framework import (
     make_config,
     read_tensors,
 )
+from powerphase.registry import results_version
 from powerphase.scenarios import Context, Training
 from tests.models.toys import files_in
 from tests.models.typed import outcome_of, reload, run_of, scenarios_of
@@ -163,6 +165,19 @@ def test_a_finished_run_is_loaded_instead_of_fitted(task: Task, fitted: FactorFo
     assert {
         name: (run_of(fitted) / name).read_bytes() for name in files_in(run_of(fitted))
     } == before
+
+
+def test_a_training_of_an_older_version_is_loaded_as_such_but_not_trained_again(
+    task: Task, fitted: FactorForge, tmp_path: Path
+) -> None:
+    assert describe(fitted).version == results_version("factorforge") > 1
+    run = shutil.copytree(run_of(fitted), tmp_path / "run")
+    values = json.loads((run / "model.json").read_text())
+    del values["outcome"]["results_version"]
+    (run / "model.json").write_text(json.dumps(values))
+    assert describe(FactorForge.load(run)).version == 1
+    with pytest.raises(CheckpointError, match="version 1"):
+        FactorForge(run=run).fit(task.training)
 
 
 class InterruptError(Exception):
