@@ -2,24 +2,33 @@
 
 from dataclasses import astuple
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from powerphase import Result, cli
+from powerphase import Result, Store, Task, cli
 from powerphase.bench import (
     ENGINES,
     BenchRequest,
+    Cell,
     Estimate,
     Plan,
+    Timing,
     channel_count,
     estimate_memory,
     estimate_seconds,
+    estimates,
     make_plan,
+    time_cell,
+    time_cells,
 )
 from powerphase.cli.bench_display import show_plan
+from powerphase.evaluation import ModelSpec
+from powerphase.models import PowerForge
+from tests.models.toys import tiny
 from tests.records.rows import row
 
 GPU, PROCESSOR = "NVIDIA H200", "Some Processor, 2 cores"
@@ -68,19 +77,16 @@ def test_costs_on_other_grids_are_scaled_by_their_size(data: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("on_gpu", "same", "other"), [(True, GPU, PROCESSOR), (False, PROCESSOR, GPU)]
 )
-def test_rows_of_another_kind_of_device_count_only_if_there_are_no_others(
+def test_rows_of_another_kind_of_device_do_not_count(
     data: Path, tmp_path: Path, on_gpu: bool, same: str, other: str
 ) -> None:
     plan = plan_of(data, tmp_path)
     (cell,) = plan.cells
-    plan.rows.append(make_row("ieee30", 240.0 - PREDICT_AND_SCORE_S, 8.0, other))
-    assert astuple(estimate_seconds(plan, cell, on_gpu)) == (pytest.approx(112.0), True)
+    plan.rows.append(make_row("ieee30", 240.0, 8.0, other))
     plan.rows.append(make_row("ieee14", 129.0, 8.0, other, seed=1))
     plan.rows.append(make_row("ieee14", 131.0, 8.0, "unknown", seed=2))
-    assert estimate_seconds(plan, cell, on_gpu) == Estimate(
-        130.0 + PREDICT_AND_SCORE_S, is_guess=True
-    )
-    assert estimate_memory(plan, cell, on_gpu) == Estimate()  # it is not the same memory
+    for estimate in (estimate_seconds, estimate_memory):
+        assert estimate(plan, cell, on_gpu) == estimate(plan, cell, None) == Estimate()
     plan.rows.append(make_row("ieee30", 12.0 - PREDICT_AND_SCORE_S, 3.0, same))
     assert astuple(estimate_seconds(plan, cell, on_gpu)) == (pytest.approx(5.6), True)
     assert astuple(estimate_memory(plan, cell, on_gpu)) == (pytest.approx(1.4), True)
@@ -89,13 +95,46 @@ def test_rows_of_another_kind_of_device_count_only_if_there_are_no_others(
     assert estimate_memory(plan, cell, on_gpu) == Estimate(2.0)
 
 
-def test_without_a_known_device_everything_is_a_guess(data: Path, tmp_path: Path) -> None:
-    plan = plan_of(data, tmp_path)
-    for seed, hardware in enumerate((GPU, PROCESSOR, "unknown")):
-        plan.rows.append(make_row("ieee14", 10.0 * seed, 2.0, hardware, seed=seed))
-    estimate = estimate_seconds(plan, plan.cells[0], None)
-    assert estimate == Estimate(10.0 + PREDICT_AND_SCORE_S, is_guess=True)
-    assert estimate_memory(plan, plan.cells[0], None) == Estimate()
+def test_a_timing_counts_more_than_other_grids_and_less_than_rows_of_the_grid(
+    data: Path, tmp_path: Path
+) -> None:
+    plan = plan_of(data, tmp_path, seconds=50.0)
+    (cell,) = plan.cells
+    timings = {cell.group: Timing(100.0, 5.0, 0.9)}
+    plan.rows.append(make_row("ieee30", 240.0, 8.0))
+    assert estimate_seconds(plan, cell, True, timings) == Estimate(55.0, is_guess=True)
+    assert estimate_memory(plan, cell, True, timings) == Estimate(0.9, is_guess=True)
+    plan.rows.append(make_row("ieee14", 8.0, 2.0))
+    assert estimate_seconds(plan, cell, True, timings) == Estimate(8.0 + PREDICT_AND_SCORE_S)
+    assert estimate_memory(plan, cell, True, timings) == Estimate(2.0)
+
+
+def test_cells_without_a_row_of_their_grid_are_timed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(data, tmp_path, "last-week", device="cpu")
+    (cell,) = plan.cells
+    started: list[Cell] = []
+    timings = time_cells(plan, False, started.append)
+    assert started == [cell]
+    assert (timings[cell.group].predict_and_score_s or 0) > 0
+    assert (timings[cell.group].peak_memory_gib or 0) > 0.05  # torch alone takes more
+    assert not (tmp_path / "r").exists()
+    plan.rows.append(make_row("ieee14", 8.0, hardware=PROCESSOR, model="last-week"))
+    assert time_cells(plan, False, started.append) == {}
+    plan.rows.clear()
+    monkeypatch.setattr(estimates, "TIMING_S", 0.0)
+    assert time_cells(plan, False, started.append) == time_cells(plan, None, started.append) == {}
+    assert started == [cell]
+
+
+def test_the_time_of_a_network_covers_all_its_epochs(sixty_days: Store) -> None:
+    task = Task(sixty_days, context=192, horizon=24, windows=2)
+    spec = ModelSpec("powerforge", PowerForge, tiny(epochs=1000))
+    start = perf_counter()
+    timing = time_cell(spec, task, 7, "cpu")
+    assert timing.train_s > 10 * (perf_counter() - start)
+    assert timing.peak_memory_gib == PowerForge(tiny()).memory_gib(task.training)
 
 
 def test_the_requested_device_decides_and_only_a_cluster_knows_its_own(
@@ -125,26 +164,29 @@ def test_rows_of_another_task_do_not_count(data: Path, tmp_path: Path) -> None:
     assert estimate_seconds(plan, plan.cells[0], True) == Estimate()
 
 
-def test_a_dry_run_shows_the_time_on_the_device_and_marks_guesses(
+def test_a_dry_run_shows_the_time_on_the_device(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = plan_of(data, tmp_path, "ets")
-    for seed, train_s, memory, hardware in ((1, 3600.0, 4.0, PROCESSOR), (2, 360.0, 2.0, GPU)):
+    for seed, train_s, memory, hardware in ((1, 5800.0, 4.0, PROCESSOR), (2, 360.0, 0.5, GPU)):
         plan.rows.append(make_row("ieee14", train_s, memory, hardware, seed=seed, model="ets"))
     for on_gpu, cost, total in (
-        (True, ["0.100", "2.0"], "0:06 h"),
-        (False, ["1.000", "4.0"], "1:00 h"),
-        (None, ["~0.550", "–"], "0:33 h"),
+        (True, ["6.0 min", "512 MiB"], "6.0 min"),
+        (False, ["1.6 h", "4.0 GiB"], "1.6 h"),
+        (None, ["–", "–"], "unknown"),
     ):
         show_plan(plan, on_gpu)
         table, _, below = capsys.readouterr().out.partition("1 cells, ")
         (shown,) = (line for line in table.splitlines() if "ets-42" in line)
         assert [cell.strip() for cell in shown.split("│")[4:6]] == cost
         assert total in below
-        assert ("~" in below) == (on_gpu is None)  # the legend
+        assert "~" not in below  # no legend
 
 
-def test_a_dry_run_shows_every_cell_and_makes_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_dry_run_shows_every_cell_and_makes_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "TIMING_S", 0.0)
     folder = tmp_path / "results" / "powerphase-day-ahead" / "exact" / "ieee14"
     folder.mkdir(parents=True)
     (folder / "ets-42.failed.json").write_text("{}")

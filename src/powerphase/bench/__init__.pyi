@@ -10,6 +10,7 @@ from .estimates import Estimate as Estimate
 from .estimates import channel_count as channel_count
 from .estimates import estimate_memory as estimate_memory
 from .estimates import estimate_seconds as estimate_seconds
+from .estimates import time_cells as time_cells
 from .job import Job as Job
 from .job import run_job as run_job
 from .plan import Cell as Cell
@@ -29,3 +30,5 @@ from .scheduler import Watcher as Watcher
 from .scheduler import Work as Work
 from .scheduler import lock_results as lock_results
 from .scheduler import run_bench as run_bench
+from .timing import Timing as Timing
+from .timing import time_cell as time_cell

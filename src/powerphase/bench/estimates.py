@@ -1,74 +1,109 @@
-"""Estimates of what cells will take, from the cost in existing rows.
+"""Estimates of what cells will take.
 
-Rows from the same kind of device count first, on the cell's grid or else on others, since what
-takes a GPU seconds may take a CPU minutes. Rows from the other kind serve for the time only.
+They come from rows of the same kind of device on the cell's grid. Without such rows, a dry run
+times a part of the work on this machine; failing that, rows of the same kind of device on other
+grids are scaled by the number of channels. Rows of another kind of device do not count: what takes
+a GPU seconds may take a CPU hours.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
+from time import perf_counter, sleep
 
+from powerphase.bench.job import Job
 from powerphase.bench.plan import Cell, Plan
+from powerphase.bench.processes import JobProcess, LocalEngine
+from powerphase.bench.timing import Timing
 from powerphase.cost import is_gpu
 from powerphase.errors import PowerphaseError
 from powerphase.grid.catalog import CATALOG, load_grid
 from powerphase.records.result import Result
 
+TIMING_S = 60.0
+"""The time that a dry run may spend on timing."""
+
+LEAST_S = 5.0
+"""What a cell needs at least: a process takes seconds to start."""
+
+TICK_S = 0.05
+
 ScaledRows = Sequence[tuple[Result, float]]
 """Rows, each with the size of the cell's grid relative to that of the row."""
+
+Timings = Mapping[tuple[str, str], Timing]
+"""By group of cells: the seeds of a model on a grid take the same time."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A cost, if it is known from existing rows."""
+    """A cost, if it is known."""
 
     value: float | None = None
     is_guess: bool = False
-    """Whether it rests on other grids only, or on rows that may be of another kind of device."""
+    """Whether it rests on a timing or on other grids, not on rows of the cell's grid."""
 
 
-def estimate_seconds(plan: Plan, cell: Cell, on_gpu: bool | None) -> Estimate:
+def estimate_seconds(
+    plan: Plan, cell: Cell, on_gpu: bool | None, timings: Timings | None = None
+) -> Estimate:
     """How long the cell will take.
 
     Args:
         plan: has the rows, and the time that a training may take.
         cell: whose time to estimate.
         on_gpu: whether it will run on a GPU; None if unknown.
+        timings: what was timed on this machine.
     """
-    same_device, other_device = _split_by_device(plan, cell, on_gpu)
-    sources = [*_split_by_grid(same_device, cell), *_split_by_grid(other_device, cell)]
     # A fit without epochs is never cut.
     limit = plan.request.seconds if cell.spec.is_network else None
-    return _mean_cost(sources, lambda row, ratio: _seconds(row, ratio, limit))
+    timing = (timings or {}).get(cell.group)
+    timed = (
+        None
+        if timing is None
+        else _cut(timing.train_s, limit) + (timing.predict_and_score_s or 0.0)
+    )
+    return _estimate(plan, cell, on_gpu, lambda row, ratio: _seconds(row, ratio, limit), timed)
 
 
-def estimate_memory(plan: Plan, cell: Cell, on_gpu: bool | None) -> Estimate:
+def estimate_memory(
+    plan: Plan, cell: Cell, on_gpu: bool | None, timings: Timings | None = None
+) -> Estimate:
     """The GiB that the cell will take, of a GPU or of the machine."""
-    same, _ = _split_by_device(plan, cell, on_gpu)
-    return _mean_cost(_split_by_grid(same, cell), _memory_gib)
+    timing = (timings or {}).get(cell.group)
+    timed = None if timing is None else timing.peak_memory_gib
+    return _estimate(plan, cell, on_gpu, _memory_gib, timed)
 
 
-def _split_by_device(
-    plan: Plan, cell: Cell, on_gpu: bool | None
-) -> tuple[list[Result], list[Result]]:
-    """The rows of the cell's model: those from the same kind of device, and the others."""
+def _estimate(
+    plan: Plan,
+    cell: Cell,
+    on_gpu: bool | None,
+    cost: Callable[[Result, float], float | None],
+    timed: float | None,
+) -> Estimate:
+    """The mean cost in rows of the cell's grid, else as timed, else that of other grids."""
+    same_grid, other_grids = _rows_of_model(plan, cell, on_gpu)
+    if (mean := _mean(same_grid, cost)) is not None:
+        return Estimate(mean)
+    guess = _mean(other_grids, cost) if timed is None else timed
+    return Estimate(guess, is_guess=guess is not None)
+
+
+def _mean(rows: ScaledRows, cost: Callable[[Result, float], float | None]) -> float | None:
+    costs = [value for row, ratio in rows if (value := cost(row, ratio)) is not None]
+    return fmean(costs) if costs else None
+
+
+def _rows_of_model(plan: Plan, cell: Cell, on_gpu: bool | None) -> tuple[ScaledRows, ScaledRows]:
+    """The rows of the cell's model and kind of device, on its grid and on others of known size."""
     descriptions = cell.possible_descriptions(plan.is_budgeted)
     names = {cell.key_for(description).name for description in descriptions}
-    rows = [row for row in plan.rows if row.name in names and row.task == plan.task]
-    same = [row for row in rows if _is_same_device(row, on_gpu)]
-    return same, [row for row in rows if not _is_same_device(row, on_gpu)]
-
-
-def _is_same_device(row: Result, on_gpu: bool | None) -> bool:
-    """Whether the row is known to come from that kind of device."""
-    return on_gpu is not None and is_gpu(str(row.cost["hardware"])) == on_gpu
-
-
-def _split_by_grid(rows: Iterable[Result], cell: Cell) -> tuple[ScaledRows, ScaledRows]:
-    """The rows on the cell's grid, and those on other grids of known size."""
     same_grid, other_grids = [], []
-    for row in rows:
+    for row in plan.rows:
+        if row.name not in names or row.task != plan.task or not _is_same_device(row, on_gpu):
+            continue
         if row.grid == cell.grid:
             same_grid.append((row, 1.0))
         elif n_channels := channel_count(row.grid):
@@ -76,22 +111,85 @@ def _split_by_grid(rows: Iterable[Result], cell: Cell) -> tuple[ScaledRows, Scal
     return same_grid, other_grids
 
 
-def _mean_cost(
-    sources: Sequence[ScaledRows], cost: Callable[[Result, float], float | None]
-) -> Estimate:
-    """The mean cost in the first of the sources in which it is known."""
-    for rows in sources:
-        costs = [value for row, ratio in rows if (value := cost(row, ratio)) is not None]
-        if costs:
-            return Estimate(fmean(costs), is_guess=rows is not sources[0])
-    return Estimate()
+def _is_same_device(row: Result, on_gpu: bool | None) -> bool:
+    """Whether the row is known to come from that kind of device."""
+    return on_gpu is not None and is_gpu(str(row.cost["hardware"])) == on_gpu
+
+
+def time_cells(
+    plan: Plan, on_gpu: bool | None, on_start: Callable[[Cell], None]
+) -> dict[tuple[str, str], Timing]:
+    """Time the pending cells without a row to go by: small grids first, networks last.
+
+    Each may take its share of `TIMING_S` and of what others left of theirs. What takes longer,
+    cannot be made, or has no data set yet, is left out.
+
+    Args:
+        plan: has the cells; nothing of it is written.
+        on_gpu: the kind of device; if it is unknown, nothing is timed.
+        on_start: called before each cell.
+    """
+    timings: dict[tuple[str, str], Timing] = {}
+    if plan.request.engine != "local" or on_gpu is None:
+        return timings
+    engine, start = LocalEngine(plan.request.device, workers=1), perf_counter()
+    cells = _cells_to_time(plan, on_gpu)
+    for k, cell in enumerate(cells):
+        left_s = TIMING_S - (perf_counter() - start)
+        share_s = left_s / (len(cells) - k)
+        if share_s < LEAST_S:
+            break
+        on_start(cell)
+        timing = _time_cell(plan, cell, share_s, engine.environment(0))
+        if timing is not None:
+            timings[cell.group] = timing
+    return timings
+
+
+def _cells_to_time(plan: Plan, on_gpu: bool) -> list[Cell]:
+    """One cell of each group whose time no row of its grid tells."""
+    pending = {cell.group: cell for cell in reversed(plan.pending) if cell.data.exists}
+    estimates = {cell: estimate_seconds(plan, cell, on_gpu) for cell in pending.values()}
+    cells = [cell for cell, known in estimates.items() if known.is_guess or known.value is None]
+    return sorted(cells, key=lambda cell: (cell.spec.is_network, cell.data.n_channels))
+
+
+def _time_cell(
+    plan: Plan, cell: Cell, limit_s: float, environment: Mapping[str, str]
+) -> Timing | None:
+    request = plan.request
+    job = Job(
+        model=cell.spec.text,
+        seed=cell.seed,
+        data=str(cell.data.path.resolve()),
+        out=str(request.out.resolve()),
+        run=str(plan.run_folder(cell.key).resolve()),
+        windows=request.windows,
+        device=request.device,
+        epochs=request.epochs,
+        batch_size=request.batch_size,
+        is_timing=True,
+    )
+    process = JobProcess(job, limit_s, environment)
+    try:
+        while (outcome := process.poll()) is None:
+            sleep(TICK_S)
+    except BaseException:
+        process.stop()
+        raise
+    return None if outcome.answer is None else Timing(**outcome.answer)
+
+
+def _cut(train_s: float, limit_s: float | None) -> float:
+    """The time of a training that may be cut to fit into the limit."""
+    return train_s if limit_s is None else min(train_s, limit_s)
 
 
 def _seconds(row: Result, ratio: float, limit: float | None) -> float:
     train, predict, score = (
         float(row.cost[name] or 0.0) * ratio for name in ("train_s", "predict_s", "score_s")
     )
-    return (train if limit is None else min(train, limit)) + predict + score
+    return _cut(train, limit) + predict + score
 
 
 def _memory_gib(row: Result, ratio: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The job of one process: measure how long a training takes, or make one row."""
+"""The job of one process: measure how long a training takes, time a part of it, or make a row."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from powerphase.bench.budget import Budget, measure_budget
+from powerphase.bench.timing import time_cell
 from powerphase.cost import hardware
 from powerphase.errors import ForecastError, ResultError
 from powerphase.evaluation.forecasting import forecast
@@ -49,6 +50,8 @@ class Job:
     """What the seeds of a network share."""
     measure_s: float | None = None
     """If given, measure which budget fits into so many seconds, instead of making the row."""
+    is_timing: bool = False
+    """Whether to time a part of the work instead of making the row."""
 
     def to_json(self) -> str:
         """The job as one line."""
@@ -69,6 +72,8 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     spec = resolve_model(job.model, {"epochs": job.epochs, "batch_size": job.batch_size})
     if job.measure_s is not None:
         return asdict(measure_budget(spec, task, job.seed, job.device, job.measure_s))
+    if job.is_timing:
+        return asdict(time_cell(spec, task, job.seed, job.device))
     live = forecast(_make_model(spec, task, job, send), task, device=job.device)
     if not spec.is_saved:
         _check_description(spec, task.layout.grid, live.description)

@@ -1,6 +1,6 @@
 """What a bench shows: its plan, a live table or plain lines while it runs, and its result."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from powerphase.records.row_key import Failure
 
 UNKNOWN = "–"
-LEGEND = "~: estimated from other grids, in proportion to channels, or from another kind of device"
+LEGEND = (
+    "~: from a short timing on this machine (of a network, without its forecasts), or from other "
+    "grids in proportion to their channels"
+)
 REDRAW_EVERY_S = 0.5
 
 
@@ -127,15 +130,19 @@ class BenchDisplay:
 
 def show_plan(plan: "Plan", on_gpu: bool | None) -> None:
     """Show all cells, the state of each, and what it is estimated to take."""
-    from powerphase.bench.estimates import estimate_memory, estimate_seconds
+    from powerphase.bench.estimates import estimate_memory, estimate_seconds, time_cells
 
-    seconds = {cell: estimate_seconds(plan, cell, on_gpu) for cell in plan.cells}
-    memory = {cell: estimate_memory(plan, cell, on_gpu) for cell in plan.cells}
-    table = Table("grid", "cell", "state", "hours", "GiB")
+    def announce(cell: "Cell") -> None:
+        problems.print(f"timing {cell.key.name} on {cell.grid}")
+
+    timings = time_cells(plan, on_gpu, announce)
+    seconds = {cell: estimate_seconds(plan, cell, on_gpu, timings) for cell in plan.cells}
+    memory = {cell: estimate_memory(plan, cell, on_gpu, timings) for cell in plan.cells}
+    table = Table("grid", "cell", "state", "time", "memory")
     for column in table.columns[3:]:
         column.justify = "right"
     for cell in plan.cells:
-        costs = (_format(seconds[cell], ".3f", unit=3600.0), _format(memory[cell], ".1f"))
+        costs = (_format(seconds[cell], _duration), _format(memory[cell], _memory))
         table.add_row(cell.grid, cell.key.stem, plan.state(cell), *costs)
     console.print(table)
     missing = sorted({str(cell.data.path) for cell in plan.pending if not cell.data.exists})
@@ -158,9 +165,9 @@ def _summary(plan: "Plan", pending: Sequence[float | None], on_gpu: bool | None)
     return f"{cells}: {', and '.join(cost)}" if cost else cells
 
 
-def _format(estimate: "Estimate", digits: str, unit: float = 1.0) -> str:
+def _format(estimate: "Estimate", with_unit: Callable[[float], str]) -> str:
     mark = "~" if estimate.is_guess else ""
-    return UNKNOWN if estimate.value is None else f"{mark}{estimate.value / unit:{digits}}"
+    return UNKNOWN if estimate.value is None else f"{mark}{with_unit(estimate.value)}"
 
 
 def show_failures(failures: Sequence["Failure"]) -> None:
@@ -174,7 +181,17 @@ def show_failures(failures: Sequence["Failure"]) -> None:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours}:{minutes:02d} h"
+    """A time in the unit that fits its size."""
+    for limit, unit, size in ((90, "s", 1), (5400, "min", 60)):
+        if seconds < limit:
+            return f"{_digits(seconds / size)} {unit}"
+    return f"{_digits(seconds / 3600)} h"
+
+
+def _memory(gib: float) -> str:
+    """A memory in the unit that fits its size."""
+    return f"{_digits(gib)} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
