@@ -37,7 +37,7 @@ class Layout:
     bus_id: Int[np.ndarray, " N"]
     """Bus numbers as in the case file."""
     bus_type: Int[np.ndarray, " N"]
-    """1 slack, 2 generator with a voltage setpoint (PV), 3 load (PQ)."""
+    """MATPOWER's codes: 1 load (PQ), 2 generator with a voltage set-point (PV), 3 slack."""
     nominal_kv: Float[np.ndarray, " N"]
     branch: Int[np.ndarray, "L 2"]
     """The two buses of each branch in service, as positions in `bus_id`."""

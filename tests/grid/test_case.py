@@ -127,6 +127,8 @@ def test_a_pv_bus_without_a_generator_in_service_is_pq(
     assert (grid.bus_type == PQ).sum() == grid.n_pq_in_file + n_without
     assert (grid.bus_type == PV).sum() == (grid.bus[:, BUS_TYPE] == 2).sum() - n_without
     assert (grid.bus_type == SLACK).sum() == 1
+    kept = ~np.isin(grid.bus_id, without)
+    assert (grid.bus_type[kept] == grid.bus[kept, BUS_TYPE]).all()  # MATPOWER's codes
 
 
 @pytest.mark.parametrize("name", ["rte1888", "polish2736"])

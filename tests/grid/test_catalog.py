@@ -1,5 +1,6 @@
 """The catalogue of grids: the paper's counts, and a power flow for every grid."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -44,6 +45,16 @@ def test_every_grid_of_the_catalogue_solves_at_its_mean_injections(
     vm_pu = np.abs(problem.flow.start)
     np.testing.assert_allclose(vm_pu[problem.grid.bus_type != PQ], 1.02, rtol=1e-15)
     assert 0.5 < vm_pu.min() <= vm_pu.max() < 1.3
+
+
+@pytest.mark.parametrize("name", ["my_net.json", "nets/my_net.xlsx", "case"])
+def test_a_file_of_another_format_is_told_apart_from_a_misspelt_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "case").write_text("{}")
+    with pytest.raises(CaseError, match=re.escape(name)):
+        load_grid(name)
 
 
 @pytest.mark.parametrize(

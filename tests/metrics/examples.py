@@ -39,7 +39,7 @@ def layout(n_buses: int = 3) -> Layout:
     return Layout(
         grid="made-up",
         bus_id=10 * (order + 1),
-        bus_type=np.where(order == 0, 1, 3),
+        bus_type=np.where(order == 0, 3, 1),
         nominal_kv=np.full(n_buses, 110.0),
         branch=np.stack([order[:-1], order[1:]], axis=1),
         p_scale_mw=200.0,

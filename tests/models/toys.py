@@ -29,7 +29,7 @@ def layout_of_two() -> Layout:
     return Layout(
         grid="two",
         bus_id=np.array([7, 104]),
-        bus_type=np.array([1, 3]),
+        bus_type=np.array([3, 1]),
         nominal_kv=np.array([380.0, 110.0]),
         branch=np.array([[0, 1]]),
         p_scale_mw=1.0,

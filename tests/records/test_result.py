@@ -293,6 +293,27 @@ def test_a_config_that_json_would_change_raises(value: Any) -> None:
         row(config={"option": value})
 
 
+def test_rows_are_read_from_a_path_a_string_or_several(tmp_path: Path) -> None:
+    file = write_result(row(), {}, tmp_path / "a")
+    write_result(row(seed=7), {}, tmp_path / "b")
+    for one_path in (file, str(file), tmp_path / "a", str(tmp_path / "a"), [tmp_path / "a"]):
+        assert read_results(one_path) == [row()]
+    assert len(read_results([tmp_path / "a", str(tmp_path / "b")])) == 2
+
+
+def test_rows_become_a_table_with_a_line_each(tmp_path: Path) -> None:
+    rows = [row(seed=7, weighted=True), row(seed=42)]
+    for result in rows:
+        write_result(result, {}, tmp_path)
+    table = read_results(tmp_path).to_pandas()
+    assert sorted(table["seed"]) == [7, 42]
+    for _, line in table.iterrows():
+        (result,) = (result for result in rows if result.seed == line["seed"])
+        assert line["crps"] == result.scores["crps"]
+        assert line["cost.train_s"] == result.cost["train_s"]
+        assert np.isnan(line["fair_crps"]) == (result.scores["fair_crps"] is None)
+
+
 def test_an_invalid_row_can_neither_be_created_nor_written(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="seed is -1"):
         row(seed=-1)

@@ -465,6 +465,15 @@ def test_the_csv_file_contains_every_number() -> None:
     assert by_name["timemcl"]["fair_crps"] == by_name["timemcl"]["crps_std"] == ""
 
 
+def test_the_table_has_a_line_for_each_entry() -> None:
+    boards = leaderboard(field())
+    table = boards.to_pandas()
+    assert len(table) == len(boards[0].entries) + len(boards[0].paper)
+    ours = table[table["edition"] == "synthetic"].set_index("model")
+    for ranked in boards[0].entries:
+        assert ours.loc[ranked.name, "crps"] == ranked.mean["crps"]
+
+
 def test_the_csv_file_contains_the_rows_of_the_paper_once() -> None:
     boards = leaderboard([row(edition="opsd"), row(edition="synthetic")])
     lines = list(csv.DictReader(StringIO(boards_as_csv(boards))))

@@ -199,7 +199,7 @@ def _static_arrays(solver: StepSolver, recipe: Recipe) -> Static:
         "grid/gen": (grid.gen, "MATPOWER's gen matrix, columns GEN_BUS to PMIN"),
         "grid/branch": (grid.branch, "MATPOWER's branch matrix, columns F_BUS to BR_STATUS"),
         "grid/bus_id": (grid.bus_id, "bus number in the case file"),
-        "grid/bus_type": (grid.bus_type, "1 slack, 2 PV, 3 PQ, by generators in service"),
+        "grid/bus_type": (grid.bus_type, "1 PQ, 2 PV, 3 slack, by generators in service"),
         "grid/setpoint_pu": (
             np.where(grid.bus_type == PQ, np.nan, setpoints_pu(recipe, grid)),
             "voltage that the bus is held at [p.u.]; NaN at PQ buses",

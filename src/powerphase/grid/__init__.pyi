@@ -14,9 +14,6 @@ from .case import F_BUS as F_BUS
 from .case import GEN_BUS as GEN_BUS
 from .case import GEN_STATUS as GEN_STATUS
 from .case import GS as GS
-from .case import MATPOWER_PQ as MATPOWER_PQ
-from .case import MATPOWER_PV as MATPOWER_PV
-from .case import MATPOWER_REF as MATPOWER_REF
 from .case import MBASE as MBASE
 from .case import PD as PD
 from .case import PG as PG

@@ -24,9 +24,8 @@ GEN_BUS, PG, QG, QMAX, QMIN, VG, MBASE, GEN_STATUS, PMAX, PMIN = range(10)
 F_BUS, T_BUS, BR_R, BR_X, BR_B, RATE_A, RATE_B, RATE_C, TAP, SHIFT, BR_STATUS = range(11)
 COLUMNS = {"bus": 13, "gen": 10, "branch": 11}
 
-MATPOWER_PQ, MATPOWER_PV, MATPOWER_REF = 1, 2, 3
-SLACK, PV, PQ = 1, 2, 3
-"""Bus types in the paper's codes, which differ from MATPOWER's."""
+PQ, PV, SLACK = 1, 2, 3
+"""Bus types in MATPOWER's codes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +76,18 @@ class Grid:
 
     @cached_property
     def bus_type(self) -> Int[np.ndarray, " N"]:
-        """1 slack, 2 PV, 3 PQ; a PV bus whose generators are all out of service is PQ."""
+        """1 PQ, 2 PV, 3 slack; a PV bus whose generators are all out of service is PQ."""
         types = np.full(self.n_buses, PQ)
         generating = np.zeros(self.n_buses, dtype=bool)
         generating[self.generator_row[self.generator_on]] = True
-        types[(self.bus[:, BUS_TYPE] == MATPOWER_PV) & generating] = PV
-        types[self.bus[:, BUS_TYPE] == MATPOWER_REF] = SLACK
+        types[(self.bus[:, BUS_TYPE] == PV) & generating] = PV
+        types[self.bus[:, BUS_TYPE] == SLACK] = SLACK
         return types
 
     @property
     def n_pq_in_file(self) -> int:
         """Number of buses of type PQ in the file, whatever the status of their generators."""
-        return int((self.bus[:, BUS_TYPE] == MATPOWER_PQ).sum())
+        return int((self.bus[:, BUS_TYPE] == PQ).sum())
 
     @cached_property
     def setpoint_pu(self) -> Float[np.ndarray, " N"]:
@@ -189,7 +188,7 @@ def _data_problems(grid: Grid) -> list[str]:
 
 
 def _reference_problems(grid: Grid) -> list[str]:
-    reference = np.flatnonzero(grid.bus[:, BUS_TYPE] == MATPOWER_REF)
+    reference = np.flatnonzero(grid.bus[:, BUS_TYPE] == SLACK)
     if len(reference) == 0:
         return ["no slack bus (type 3); mark one bus with a generator as the reference"]
     if len(reference) > 1:
@@ -202,7 +201,7 @@ def _reference_problems(grid: Grid) -> list[str]:
 
 def _network_problems(grid: Grid) -> list[str]:
     problems = []
-    has_other_type = ~np.isin(grid.bus[:, BUS_TYPE], (MATPOWER_PQ, MATPOWER_PV, MATPOWER_REF))
+    has_other_type = ~np.isin(grid.bus[:, BUS_TYPE], (PQ, PV, SLACK))
     if has_other_type.any():
         bus = grid.bus[np.flatnonzero(has_other_type)[0]]
         problems.append(

@@ -80,6 +80,11 @@ def load_grid(name: str | Path) -> Grid:
                 f"{path}: the catalogue already has a grid of this name; rename the file"
             )
         return read_grid(path)
+    if name not in CATALOG and (Path(name).suffix or Path(name).is_file()):
+        raise CaseError(
+            f"{name}: a grid of your own must be a MATPOWER case file, whose name ends in .m; "
+            "convert it to one"
+        )
     if name not in CATALOG:
         raise UnknownName.among("grid", name, CATALOG)
     return read_grid(case_folder() / f"{CATALOG[name].case}.m", name)

@@ -27,14 +27,10 @@ from powerphase.grid.case import (
     BUS_TYPE,
     GEN_BUS,
     GEN_STATUS,
-    MATPOWER_PQ,
-    MATPOWER_PV,
-    MATPOWER_REF,
     MBASE,
     PD,
     PMAX,
     PQ,
-    PV,
     QD,
     QMAX,
     QMIN,
@@ -206,9 +202,7 @@ class PowerFlow:
 def bus_level_case(grid: Grid, setpoint_pu: Float[np.ndarray, " N"]) -> dict[str, object]:
     """The grid with one load per bus and one idle generator per voltage-controlled bus."""
     bus = grid.bus.copy()
-    bus[:, BUS_TYPE] = np.select(
-        [grid.bus_type == SLACK, grid.bus_type == PV], [MATPOWER_REF, MATPOWER_PV], MATPOWER_PQ
-    )
+    bus[:, BUS_TYPE] = grid.bus_type
     bus[:, [PD, QD]] = 1.0  # a bus without demand would get no load; the values are set later
     bus[:, BASE_KV] = np.where(bus[:, BASE_KV] > 0, bus[:, BASE_KV], 1.0)
     controlled = np.flatnonzero(grid.bus_type != PQ)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from reprlib import repr as short
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Shaped
@@ -28,6 +28,9 @@ from powerphase.records.result_rules import (
 from powerphase.records.row_key import RowKey, is_failure
 from powerphase.records.sidecar import to_npz
 from powerphase.schema import MAX_JSON_BYTES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -121,16 +124,34 @@ def read_result(path: str | Path) -> Result:
     return result
 
 
-def read_results(paths: Iterable[str | Path]) -> list[Result]:
+class Results(list[Result]):
+    """Result rows, as a list."""
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """A table with a line for each row: what identifies it, its facts, scores and cost.
+
+        Missing facts and scores are NaN or None; costs are called `cost.train_s` and so on.
+        """
+        import pandas as pd  # takes a second to load
+
+        return pd.DataFrame([_as_line(row) for row in self])
+
+
+def read_results(paths: str | Path | Iterable[str | Path]) -> Results:
     """The rows in the files and in all JSON files of the folders, each once and sorted by path.
 
     Failure files are skipped.
+
+    Args:
+        paths: a row's file or a folder of rows, or several of them.
     """
-    return list(find_results(paths).values())
+    return Results(find_results(paths).values())
 
 
-def find_results(paths: Iterable[str | Path]) -> dict[Path, Result]:
+def find_results(paths: str | Path | Iterable[str | Path]) -> dict[Path, Result]:
     """The same rows by the file that each was read from; its sidecar is next to it."""
+    if isinstance(paths, str | Path):
+        paths = [paths]
     files: dict[Path, Path] = {}
     problems: list[str] = []
     results: dict[Path, Result] = {}
@@ -173,6 +194,18 @@ def _check_same_row(path: Path, result: Result) -> None:
                     f"{path}: holds a row with another {name}{meaning}; remove it, choose "
                     "another tree, or give the model another name or variant"
                 )
+
+
+def _as_line(row: Result) -> dict[str, Any]:
+    """The row without its longer parts, as the line of a table."""
+    blocks = ("scores", "cost", "truth", "by_type", "by_window", "windows", "config", "schema")
+    facts = {name: value for name, value in vars(row).items() if name not in blocks}
+    prefixed = {
+        f"{block}.{name}": value
+        for block in ("truth", "cost")
+        for name, value in getattr(row, block).items()
+    }
+    return {**facts, "windows": len(row.windows), **row.scores, **prefixed}
 
 
 def _canonical(file: Path) -> Path:

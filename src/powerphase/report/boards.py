@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from powerphase.errors import ResultError
 from powerphase.grid.catalog import PAPER_GRIDS
@@ -31,6 +31,9 @@ from powerphase.report.entries import (
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.statistics import against
 from powerphase.task.protocol import PAPER_TASK
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = (
     *("crps", "distortion", "mse", "safety_mbrier", "necv", "cvar_0.1"),
@@ -111,9 +114,19 @@ class Board:
         return notes
 
 
+class Boards(list[Board]):
+    """The tables of several grids, as a list."""
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One table with a line for each entry, unrounded; NaN for missing values."""
+        import pandas as pd  # takes a second to load
+
+        return pd.read_csv(StringIO(boards_as_csv(self)), float_precision="round_trip")
+
+
 def leaderboard(
     results: Iterable[Result], paper: bool = True, failures: Sequence[Failure] = ()
-) -> list[Board]:
+) -> Boards:
     """One table for each task, edition, grid and fingerprint.
 
     With `paper`, tables of the paper's task include its rows. Failures are listed below the tables
@@ -127,7 +140,7 @@ def leaderboard(
         )
         for row, rows in ((rows[0], rows) for rows in groups)
     ]
-    return sorted(boards, key=_sort_key)
+    return Boards(sorted(boards, key=_sort_key))
 
 
 def boards_as_csv(boards: Iterable[Board]) -> str:

@@ -20,7 +20,7 @@ def layout_of(n_buses: int) -> Layout:
     return Layout(
         grid="toy",
         bus_id=np.arange(1, n_buses + 1),
-        bus_type=np.full(n_buses, 3),
+        bus_type=np.full(n_buses, 1),
         nominal_kv=np.full(n_buses, 110.0),
         branch=np.array([[0, 1]]),
         p_scale_mw=1.0,
