@@ -5,9 +5,12 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerphase.axes import VARIABLES
-from powerphase.errors import TaskError
+from powerphase.errors import ForecastError, TaskError
+from powerphase.metrics import Fan, crps
 from powerphase.scenarios import READ_STEPS, Context, Layout, Record, Scenarios, Training, Windows
 
 N_BUSES, N_STEPS, CONTEXT, HORIZON = 2, 60, 5, 3
@@ -276,3 +279,38 @@ def test_a_window_without_its_whole_context_raises(layout: Layout) -> None:
     windows = Windows(record_of(layout, 100), np.array([CONTEXT - 1]), CONTEXT, HORIZON)
     with pytest.raises(TaskError, match=r"window 0 .*4 of 5"):
         windows.context(0)
+
+
+LEVELS = st.lists(st.integers(1, 999), min_size=1, max_size=9, unique=True).map(
+    lambda numbers: np.sort(numbers) / 1000
+)
+
+
+@given(LEVELS, st.integers(0, 2**31))
+def test_quantiles_have_the_crps_of_their_step_function(level: np.ndarray, seed: int) -> None:
+    """CRPS is twice the integral of the pinball loss over all levels, here bin by bin."""
+    random = np.random.default_rng(seed)
+    quantile = np.sort(random.normal(size=(1, len(level), 3, 4)), axis=1)
+    target = random.normal(size=(1, 3, 4))
+    scenarios = Scenarios.from_quantiles(level.tolist(), torch.from_numpy(quantile))
+    edge = np.concatenate([[0.0], (level[1:] + level[:-1]) / 2, [1.0]])[:, None, None]
+    low, high = edge[:-1], edge[1:]
+    above = (target[:, None] < quantile) * 2 * (high - low)
+    expected = ((quantile - target[:, None]) * (above - (high**2 - low**2))).sum(axis=1)
+    actual = crps(Fan.of(scenarios), torch.from_numpy(target)).numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-12)
+
+
+def test_central_levels_give_equal_weights() -> None:
+    values = torch.arange(16.0).reshape(1, 4, 2, 2)
+    scenarios = Scenarios.from_quantiles([0.125, 0.375, 0.625, 0.875], values)
+    assert torch.equal(scenarios.weights, Scenarios.equal(values).weights)
+    assert torch.equal(scenarios.values, values)
+
+
+@pytest.mark.parametrize(
+    "levels", [[0.5, 0.1], [0.1, 0.1], [0.0, 0.5], [0.5, 1.0], [0.5], [0.1, float("nan")], []]
+)
+def test_levels_must_ascend_and_match_the_quantiles(levels: list[float]) -> None:
+    with pytest.raises(ForecastError, match="level"):
+        Scenarios.from_quantiles(levels, torch.zeros((1, 2, 3, 4)))

@@ -6,6 +6,8 @@ from .dataset.generation import generate as generate
 from .dataset.store import Store as Store
 from .dataset.store import open as open
 from .errors import PowerphaseError as PowerphaseError
+from .evaluation.channels import ChannelScores as ChannelScores
+from .evaluation.channels import score_channels as score_channels
 from .evaluation.forecasting import Forecast as Forecast
 from .evaluation.forecasting import forecast as forecast
 from .evaluation.forecasting import load_forecast as load_forecast
@@ -21,7 +23,9 @@ from .grid.catalog import load_grid as load_grid
 from .records.forecast_file import forecast_writer as forecast_writer
 from .records.forecast_format import ForecastHeader as ForecastHeader
 from .records.result import Result as Result
+from .records.result import Results as Results
 from .records.result import read_results as read_results
+from .report.boards import Boards as Boards
 from .report.boards import leaderboard as leaderboard
 from .report.figures import FigureOptions as FigureOptions
 from .report.figures import draw_figure as draw_figure

@@ -5,7 +5,7 @@ changed. A forecaster sees nothing else of a data set, and never a target: a `Co
 origin of its window, and a `Training` ends at the last step that a model may be fitted on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -301,6 +301,34 @@ class Scenarios:
         n_windows, n_scenarios, _, n_channels = values.shape
         weight = torch.full((1, 1, 1), 1 / n_scenarios, device=values.device, dtype=values.dtype)
         return cls(values, weight.expand(n_windows, n_scenarios, n_channels))
+
+    @classmethod
+    def from_quantiles(
+        cls, levels: Sequence[float], values: Float[Tensor, "B M H C"]
+    ) -> "Scenarios":
+        """Quantiles as weighted scenarios: quantile m of every channel and step is scenario m.
+
+        A quantile stands for the probabilities that are nearer to its level than to the others:
+        its weight is the distance between the midpoints to the levels next to it. The first and
+        last also stand for the tails, down to 0 and up to 1, so that nothing lies beyond them. The
+        levels (m − ½)/M give equal weights.
+
+        Args:
+            levels: ascending, above 0 and below 1.
+            values: quantiles, with as many along the second axis as there are levels.
+        """
+        _check_dimensions(values)
+        level = np.asarray(levels, dtype=np.float64)
+        if level.shape != (values.shape[1],):
+            raise ForecastError(
+                f"{level.size} levels for {values.shape[1]} quantiles; give as many"
+            )
+        if not (np.diff(level, prepend=0.0, append=1.0) > 0).all():
+            raise ForecastError(f"levels must ascend between 0 and 1, found {level.tolist()}")
+        edges = np.concatenate([[0.0], (level[1:] + level[:-1]) / 2, [1.0]])
+        weight = torch.from_numpy(np.diff(edges)).to(values)
+        n_windows, n_scenarios, _, n_channels = values.shape
+        return cls(values, weight[None, :, None].expand(n_windows, n_scenarios, n_channels))
 
     def of_channels(self, channels: slice) -> "Scenarios":
         """The scenarios of some channels."""

@@ -165,6 +165,8 @@ def test_steps_without_a_solution_are_backed_off_or_left_and_counted(sixty_days:
 
 def test_scenarios_that_cannot_be_solved_do_not_change(task: Task) -> None:
     class Hopeless(LastWeek):
+        name = "hopeless"
+
         def predict(self, context: Context) -> Scenarios:
             return Scenarios.equal(1e3 * super().predict(context).values)
 
@@ -264,7 +266,7 @@ def test_files_and_live_forecasts_give_the_same_scenarios(task: Task, tmp_path: 
 
 def test_a_continued_forecast_has_no_balance(task: Task, tmp_path: Path) -> None:
     class Stubborn(LastWeek):
-        asked = 0
+        name, asked = "stubborn", 0
 
         def predict(self, context: Context) -> Scenarios:
             self.asked += 1

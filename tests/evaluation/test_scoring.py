@@ -1,5 +1,6 @@
 """From a model to a row: exact scores, no access to targets, strict checks."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -76,7 +77,7 @@ class Answers:
 class ByBlock:
     """The last seven days, in uneven blocks of channels."""
 
-    name = "last-7-days"
+    name = "by-block"
 
     def fit(self, train: Training) -> None:
         pass
@@ -270,6 +271,8 @@ def test_a_description_that_no_row_can_hold_is_rejected_before_the_fit(
     task: Task, attribute: str, value: object, fact: str
 ) -> None:
     class Proud(LastWeek):
+        name = "proud"
+
         def fit(self, train: Training) -> None:
             raise AssertionError("fitted")
 
@@ -308,11 +311,24 @@ def test_a_prediction_without_some_channels_is_rejected(task: Task) -> None:
         score(forecast(Answers(short), task), task)
 
 
+@pytest.mark.parametrize("name", ["climatology", "oracle", "powerforge"])
+def test_another_class_cannot_have_the_name_of_a_built_in_model(task: Task, name: str) -> None:
+    impostor = type("Impostor", (LastWeek,), {"name": name})
+    with pytest.raises(ForecastError, match=name):
+        forecast(impostor(), task)
+
+
+def test_forecasts_and_evaluations_have_a_short_repr(task: Task, evaluation: Evaluation) -> None:
+    for shown in (repr(task), repr(forecast(LastWeek(), task)), repr(evaluation)):
+        assert len(shown) < 120
+        assert {"ieee14", task.name} <= set(re.split("[ ,<>]", shown))
+
+
 def test_an_interrupted_forecast_continues_where_it_stopped(task: Task, tmp_path: Path) -> None:
     predicted = []
 
     class Stubborn(LastWeek):
-        patience = 4
+        name, patience = "stubborn", 4
 
         def predict(self, context: Context) -> Scenarios:
             predicted.append(str(context.future_time[0, 0]))

@@ -22,6 +22,8 @@ from powerphase.records.forecast_file import (
     read_values,
 )
 from powerphase.records.forecast_format import ForecastHeader
+from powerphase.records.row_key import full_name
+from powerphase.registry import MODELS, model_class
 from powerphase.scenarios import Context, Scenarios
 from powerphase.task.windows import Task
 
@@ -35,7 +37,10 @@ class Forecast:
     """The scenarios of one model for all windows of one task, in pieces.
 
     A forecast of a large grid does not fit into memory. Unless it was written to a file, it is
-    therefore made again each time its pieces are iterated.
+    therefore made again each time its pieces are iterated:
+
+        for window, channels, scenarios in forecast.pieces(()):
+            scenarios.values  # (1, scenarios, steps, channels of the block), normalised
     """
 
     facts: dict[str, Any]
@@ -46,6 +51,18 @@ class Forecast:
     """Iterates over all windows except the given ones, in order."""
     balance: dict[str, Any] | None = None
     """The fields of `evaluation.physical.Balance`, if the scenarios were made physical."""
+
+    @property
+    def name(self) -> str:
+        """The model, and its variant if it has one: `last-week`, `powerforge+wta`."""
+        return full_name(self.description.model, self.description.variant)
+
+    def __repr__(self) -> str:
+        f = self.facts
+        return (
+            f"<powerphase.Forecast {self.name} of {f['grid']} {f['edition']}, {f['task']}, "
+            f"{len(f['windows'])} windows>"
+        )
 
 
 def forecast(
@@ -72,7 +89,8 @@ def forecast(
         raise ForecastError(
             f"{out}: a forecast can only be written to a local directory; copy it afterwards"
         )
-    describe(model)  # raises before the fit if a row could not hold the description
+    description = describe(model)  # raises before the fit if a row could not hold it
+    check_model_name(type(model), description.model)
     reset_peak_memory()
     watch = Stopwatch()
     with watch.running():
@@ -91,6 +109,14 @@ def check_forecaster(model: object) -> None:
     """Raise unless it is an object with `fit` and `predict`; a class is not."""
     if isinstance(model, type) or not isinstance(model, Forecaster):
         raise ForecastError(f"{model!r} is not a forecaster; give an object with fit and predict")
+
+
+def check_model_name(model_type: type, name: str) -> None:
+    """Raise if another class has the name of a built-in model: their rows would be mixed."""
+    if name in MODELS and model_type is not model_class(name):
+        raise ForecastError(
+            f"{model_type.__name__} has the name of the built-in model {name}; give it another name"
+        )
 
 
 def _fit_cost(model: Forecaster, seconds: float, device: torch.device) -> dict[str, Any]:

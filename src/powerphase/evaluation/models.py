@@ -16,7 +16,12 @@ import numpy as np
 from jaxtyping import Float
 
 from powerphase.errors import ForecastError, TrainingError, UnknownName
-from powerphase.evaluation.forecasting import Forecast, forecast, load_forecast
+from powerphase.evaluation.forecasting import (
+    Forecast,
+    check_model_name,
+    forecast,
+    load_forecast,
+)
 from powerphase.models.framework.base import Description, Forecaster, describe, plain_config
 from powerphase.models.framework.configuration import apply_variants, read_config
 from powerphase.models.framework.neural import NeuralForecaster, with_training
@@ -132,10 +137,8 @@ class ModelSpec:
 
     def check_name(self, name: str) -> None:
         """Raise if a user's class has the name of a built-in model: their rows would be mixed."""
-        if self.is_user_class and name in MODELS and self.model_class is not model_class(name):
-            raise ForecastError(
-                f"{self.text} has the name of the built-in model {name}; give it another name"
-            )
+        if self.is_user_class:
+            check_model_name(self.model_class, name)
 
 
 def resolve_model(

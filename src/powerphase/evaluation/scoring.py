@@ -26,7 +26,10 @@ from powerphase.task.windows import Task
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A scored forecast: the row for the leaderboard, and the arrays of its sidecar."""
+    """A scored forecast: the row for the leaderboard, and the arrays of its sidecar.
+
+    `print` shows all scores; `scores["crps"]` is one of them, and `save` writes row and sidecar.
+    """
 
     row: Result
     sidecar: Mapping[str, np.ndarray]
@@ -37,6 +40,11 @@ class Evaluation:
     def scores(self) -> dict[str, float | None]:
         """All scores by name, as means over windows; None if a score is undefined."""
         return self.row.scores
+
+    def __repr__(self) -> str:
+        row = self.row
+        crps = f"CRPS {row.scores['crps']:.4g}"
+        return f"<powerphase.Evaluation {row.name} on {row.grid} {row.edition}, {row.task}, {crps}>"
 
     def __str__(self) -> str:
         lines = [f"{self.row.name} on {self.row.grid} ({self.row.edition}), {self.row.task}"]
