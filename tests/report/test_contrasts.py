@@ -1,6 +1,6 @@
 """Paired tests: SciPy as the oracle, laws, and planted differences."""
 
-from itertools import combinations, pairwise
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -16,7 +16,6 @@ from powerphase.report import (
     Contrast,
     against,
     best,
-    holm,
     leaderboard,
     least_p,
     pairs,
@@ -26,7 +25,6 @@ from powerphase.report.statistics import LEVEL, N_FLIPS
 from tests.report.planted import days, planted
 
 often = settings(deadline=None, derandomize=True)
-p_values = st.lists(st.floats(0, 1), max_size=30)
 NOISE = np.random.default_rng(7).normal(size=10)
 
 
@@ -96,28 +94,6 @@ def test_p_is_invariant_to_order_sign_and_unit(
     assert sign_flip_p(-unit * np.array(shuffled)) == pytest.approx(p)
 
 
-@often
-@given(p_values)
-def test_holm_keeps_the_order_and_is_at_most_bonferroni(values: list[float]) -> None:
-    adjusted = holm(values)
-    for p, after in zip(values, adjusted, strict=True):
-        assert p <= after <= min(1.0, len(values) * p)
-    ordered = sorted(zip(values, adjusted, strict=True))
-    assert all(low[1] <= high[1] for low, high in pairwise(ordered))
-
-
-def test_holm_worked_by_hand() -> None:
-    # 4 · 0.005, 3 · 0.01, 2 · 0.03, and 0.04 raised to the value before it.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
-def test_holm_matches_statsmodels() -> None:
-    from statsmodels.stats.multitest import multipletests
-
-    values = np.random.default_rng(1).uniform(size=12) ** 3
-    assert holm(values.tolist()) == pytest.approx(multipletests(values, method="holm")[1])
-
-
 def test_a_planted_difference_is_found_and_noise_is_not() -> None:
     base = 1 + 0.1 * NOISE
     noise = 0.02 * np.random.default_rng(1).normal(size=10)
@@ -145,7 +121,7 @@ def test_the_best_is_the_lowest_ranked_entry() -> None:
     assert lowest.name == "ets"
 
 
-def test_every_pair_occurs_once_and_all_are_corrected_together() -> None:
+def test_every_pair_occurs_once() -> None:
     names = ["ets", "deepar", "timemcl", "timegrad"]
     scored = board(*((name, 0.1 * k + 0.01 * NOISE**k) for k, name in enumerate(names, start=1)))
     contrasts = pairs(scored.entries, scored.windows, "crps")
@@ -153,7 +129,31 @@ def test_every_pair_occurs_once_and_all_are_corrected_together() -> None:
         frozenset(pair) for pair in combinations(names, 2)
     }
     assert len(contrasts) == 6
-    assert [c.adjusted for c in contrasts] == holm([c.p for c in contrasts])
+
+
+def test_a_pair_has_one_verdict_whichever_entry_is_in_the_middle() -> None:
+    draw = np.random.default_rng(3)
+    names = ["ets", "deepar", "timemcl", "timegrad", "climatology"]
+    scored = board(*((n, 1 + 0.05 * k + 0.05 * draw.normal(size=10)) for k, n in enumerate(names)))
+    together = pairs(scored.entries, scored.windows, "crps")
+    assert len({c.verdict for c in together}) > 1
+    mirrored = {"better": "worse", "worse": "better", "noise": "noise"}
+    expected = {(c.name, c.other): (c.adjusted, c.verdict) for c in together}
+    expected |= {(c.other, c.name): (c.adjusted, mirrored[c.verdict]) for c in together}
+    for other in [None, *names]:
+        for c in against(scored.entries, scored.windows, "crps", other):
+            assert (c.adjusted, c.verdict) == expected[c.name, c.other]
+
+
+def test_p_is_corrected_for_the_comparisons_of_one_entry_as_in_statsmodels() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    draw = np.random.default_rng(1)
+    names = ["ets", "deepar", "timemcl", "timegrad"]
+    scored = board(*((name, 1 + 0.05 * draw.normal(size=10)) for name in names))
+    contrasts = against(scored.entries, scored.windows, "crps", "deepar")
+    expected = multipletests([c.p for c in contrasts], method="bonferroni")[1]
+    assert [c.adjusted for c in contrasts] == pytest.approx(expected)
 
 
 def test_seeds_are_averaged_by_window() -> None:

@@ -348,4 +348,5 @@ def _compact_cell(entry: Entry | None, score: str, best: float | None) -> Cell:
         return number(None), False
     mean = entry.mean[score]
     decimals = PAPER_DECIMALS if entry.kind == "paper" else None
-    return number(mean, decimals=decimals), entry.rank is not None and mean == best
+    stands_out = entry.rank is not None and mean is not None and mean == best
+    return number(mean, decimals=decimals), stands_out

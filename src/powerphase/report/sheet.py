@@ -27,6 +27,17 @@ Cell = tuple[str, bool]
 
 
 @dataclass(frozen=True)
+class Note:
+    """A note that explains columns; it is shown only together with one of them."""
+
+    text: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Sheet:
     """A table of texts."""
 
@@ -36,7 +47,7 @@ class Sheet:
     """Lines of cells; a terminal separates the groups."""
     above: str
     """The text above the table."""
-    below: tuple[str, ...] = ()
+    below: tuple[str | Note, ...] = ()
     """Notes below the table."""
     names: int = 1
     """This many columns from the left hold names rather than numbers."""
@@ -47,7 +58,7 @@ class Sheet:
         """The sheet for a terminal of that width."""
         shown = self._columns_for(width)
         widths = self._widths(shown, width)
-        notes = [self.above, *self.below] + [FULLER] * (len(shown) < len(self.header))
+        notes = [self.above, *self._notes_for(shown)] + [FULLER] * (len(shown) < len(self.header))
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for k in shown:
             side: JustifyMethod = "left" if k < self.names else "right"
@@ -71,7 +82,8 @@ class Sheet:
         ]
         alignment = [":--" if k < self.names else "--:" for k in range(len(self.header))]
         table = "\n".join(f"| {' | '.join(cells)} |" for cells in (self.header, alignment, *lines))
-        return "\n\n".join([f"### {self.title}", self.above, table, *self.below]) + "\n"
+        notes = map(str, self.below)
+        return "\n\n".join([f"### {self.title}", self.above, table, *notes]) + "\n"
 
     def _columns_for(self, width: int) -> list[int]:
         """The columns that fit into the width."""
@@ -80,6 +92,15 @@ class Sheet:
             if _table_width([max(map(len, self._texts(k))) for k in shown]) > width:
                 shown.remove(self.header.index(name))
         return shown
+
+    def _notes_for(self, shown: Sequence[int]) -> list[str]:
+        """The notes on what is shown."""
+        titles = {self.header[k] for k in shown}
+        return [
+            str(note)
+            for note in self.below
+            if isinstance(note, str) or not titles.isdisjoint(note.columns)
+        ]
 
     def _cell_text(self, column: int, cell: Cell, width: int | None) -> Text:
         text, emphasised = cell

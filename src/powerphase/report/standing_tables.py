@@ -10,7 +10,7 @@ from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES, find_score
 from powerphase.report.boards import Board
 from powerphase.report.entries import Entry, group_by, orders_forecasts, places
-from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.report.sheet import MISSING, Cell, Note, Sheet, number
 from powerphase.report.statistics import (
     LEVEL,
     ORACLE,
@@ -36,7 +36,7 @@ HEADER = (
 CSV_HEADER = (
     *("task", "task_version", "edition", "grid", "fingerprint", "score", "model", "seeds"),
     *("mean", "std", "rank", "place", "skill", "why_no_skill", "to_oracle", "why_not_to_oracle"),
-    *("other", "difference", "p", "p_holm", "seeds_apart", "verdict"),
+    *("other", "difference", "p", "p_adjusted", "seeds_apart", "verdict"),
 )
 MANY = 99.9
 """Above this, a table shows only a bound: the seeds of some scores hardly vary."""
@@ -135,7 +135,7 @@ def pairs_sheet(board: Board, score: str) -> Sheet:
         groups=(lines,),
         above="< means that the model of the row is better than that of the column, ≈ that their "
         "difference is noise.",
-        below=(_power(board, len(contrasts)),),
+        below=(_power(board, len(names) - 1),),
     )
 
 
@@ -204,18 +204,24 @@ def _percent(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1%}"
 
 
-def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None) -> Iterator[str]:
-    reference = other or "the best entry of its score, in bold"
+def _notes(
+    groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
+) -> Iterator[str | Note]:
+    skill, reach = "skill", "to oracle"
+    yield Note(f"Skill is 1 − score / that of {REFERENCE}.", (skill,))
+    yield Note(f"To oracle is the share of the distance from {REFERENCE} to the oracle.", (reach,))
+    yield f"The difference is to {other or 'the best entry of its score, in bold'}."
+    yield Note(
+        f"p is from {procedure(groups[0][0].windows)}, times the number of comparisons.", ("p",)
+    )
+    yield Note(
+        "Seeds apart is the difference in standard deviations of a single seed, pooled over the "
+        "entries with several seeds.",
+        ("seeds apart",),
+    )
     yield (
-        f"Skill is 1 − score / that of {REFERENCE}; to oracle is the share of the distance from "
-        "there "
-        f"to the oracle. The difference is to {reference}; p is from "
-        f"{procedure(groups[0][0].windows)}, with Holm's correction over the lines of a grid and "
-        "score; seeds apart is the difference in standard deviations of a single seed, pooled "
-        "over the "
-        f"entries with several seeds. A difference is noise if p exceeds {LEVEL} or if it is "
-        "smaller "
-        f"than {SEED_DEVIATIONS:g} deviations of a seed."
+        f"A difference is noise if p exceeds {LEVEL} or if it is smaller than {SEED_DEVIATIONS:g} "
+        "deviations of a seed."
     )
     most = max(sum(line.contrast is not None for line in lines) for _, lines in groups)
     if most:
@@ -224,9 +230,9 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
         needed = f"a row of {other} and another row" if other else "two ranked entries"
         yield f"No differences: a comparison needs {needed}."
     if missing := "; ".join(_missing_skill(groups)):
-        yield f"Missing skill: {missing}."
+        yield Note(f"Missing skill: {missing}.", (skill, reach))
     if not all(SCORES[line.score].proper for _, lines in groups for line in lines):
-        yield "Skill is defined for proper scores only."
+        yield Note("Skill is defined for proper scores only.", (skill, reach))
 
 
 def _missing_skill(groups: Sequence[tuple[Board, Sequence[Standing]]]) -> Iterator[str]:
@@ -243,7 +249,7 @@ def _missing_skill(groups: Sequence[tuple[Board, Sequence[Standing]]]) -> Iterat
 
 
 def _power(board: Board, n_contrasts: int) -> str:
-    """The lowest p that is possible, before and after the correction."""
+    """The family of a comparison, and the lowest p that is possible in it."""
     least, n_weeks = least_p(board.windows), n_independent(board.windows)
     after = min(1.0, n_contrasts * least)
     as_one = f", of {n_weeks} weeks, each counted as one," if n_weeks < len(board.windows) else ""
@@ -254,8 +260,11 @@ def _power(board: Board, n_contrasts: int) -> str:
             "more windows."
         )
     return (
-        f"{limit}, or {after:.2g} after Holm's correction over {n_contrasts} comparisons. "
-        f"With more than {int(LEVEL / least)} comparisons, no difference could be significant."
+        "The comparisons of one model with all others, on one grid and one score, are corrected "
+        f"together: every p is multiplied by their number, {n_contrasts} at most, so that a pair "
+        f"has the same p whichever of the two the others are compared with. {limit}, or "
+        f"{after:.2g} after the correction; with more than {int(LEVEL / least)} comparisons, no "
+        "difference could be significant."
     )
 
 
