@@ -53,6 +53,12 @@ def test_cells_are_means_and_the_best_ranked_one_is_bold() -> None:
     assert cells["oracle (reference)"] == [("0.1250", False), (MISSING, False)]
 
 
+def test_a_row_without_the_score_has_a_plain_dash() -> None:
+    rows = [row(grid="ieee14", model=model, weighted=True) for model in ("ets", "deepar")]
+    (sheet,) = compact_sheets(leaderboard(rows), "fair_crps")
+    assert [line[1] for group in sheet.groups for line in group] == [(MISSING, False)] * 2
+
+
 def test_names_of_smaller_budgets_are_explained_below_the_table() -> None:
     def below(*variants: str | None) -> tuple[str, ...]:
         rows = [

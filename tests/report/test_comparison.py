@@ -24,6 +24,7 @@ from powerphase.models.powerforge.config import ABLATIONS
 from powerphase.records import RANKED, SCORES, Result, write_result
 from powerphase.report import (
     ABLATION_SCORES,
+    MISSING,
     Comparison,
     Pair,
     agreement,
@@ -31,6 +32,7 @@ from powerphase.report import (
     comparison_sheets,
     leaderboard,
     overview,
+    overview_sheets,
     paper_ablations,
     paper_entries,
 )
@@ -197,18 +199,25 @@ def test_a_smaller_budget_represents_a_model_without_another_row() -> None:
         assert found == {expected}
 
 
-def test_the_overview_has_every_model_of_every_grid() -> None:
-    lines = [
-        [text for text, _ in line]
-        for group in overview([ours({"crps": 0.125}, variant="short")]).groups
-        for line in group
-    ]
-    printed = [(grid, entry.name) for grid in PAPER_GRIDS for entry in paper_entries(grid)]
-    named = [(line[0], line[1].removesuffix("+short")) for line in lines]
-    assert named == printed
-    shown = {(line[0], line[1]): line[2:] for line in lines}
-    assert shown["pegase1354", "powerforge+short"][:3] == ["1", "0.1250", "0.0040"]
-    assert shown["pegase1354", "deepar"][:3] == ["–", "–", "0.1214"]
+def test_the_overview_has_a_line_for_each_row_and_names_what_is_missing() -> None:
+    sheet = overview([ours({"crps": 0.125}, variant="short")])
+    ((line,),) = sheet.groups
+    texts = [text for text, _ in line]
+    assert texts[:5] == ["pegase1354", "powerforge+short", "1", "0.1250", "0.0040"]
+    assert MISSING not in texts
+    note = str(sheet.below[-1])
+    models = {entry.name for grid in PAPER_GRIDS for entry in paper_entries(grid)}
+    assert all(note.count(f"{name}") >= 1 for name in (*models, *PAPER_GRIDS[2:]))
+    assert "pegase1354" not in note
+
+
+def test_rows_without_a_counterpart_are_named_in_a_line() -> None:
+    (sheet, *_) = comparison_sheets(compare([ours({"crps": 0.125})], "powerforge"))
+    assert {line[0][0] for group in sheet.groups for line in group} == {"pegase1354"}
+    note = str(sheet.below[-1])
+    assert [grid in note for grid in PAPER_GRIDS] == [grid != "pegase1354" for grid in PAPER_GRIDS]
+    (only,) = overview_sheets([ours({"crps": 0.125})])  # one model has no order
+    assert only.title == overview([ours({"crps": 0.125})]).title
 
 
 def agreement_by_grid(rows: list[Result]) -> dict[str, list[str]]:
@@ -239,7 +248,7 @@ def test_rankings_are_compared_over_common_models() -> None:
         ]
         found = agreement_by_grid([*rows, ours(model="last-week", grid="polish3120")])
         assert found["polish3120"] == ["2", *5 * [tau]]
-        assert found["pegase1354"] == ["0", *5 * ["–"]]
+        assert "pegase1354" not in found
 
 
 def test_a_model_that_is_not_in_the_paper_raises() -> None:
@@ -336,7 +345,6 @@ def test_the_tables_contain_our_numbers_and_those_of_the_paper() -> None:
         "| pegase1354 | MSE | 3 | 0.00007000 ± 0.00000000 | 0.0001 ± 0.0000 | 0.7 | 0.0 |",
         "| pegase1354 | Safety_mBrier | 3 | 0.006000 ± 0.000000 | 0.0030 ± 0.0000 | 2.00 "
         "| **59.0 worse** |",
-        "| polish2383 | CRPS | – | – | 0.0042 ± 0.0019 | – | – |",
         "| full (paper) | 0.00433 | – | 0.0110 | 0.00301 | 0.000741 | 0.000752 |",
         "| no-anchor (paper) | 0.00797 | +84% | 0.0229 | 0.03042 | 0.000809 | 0.00190 |",
         "| no-mixer | – | – | – | – | – | – |",

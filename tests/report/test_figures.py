@@ -26,6 +26,7 @@ from powerphase.report import (
     leaderboard,
     looks_of,
     paper_entries,
+    voltage_limits,
     weighted_quantiles,
     write_figure,
 )
@@ -118,6 +119,30 @@ def test_voltages_draws_the_kept_scenarios_their_median_and_the_truth(tree: Path
     assert [axes.get_title() for axes in grid[0]] == [
         "Fri 1 Jul 2016", "Thu 21 Jul 2016", "Thu 11 Aug 2016"
     ]  # fmt: skip
+
+
+def test_one_bad_model_does_not_flatten_the_others() -> None:
+    hour = np.linspace(0, 2 * np.pi, STEPS)
+    truth = 1 + 0.01 * np.sin(hour)
+    weights = np.full(4, 0.25)
+    sound = [(truth + 0.002 * np.arange(4)[:, None], weights, truth)]
+    bad = [(truth + 0.3 * np.arange(-2, 2)[:, None], weights, truth)]
+    low, high = voltage_limits([sound, sound, bad])
+    assert low < truth.min()
+    assert high > max(truth.max(), sound[0][0].max())
+    assert high - low < 4 * np.ptp(truth)  # with the bad model it would be 30 times
+    assert voltage_limits([sound, sound]) == pytest.approx((0.99, 1.016), abs=2e-3)
+
+
+def test_a_figure_says_how_much_of_a_model_is_beyond_its_axis(tmp_path: Path) -> None:
+    arrays = dict(expand(sidecar(0)))
+    arrays["shown/scenario"] = arrays["shown/scenario"].copy()
+    arrays["shown/scenario"][:, 0, :, :, 2] += 50  # one of four scenarios
+    for model, content in (("powerforge", sidecar(0)), ("timeprism", compact(arrays))):
+        write_result(row(model=model, **CONDITIONS), content, tmp_path)
+    drawn = draw_figure("voltages", options(tmp_path, models=["powerforge", "timeprism"]))
+    said = [[text.get_text() for text in axes.texts] for axes in panels(drawn.figure)]
+    assert ["25.0 %" in " ".join(texts) for texts in said] == [False] * 5 + [True]
 
 
 def test_a_failure_file_is_not_read_as_a_row(tree: Path) -> None:

@@ -6,16 +6,19 @@ import random
 import re
 from importlib.resources import files
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 from scipy.stats import rankdata
+from typer.testing import CliRunner
 
-from powerphase.errors import ResultError
+from powerphase import cli
+from powerphase.errors import ResultError, UnknownName
 from powerphase.grid import PAPER_GRIDS
-from powerphase.records import RANKED, SCORES, Result
+from powerphase.records import RANKED, SCORES, Result, write_result
 from powerphase.report import (
     COLUMNS,
     COSTS,
@@ -149,7 +152,8 @@ def test_ties_share_ranks_as_in_scipy() -> None:
     expected = dict(zip((r.name for r in rows), np.mean(ranks, axis=0), strict=True))
     entries = leaderboard(rows)[0].entries
     assert {entry.name: entry.rank for entry in entries} == expected
-    assert [entry.rank for entry in entries] == sorted(expected.values())
+    by_rank = leaderboard(rows, sort="rank")[0].entries
+    assert [entry.rank for entry in by_rank] == sorted(expected.values())
 
 
 @pytest.mark.parametrize("grid", PRINTED_RANKS)
@@ -361,11 +365,14 @@ def test_the_best_ranked_entry_is_bold_if_the_score_orders_forecasts() -> None:
     found = leaderboard(field(), paper=False)[0]
     rows = cells_of(as_markdown([found]))
     ranked = [entry for entry in found.entries if entry.rank is not None]
-    for column, name in enumerate(COLUMNS, start=3):
+    for column, name in enumerate(COLUMNS, start=2):
         bold = [cells[0].split()[0] for cells in rows if cells[column].startswith("**")]
         lowest = min(ranked, key=lambda entry: entry.mean[name] or 0.0)
         assert bold == ([] if name in ("necv", "coverage_80") else [lowest.name])
-    assert [cells[2].startswith("**") for cells in rows] == [True] + [False] * 4
+    first = min(entry.rank or 0.0 for entry in ranked)
+    assert [cells[-1].strip("*") for cells in rows if cells[-1].startswith("**")] == [
+        f"{first:.2f}"
+    ]
 
 
 def test_entries_indistinguishable_from_the_best_are_marked_with_a_legend() -> None:
@@ -375,14 +382,14 @@ def test_entries_indistinguishable_from_the_best_are_marked_with_a_legend() -> N
     rows.append(planted("ets", variant="stale", crps=1.0))
     found = leaderboard(rows, paper=False)
     by_name = {cells[0].split()[0]: cells for cells in cells_of(as_markdown(found))}
-    assert {name: cells[3] for name, cells in by_name.items()} == {
+    assert {name: cells[2] for name, cells in by_name.items()} == {
         "ets": "**1.000**",
         "deepar": "≈1.020",
         "timemcl": "1.500",
         "oracle": "0.9000",
         "ets+stale": "1.000",
     }
-    assert [cells[4] for cells in by_name.values()][:3] == ["**0.5000**"] * 3  # all the same
+    assert [cells[3] for cells in by_name.values()][:3] == ["**0.5000**"] * 3  # all the same
     assert LEGEND in as_markdown(found)
     assert LEGEND not in as_markdown(leaderboard(rows[2:], paper=False))
 
@@ -390,8 +397,8 @@ def test_entries_indistinguishable_from_the_best_are_marked_with_a_legend() -> N
 def test_all_entries_that_tie_for_the_best_are_bold() -> None:
     rows = [row(model="ets"), row(model="deepar"), row(model="oracle")]
     cells = cells_of(as_markdown(leaderboard(rows, paper=False)))
-    assert [line[2] for line in cells] == ["**1.50**", "**1.50**", "–"]
-    assert [line[3].startswith("**") for line in cells] == [True, True, False]
+    assert [line[-1] for line in cells] == ["**1.50**", "**1.50**", "–"]
+    assert [line[2].startswith("**") for line in cells] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -415,14 +422,14 @@ def test_numbers_have_four_significant_digits(
 ) -> None:
     blank: dict[str, float | None] = dict.fromkeys(SCORES)
     only = entry(mean=blank | {"crps": mean}, std=blank | {"crps": std})
-    assert cells_of(as_markdown([board(only)]))[0][3] == shown
+    assert cells_of(as_markdown([board(only)]))[0][2] == shown
 
 
 def test_numbers_of_the_paper_are_shown_as_printed() -> None:
     cells = cells_of(as_markdown([board(paper=paper_entries("activsg500"))]))
     first = [cell.strip("*") for cell in cells[0]]
-    assert first[:5] == ["powerforge (paper)", "3", "1.25", "0.0030 ± 0.0008", "0.0072 ± 0.0019"]
-    assert first[-4:] == ["–"] * 4
+    assert first[:4] == ["powerforge (paper)", "3", "0.0030 ± 0.0008", "0.0072 ± 0.0019"]
+    assert first[-5:] == [*["–"] * 4, "1.25"]
 
 
 OLD_ROW = Result.from_json(json.dumps(first_schema(model="factorforge")), "row.json")
@@ -502,7 +509,72 @@ def test_a_narrow_terminal_shows_fewer_columns(width: int) -> None:
     for entry in (*board.entries, *board.paper):
         lines = [line.strip() for line in shown.splitlines()]
         assert sum(line.startswith(f"{entry.label}  ") for line in lines) == 1
-    assert len(shown.splitlines()) < len(board.entries) + len(board.paper) + 12
+    assert len(shown.splitlines()) < len(board.entries) + len(board.paper) + 14
+
+
+def test_a_table_is_in_order_of_crps_though_rank_orders_otherwise() -> None:
+    # Rank rewards forecasts that stay in the band whatever happens; CRPS cannot be won that way.
+    safe = {"distortion": 0.1, "safety_mbrier": 0.0}
+    rows = [
+        planted("deepar", crps=0.4, scores=safe | {"cvar_0.1": 0.0}),
+        planted("ets", crps=0.3),
+        planted("climatology", crps=0.35),
+        planted("ets", variant="stale", crps=0.1),
+        planted("oracle", crps=0.2),
+    ]
+    orders = {
+        sort: [entry.name for entry in leaderboard(rows, False, sort=sort)[0].entries]
+        for sort in ("crps", "CRPS", "rank", "Safety_mBrier")
+    }
+    unranked = ["ets+stale", "oracle"]
+    assert orders["crps"] == orders["CRPS"] == ["ets", "climatology", "deepar", *unranked]
+    assert orders["rank"] == ["deepar", "ets", "climatology", *unranked]
+    assert orders["Safety_mBrier"] == ["deepar", "climatology", "ets", *unranked]
+    with pytest.raises(UnknownName):
+        leaderboard(rows, sort="coverage_80")
+
+
+def test_the_paper_is_in_the_same_order_as_our_rows() -> None:
+    for sort in ("crps", "mse"):
+        means = [entry.mean[sort] or 0.0 for entry in leaderboard([row()], sort=sort)[0].paper]
+        assert means == sorted(means)
+    ranks = [entry.rank or 0.0 for entry in leaderboard([row()], sort="rank")[0].paper]
+    assert ranks == sorted(ranks)
+
+
+def test_the_command_shows_one_grid_in_a_chosen_order(tmp_path: Path) -> None:
+    rows = [planted("ets", crps=0.3, mse=0.2), planted("deepar", crps=0.4, mse=0.1)]
+    for result in (*rows, row(grid="ieee14", model="ets")):
+        write_result(result, {}, tmp_path)
+
+    def lines(*options: str) -> list[list[str]]:
+        arguments = ["leaderboard", str(tmp_path), "--format", "csv", "--no-paper", *options]
+        shown = CliRunner().invoke(cli.app, arguments)
+        assert shown.exit_code == 0, shown.output
+        return [[line["grid"], line["model"]] for line in csv.DictReader(StringIO(shown.stdout))]
+
+    grid = row().grid
+    assert {grid, "ieee14"} == {line[0] for line in lines()}
+    assert lines("--grid", grid) == [[grid, "ets"], [grid, "deepar"]]
+    assert lines("--grid", grid, "--sort", "MSE") == [[grid, "deepar"], [grid, "ets"]]
+    for options in (
+        ["--grid", "ieee118"],
+        ["--sort", "coverage_80"],
+        ["--sort", "mse", "--statistics"],
+    ):
+        assert CliRunner().invoke(cli.app, ["leaderboard", str(tmp_path), *options]).exit_code != 0
+
+
+def test_notes_on_columns_are_shown_with_their_columns_only() -> None:
+    crps = {"ets": 1.0, "deepar": [1.1] * 9 + [0.3]}
+    rows = [planted(model, energy=values) for model, values in crps.items()]
+    sheet = board_sheet(leaderboard(rows, False)[0])
+    for width, is_shown in ((60, False), (250, True)):
+        text = StringIO()
+        Console(file=text, width=width, markup=False).print(sheet.as_table(width))
+        shown = " ".join(text.getvalue().split())
+        assert (SCORES["energy"].title in shown) == is_shown
+        assert (LEGEND in shown) == is_shown
 
 
 def test_no_results_give_no_boards() -> None:

@@ -87,7 +87,7 @@ def test_a_table_shows_differences_skill_and_verdicts() -> None:
     assert "0.0059" in text  # the least p, before and after the correction
     # A reason is given once, with all the scores that it applies to.
     (table,) = standings_sheets([board()])
-    reasons = [note for note in table.below if "last-7-days" in note and "Brier" in note]
+    reasons = [note for note in map(str, table.below) if "last-7-days" in note and "Brier" in note]
     assert len(reasons) == 1
 
 

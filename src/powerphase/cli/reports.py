@@ -9,6 +9,7 @@ from rich.progress import MofNCompleteColumn
 from powerphase.cli.data import verify_store
 from powerphase.cli.display import console, problems, progress, show_checks, show_sheets
 from powerphase.cli.options import Edition, Format, Results, result_paths, split_list
+from powerphase.errors import UnknownName
 
 if TYPE_CHECKING:
     from powerphase.records.result import Result
@@ -20,6 +21,11 @@ FIGURES = ("archetypes", "voltages", "bus-safety", "safety-fidelity", "reliabili
 def leaderboard(
     results: Results = None,
     format: Format = "table",
+    grid: Annotated[str | None, typer.Option(help="Show one grid.")] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="Score that orders the table, or rank.", show_default="crps"),
+    ] = None,
     paper: Annotated[bool, typer.Option(help="Also show the paper's numbers.")] = True,
     statistics: Annotated[
         bool,
@@ -49,7 +55,7 @@ def leaderboard(
         Path | None, typer.Option(help="With --recompute: folder of data sets.")
     ] = None,
 ) -> None:
-    """Rank all forecasters, grid by grid.
+    """Show the scores of all forecasters, grid by grid, in order of CRPS.
 
     With --statistics, show which differences are more than noise. With --recompute, score the
     available forecast files again and report which rows still match.
@@ -60,15 +66,24 @@ def leaderboard(
     from powerphase.records.row_key import read_failures
     from powerphase.report import boards as board_tables
     from powerphase.report import standing_tables
+    from powerphase.report.entries import ordering_score
 
     rows, failures = find_results(result_paths(results)), read_failures(result_paths(results))
+    if grid is not None:
+        grids = {record.grid for record in (*rows.values(), *failures)}
+        if grid not in grids:
+            raise UnknownName.among("row on grid", grid, grids)
+        rows = {path: row for path, row in rows.items() if row.grid == grid}
+        failures = [failure for failure in failures if failure.grid == grid]
+    if sort is not None and (recompute or statistics):
+        raise typer.BadParameter("--sort cannot be combined with --statistics or --recompute")
     if recompute:
         if statistics:
             raise typer.BadParameter("--recompute and --statistics cannot be combined")
         _recompute(rows, forecasts, data, format)
         return
     _require("--recompute", forecasts=forecasts, data=data)
-    boards = board_tables.leaderboard(list(rows.values()), paper, failures)
+    boards = board_tables.leaderboard(list(rows.values()), paper, failures, sort or "crps")
     noted = [failure for board in boards for failure in board.failures]
     for failure in failures:
         if failure not in noted:  # on a grid without any row
@@ -82,7 +97,7 @@ def leaderboard(
         )
         return
     standing_tables.check_other(boards, against)
-    scores = tuple(map(standing_tables.ordering_score, score or standing_tables.TESTED))
+    scores = tuple(map(ordering_score, score or standing_tables.TESTED))
     if pairs:
         show_sheets(
             format,
@@ -130,12 +145,12 @@ def compare(
     All models in one table, and how far the two rankings agree: `powerphase compare all`
     """
     from powerphase.records.result import read_results
-    from powerphase.report.comparison import agreement, comparison_sheets, overview
     from powerphase.report.comparison import compare as compare_with_paper
+    from powerphase.report.comparison import comparison_sheets, overview_sheets
 
     rows = read_results(result_paths(results))
     if model == "all":
-        show_sheets(format, lambda: [part(rows, edition) for part in (overview, agreement)])
+        show_sheets(format, lambda: overview_sheets(rows, edition))
     else:
         show_sheets(format, lambda: comparison_sheets(compare_with_paper(rows, model, edition)))
 

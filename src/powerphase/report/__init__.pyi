@@ -19,6 +19,7 @@ from .comparison import agreement as agreement
 from .comparison import compare as compare
 from .comparison import comparison_sheets as comparison_sheets
 from .comparison import overview as overview
+from .comparison import overview_sheets as overview_sheets
 from .drawing import LATTICE as LATTICE
 from .drawing import Drawing as Drawing
 from .drawing import draw as draw
@@ -45,6 +46,7 @@ from .figures import DrawnFigure as DrawnFigure
 from .figures import FigureOptions as FigureOptions
 from .figures import draw_figure as draw_figure
 from .figures import write_figure as write_figure
+from .plots import voltage_limits as voltage_limits
 from .quantiles import LEVELS as LEVELS
 from .quantiles import first_bus as first_bus
 from .quantiles import outside_band as outside_band
@@ -55,6 +57,7 @@ from .safety_tables import safety_as_csv as safety_as_csv
 from .safety_tables import safety_sheets as safety_sheets
 from .sheet import MISSING as MISSING
 from .sheet import Cell as Cell
+from .sheet import Note as Note
 from .sheet import Sheet as Sheet
 from .sheet import number as number
 from .standing_tables import TESTED as TESTED

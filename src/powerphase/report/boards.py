@@ -1,4 +1,8 @@
-"""The leaderboard: result rows as one table per grid, ranked as in the paper, with its numbers.
+"""The leaderboard: result rows as one table per grid, with the paper's numbers.
+
+A table is ordered by CRPS, which is proper: no forecaster gains by stating what it does not
+believe. The paper's Rank mixes it with scores that reward just that, so it is a column, and an
+order only on request.
 
 Rows share a table only if their task, edition, grid and data are the same; rows that differ only
 in the seed become one entry. The paper's numbers are based on other data, so they are listed below
@@ -20,15 +24,18 @@ from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import (
     OUTDATED_NOTE,
     PAPER_DECIMALS,
+    RANK,
     Entry,
     budget_notes,
     entry_of,
     group_by,
+    in_order,
     orders_forecasts,
     paper_entries,
+    sort_name,
     with_ranks,
 )
-from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.report.sheet import MISSING, Cell, Note, Sheet, number
 from powerphase.report.statistics import against
 from powerphase.task.protocol import PAPER_TASK
 
@@ -41,7 +48,7 @@ COLUMNS = (
 )
 """The scores that a table shows; a CSV file has all."""
 
-HEADER = ("model", "seeds", "Rank", *(SCORES[name].title for name in COLUMNS))
+HEADER = ("model", "seeds", *(SCORES[name].title for name in COLUMNS), "Rank")
 DISPENSABLE = ("seeds", *(SCORES[n].title for n in ("coverage_80", "mse", "necv", "energy")))
 DISPENSABLE += tuple(SCORES[name].title for name in ("twcrps", "brier"))
 """The columns that a narrow terminal omits, in this order."""
@@ -68,6 +75,8 @@ class Board:
     """UTC start of each window."""
     failures: tuple[Failure, ...] = ()
     """Cells of a bench that have no row."""
+    sort: str = "crps"
+    """What orders the entries: a score, or `rank`."""
 
     @property
     def conditions(self) -> str:
@@ -125,18 +134,29 @@ class Boards(list[Board]):
 
 
 def leaderboard(
-    results: Iterable[Result], paper: bool = True, failures: Sequence[Failure] = ()
+    results: Iterable[Result],
+    paper: bool = True,
+    failures: Sequence[Failure] = (),
+    sort: str = "crps",
 ) -> Boards:
     """One table for each task, edition, grid and fingerprint.
 
-    With `paper`, tables of the paper's task include its rows. Failures are listed below the tables
-    of their grids.
+    Args:
+        results: the rows.
+        paper: whether tables of the paper's task include its rows.
+        failures: cells of a bench without a row; they are listed below the tables of their grids.
+        sort: the score that orders the entries, or `rank`.
     """
+    sort = sort_name(sort)
     groups = group_by(results, _data).values()
     boards = [
         Board(
-            *(*_data(row), _entries(rows), _paper_rows(row) if paper else (), tuple(row.windows)),
+            *_data(row),
+            in_order(_entries(rows), sort),
+            in_order(_paper_rows(row), sort) if paper else (),
+            tuple(row.windows),
             tuple(f for f in failures if _conditions(f) == _conditions(row)),
+            sort,
         )
         for row, rows in ((rows[0], rows) for rows in groups)
     ]
@@ -211,11 +231,21 @@ def _entries(rows: Sequence[Result]) -> tuple[Entry, ...]:
 def board_sheet(board: Board) -> Sheet:
     """The board as a table."""
     above, *below = board.notes
+    order = "Rank" if board.sort == RANK else SCORES[board.sort].title
     noise = {name: like_the_best(board, name) for name in COLUMNS}
-    if any(noise.values()):
-        below.insert(0, LEGEND)
-    groups = (tuple(_cells(board.entries, noise)), tuple(_cells(board.paper, {})))
-    return Sheet(board.title, HEADER, groups, above, tuple(below), dispensable=DISPENSABLE)
+    marked = tuple(SCORES[name].title for name in COLUMNS if noise[name])
+    notes = (Note(LEGEND, marked),) * bool(marked)
+    lines = tuple(_cells(board.entries, noise))
+    n_ranked = sum(entry.rank is not None for entry in board.entries)
+    groups = (lines[:n_ranked], lines[n_ranked:], tuple(_cells(board.paper, {})))
+    return Sheet(
+        board.title,
+        HEADER,
+        tuple(group for group in groups if group),
+        f"Ordered by {order}. {above}",
+        (*notes, *below),
+        dispensable=DISPENSABLE,
+    )
 
 
 def like_the_best(board: Board, name: str) -> set[str]:
@@ -231,17 +261,18 @@ def _cells(
 ) -> Iterator[tuple[Cell, ...]]:
     """The cells of each entry; the best of the ranked entries stand out."""
     best = {name: _lowest(entries, name) for name in COLUMNS}
+    first = min((entry.rank for entry in entries if entry.rank is not None), default=None)
     for entry in entries:
         ranked = entry.rank is not None
         marks = {name: LIKE_THE_BEST * (entry.name in noise.get(name, ())) for name in COLUMNS}
         yield (
             (entry.label, False),
             (str(len(entry.seeds)), False),
-            (f"{entry.rank:.2f}" if ranked else MISSING, ranked and entry.rank == entries[0].rank),
             *(
                 (marks[name] + _score_text(entry, name), ranked and entry.mean[name] in best[name])
                 for name in COLUMNS
             ),
+            (f"{entry.rank:.2f}" if ranked else MISSING, ranked and entry.rank == first),
         )
 
 
@@ -281,8 +312,9 @@ def _compact_sheet(conditions: str, boards: Sequence[Board], score: str) -> Shee
         groups=tuple(
             _compact_lines(entries, boards, score) for entries in (ours, papers) if entries
         ),
-        above=f"{SCORES[score].question} Means over seeds and windows; the best ranked entry is "
-        "bold, and rows marked (paper) are the paper's, on its data.",
+        above=f"{SCORES[score].question} Means over seeds and windows"
+        + ("; the best ranked entry is bold" if orders_forecasts(score) else "")
+        + (", and rows marked (paper) are the paper's, on its data." if papers else "."),
         below=(f"{budgets}.",) * bool(budgets) + (OUTDATED_NOTE,) * outdated,
     )
 

@@ -5,7 +5,7 @@ smallest that the printed digits allow, in standard deviations of single trainin
 means over seeds.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -18,11 +18,11 @@ from powerphase.records.result import Result
 from powerphase.records.scores import RANKED, SCORES
 from powerphase.report.boards import leaderboard
 from powerphase.report.entries import (
-    BUDGET_WORDS,
     PAPER_DECIMALS,
     Entry,
     budget_notes,
     edition_of,
+    group_by,
     orders_forecasts,
     paper_ablations,
     paper_entries,
@@ -65,6 +65,8 @@ class Pair:
     """Sample standard deviation over seeds; None for a single seed."""
     paper_mean: float
     paper_std: float
+    name: str = ""
+    """The model, or the smaller budget that represents it; empty without a row."""
 
     @property
     def ratio(self) -> float | None:
@@ -147,74 +149,107 @@ def compare(results: Iterable[Result], model: str, edition: str | None = None) -
 
 def comparison_sheets(comparison: Comparison) -> list[Sheet]:
     """The tables: grid by grid and score by score, then each ablation."""
-    lines = [_line(pair) for pair in comparison.pairs]
-    grids = dict.fromkeys(pair.grid for pair in comparison.pairs)
+    by_grid = group_by(comparison.pairs, lambda pair: pair.grid)
+    scored = {grid: pairs for grid, pairs in by_grid.items() if pairs[0].seeds}
+    absent = [grid for grid in by_grid if grid not in scored]
+    used = budget_notes(pair.name for pairs in scored.values() for pair in pairs[:1])
     main = Sheet(
         title=f"{comparison.model} and the paper, edition {comparison.edition}",
         header=HEADER,
-        groups=tuple(tuple(line for line in lines if line[0][0] == grid) for grid in grids),
-        above="Mean ± standard deviation over seeds; the paper's as printed, on its data. A model "
-        "without a row of its full budget is represented by its largest smaller budget: "
-        f"{'; '.join(f'+{word}, {says}' for word, says in BUDGET_WORDS.items())}.",
-        below=(HOW_TO_READ,),
+        groups=tuple(tuple(map(_line, pairs)) for pairs in scored.values()),
+        above="Mean ± standard deviation over seeds; the paper's as printed, on its data.",
+        below=(
+            HOW_TO_READ,
+            *(f"Where no row has the full budget, the largest smaller one is shown: {used}.",)
+            * bool(used),
+            *(f"No row on {', '.join(absent)}.",) * bool(absent),
+        ),
         names=2,
         dispensable=("seeds", "ratio"),
     )
-    return [main, *(_ablation_sheet(comparison, ablation) for ablation in comparison.ablations)]
+    sheets = [main] if scored else []
+    return [*sheets, *(_ablation_sheet(comparison, ablation) for ablation in comparison.ablations)]
+
+
+def overview_sheets(results: Iterable[Result], edition: str | None = None) -> list[Sheet]:
+    """All models in one table; the agreement of the two orders where models can be ordered."""
+    rows = list(results)
+    order = agreement(rows, edition)
+    return [overview(rows, edition), *[order] * bool(order.groups[0])]
 
 
 def overview(results: Iterable[Result], edition: str | None = None) -> Sheet:
-    """All models of the paper on all its grids, ours and the paper's, with what is missing."""
+    """All models of the paper with a row on its grids, ours and the paper's; the rest in a line."""
     edition, ours = _paper_model_entries(results, edition)
     titles = [SCORES[name].title for name in RANKED]
     columns = [column for title in titles for column in (title, f"{title} (paper)")]
     budgets = budget_notes(entry.name for entry in ours.values() if entry.rank is not None)
+    printed = [(grid, paper) for grid in PAPER_GRIDS for paper in paper_entries(grid)]
+    lines = [(grid, paper, _competing(ours, grid, paper.name)) for grid, paper in printed]
+    shown = group_by([line for line in lines if line[2] is not None], lambda line: line[0])
+    without = _missing_rows(printed, {(grid, paper.name) for grid, paper, ours in lines if ours})
     return Sheet(
         title=f"The paper's models, edition {edition}",
         header=("grid", "model", "seeds", *columns),
         groups=tuple(
-            tuple(
-                _overview_line(grid, paper, _competing(ours, grid, paper.name)) for paper in of_grid
-            )
-            for grid, of_grid in ((grid, paper_entries(grid)) for grid in PAPER_GRIDS)
+            tuple(_overview_line(grid, paper, entry) for grid, paper, entry in of_grid if entry)
+            for of_grid in shown.values()
         ),
-        above="In the order of the paper's Rank. Means over seeds; the paper's over three seeds, "
-        "on "
-        "its data.",
-        below=(f"{budgets}.",) * bool(budgets),
+        above="In the order of the paper's CRPS. Means over seeds; the paper's over three seeds, "
+        "on its data.",
+        below=(
+            *(f"{budgets}.",) * bool(budgets),
+            *(f"No row of {without}.",) * bool(without),
+        ),
         names=2,
         dispensable=("seeds", *reversed(columns[2:])),
     )
 
 
-def _overview_line(grid: str, paper: Entry, ours: Entry | None) -> tuple[Cell, ...]:
+def _missing_rows(printed: Sequence[tuple[str, Entry]], scored: Collection[tuple[str, str]]) -> str:
+    """The models of the paper without a row; a model without any is named once, without grids."""
+    grids = group_by(printed, lambda item: item[1].name)
+    absent = {name: [g for g, _ in of if (g, name) not in scored] for name, of in grids.items()}
+    wholly = [name for name, missing in absent.items() if len(missing) == len(grids[name])]
+    partly = {name: missing for name, missing in absent.items() if missing and name not in wholly}
+    parts = [", ".join(wholly)] * bool(wholly)
+    return "; ".join([*parts, *(f"{name} on {', '.join(on)}" for name, on in partly.items())])
+
+
+def _overview_line(grid: str, paper: Entry, ours: Entry) -> tuple[Cell, ...]:
     numbers = [
         text
         for name in RANKED
         for text in (
-            number(ours.mean[name] if ours else None),
+            number(ours.mean[name]),
             number(paper.mean[name], decimals=PAPER_DECIMALS),
         )
     ]
-    name, seeds = (ours.name, str(len(ours.seeds))) if ours else (paper.name, MISSING)
-    return tuple((text, False) for text in (grid, name, seeds, *numbers))
+    texts = (grid, ours.name, str(len(ours.seeds)), *numbers)
+    return tuple((text, False) for text in texts)
 
 
 def agreement(results: Iterable[Result], edition: str | None = None) -> Sheet:
     """How our order of the paper's models agrees with the paper's, by grid and score."""
     edition, ours = _paper_model_entries(results, edition)
+    lines = {grid: _agreement_line(grid, ours) for grid in PAPER_GRIDS}
+    alone = [grid for grid, line in lines.items() if line is None]
     return Sheet(
         title=f"The order of the paper's models and the paper's order, edition {edition}",
         header=("grid", "models", *(SCORES[name].title for name in RANKED), "Rank"),
-        groups=(tuple(_agreement_line(grid, ours) for grid in PAPER_GRIDS),),
+        groups=(tuple(line for line in lines.values() if line is not None),),
         above="Kendall's τ over the models that both have: 1 is the same order, −1 the opposite. "
         "Rank is computed among these models alone.",
+        below=(f"Fewer than two models in common on {', '.join(alone)}.",) * bool(alone),
     )
 
 
-def _agreement_line(grid: str, ours: Mapping[tuple[str, str], Entry]) -> tuple[Cell, ...]:
+def _agreement_line(grid: str, ours: Mapping[tuple[str, str], Entry]) -> tuple[Cell, ...] | None:
+    """The agreement on one grid; None if there are no two models to order."""
     pairs = [(_competing(ours, grid, paper.name), paper) for paper in paper_entries(grid)]
     both = [(entry, paper) for entry, paper in pairs if entry is not None]
+    if len(both) < 2:
+        return None
     sides = [entry for entry, _ in both], [paper for _, paper in both]
     taus = [
         kendall(*(mean_ranks(entries, names) for entries in sides))
@@ -264,7 +299,8 @@ def _pairs(grid: str, model: str, ours: Mapping[tuple[str, str], Entry]) -> Iter
             mean, std = paper.mean[name], paper.std[name]
             if mean is not None and std is not None:
                 known = entry and (entry.seeds, entry.mean[name], entry.std[name])
-                yield Pair(grid, name, *(known or ((), None, None)), mean, std)
+                shown = entry.name if entry else ""
+                yield Pair(grid, name, *(known or ((), None, None)), mean, std, shown)
 
 
 def _competing(ours: Mapping[tuple[str, str], Entry], grid: str, model: str) -> Entry | None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from powerphase.errors import ResultError
 from powerphase.records.result import Result
-from powerphase.records.scores import RANKED, SCORES
+from powerphase.records.scores import RANKED, SCORES, find_score
 from powerphase.registry import model_kind, results_version
 
 Kind = Literal["model", "reference", "oracle", "paper"]
@@ -32,6 +32,9 @@ BUDGET_WORDS: Mapping[str, str] = MappingProxyType(
 
 DEFAULT_EDITION = "opsd-r"
 """The edition that is chosen where rows have several and none is named."""
+
+RANK = "rank"
+"""What sorts a table by the paper's Rank instead of a score."""
 
 COSTS = ("train_s", "predict_s", "score_s", "steps", "peak_memory_gib")
 
@@ -172,18 +175,38 @@ def _by_window(seeds: Sequence[Sequence[float] | None]) -> tuple[float, ...] | N
 
 
 def with_ranks(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The entries from best to worst, ranked where they compete; the oracle is last."""
+    """The entries in order of CRPS, ranked where they compete; the oracle is last."""
     names = {entry.name for entry in entries}
     competing = [entry for entry in entries if _competes(entry, names)]
     order = [places([entry.mean[name] for entry in competing]) for name in RANKED]
     ranks = {entry.name: fmean(r) for entry, *r in zip(competing, *order, strict=True)}
-    ranked = [replace(entry, rank=ranks.get(entry.name)) for entry in entries]
+    return in_order([replace(entry, rank=ranks.get(entry.name)) for entry in entries])
+
+
+def in_order(entries: Iterable[Entry], sort: str = "crps") -> tuple[Entry, ...]:
+    """The entries from best to worst by a score, or by `rank`.
+
+    Entries that are not ranked follow those that are, and the oracle is last.
+    """
 
     def sort_key(entry: Entry) -> tuple[Any, ...]:
-        value = entry.mean["crps"] if entry.rank is None else entry.rank
-        return entry.kind == "oracle", entry.rank is None, value, entry.name
+        value = entry.rank if sort == RANK else entry.mean[sort]
+        value = entry.mean["crps"] if value is None and sort == RANK else value
+        oracle, ranked = entry.kind == "oracle", entry.rank is not None
+        return oracle, not ranked, value is None, value or 0.0, entry.name
 
-    return tuple(sorted(ranked, key=sort_key))
+    return tuple(sorted(entries, key=sort_key))
+
+
+def sort_name(text: str) -> str:
+    """What a table may be sorted by, from its name or title: `rank`, or a score."""
+    return RANK if text.lower() == RANK else ordering_score(text)
+
+
+def ordering_score(text: str) -> str:
+    """The score with this name or title, which must order forecasts."""
+    known = [name for name in SCORES if orders_forecasts(name)]
+    return find_score(text, known, "score that orders forecasts")
 
 
 def _competes(entry: Entry, names: Collection[str]) -> bool:

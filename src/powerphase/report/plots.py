@@ -177,7 +177,11 @@ def _set_log_scale(axes: Axes, values: Sequence[float]) -> None:
 
 
 INSIDE = (0.005, 0.995)
-"""The quantiles of all forecast voltages that limit an axis; outliers would flatten the rest."""
+"""The quantiles of a model's voltages that its part of the axis includes."""
+
+ROOM = 1.0
+"""The axis ends this many ranges of the truth, or of the usual model, beyond the truth, lest one
+bad model flatten the rest."""
 
 SCENARIO: Mapping[str, Any] = {"linewidth": 0.5}
 MEDIAN: Mapping[str, Any] = {"linewidth": 1.3}
@@ -199,19 +203,27 @@ def voltages(rows: Mapping[str, FigureRow | None], bus: int | None) -> tuple[Fig
     figure = Figure(figsize=(PAGE_IN, 0.45 + 1.25 * len(rows)))
     grid = figure.subplots(len(rows), len(windows), sharex=True, sharey=True, squeeze=False)
     looks = looks_of(rows)
+    fans = {
+        name: [scenarios_of(row, window, k) for window in range(len(windows))]
+        for name, row in rows.items()
+        if row is not None
+    }
+    limits = voltage_limits(list(fans.values()))
     for (name, row), panels in zip(rows.items(), grid, strict=True):
         panels[0].set_ylabel(f"{looks[name].title}\nvoltage [p.u.]")
         for axes, window in zip(panels, range(len(windows)), strict=True):
             if row is None:
                 axes.text(0.5, 0.5, "no row", transform=axes.transAxes, ha="center", va="center")
             else:
-                _draw_fan(axes, looks[name], scenarios_of(row, window, k))
+                _draw_fan(axes, looks[name], fans[name][window])
     for axes, start in zip(grid[0], windows, strict=True):
         axes.set_title(f"{day_name(np.datetime64(start[:10]))} {start[:4]}")
     for axes in grid[-1]:
         axes.set_xlabel("hour ahead")
-    grid[0, 0].set(xlim=(0, 24), ylim=_limits([scenarios_of(row, w, k) for row in available
-                                               for w in range(len(windows))]))  # fmt: skip
+    grid[0, 0].set(xlim=(0, 24), ylim=limits)
+    for name, panels in zip(rows, grid, strict=True):
+        if name in fans and (share := _share_beyond(fans[name], limits)) > 0:
+            _say_cut(panels[-1], share)
     grid[0, 0].xaxis.set_major_locator(MultipleLocator(6))
     _fan_legend(figure)
     return figure, int(shown)
@@ -247,13 +259,39 @@ def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:
     axes.plot(hour, truth, **ACTUAL)
 
 
-def _limits(fans: Sequence[AnyFan]) -> tuple[float, float]:
-    """Limits that include the truth and nearly all forecasts."""
-    forecast = np.quantile(np.concatenate([values.ravel() for values, _, _ in fans]), INSIDE)
-    truth = np.concatenate([truth for _, _, truth in fans])
-    low, high = min(forecast[0], truth.min()), max(forecast[1], truth.max())
+def voltage_limits(models: Sequence[Sequence[AnyFan]]) -> tuple[float, float]:
+    """The limits of a voltage axis for the fans of several models [p.u.].
+
+    They include the truth, and nearly all of a model's forecasts as long as these stay near it.
+    """
+    truth = np.concatenate([truth for fans in models for _, _, truth in fans])
+    spans = [np.quantile(_all_values(fans), INSIDE) for fans in models]
+    usual = float(np.median([high - low for low, high in spans]))
+    room = ROOM * max(float(np.ptp(truth)), usual)
+    low = max(min(low for low, _ in spans), truth.min() - room)
+    high = min(max(high for _, high in spans), truth.max() + room)
+    low, high = min(low, truth.min()), max(high, truth.max())
     margin = 0.05 * (high - low) + 1e-4
     return float(low - margin), float(high + margin)
+
+
+def _all_values(fans: Sequence[AnyFan]) -> Float[np.ndarray, " P"]:
+    return np.concatenate([values.ravel() for values, _, _ in fans])
+
+
+def _share_beyond(fans: Sequence[AnyFan], limits: tuple[float, float]) -> float:
+    """The share of a model's voltages that the axis does not show."""
+    values = _all_values(fans)
+    return float(((values < limits[0]) | (values > limits[1])).mean())
+
+
+def _say_cut(axes: Axes, share: float) -> None:
+    text = "< 0.1 %" if share < 0.001 else f"{100 * share:.1f} %"
+    axes.annotate(
+        f"{text} of the scenarios are beyond the axis", (1, 0), xytext=(-2, 2), ha="right",
+        va="bottom", xycoords="axes fraction", textcoords="offset points", fontsize=6, color="0.2",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+    )  # fmt: skip
 
 
 def _fan_legend(figure: Figure) -> None:

@@ -7,9 +7,9 @@ from io import StringIO
 from typing import Any
 
 from powerphase.errors import UnknownName
-from powerphase.records.scores import SCORES, find_score
+from powerphase.records.scores import SCORES
 from powerphase.report.boards import Board
-from powerphase.report.entries import Entry, group_by, orders_forecasts, places
+from powerphase.report.entries import Entry, group_by, ordering_score, places
 from powerphase.report.sheet import MISSING, Cell, Note, Sheet, number
 from powerphase.report.statistics import (
     LEVEL,
@@ -165,12 +165,6 @@ def check_other(boards: Iterable[Board], other: str | None) -> None:
     known = {entry.name for board in boards for entry in board.entries}
     if other is not None and other not in known:
         raise UnknownName.among("model with a row", other, known)
-
-
-def ordering_score(text: str) -> str:
-    """The score with this name or title, which must order forecasts."""
-    known = [name for name in SCORES if orders_forecasts(name)]
-    return find_score(text, known, "score that orders forecasts")
 
 
 def _line(board: Board, standing: Standing, first: Standing) -> tuple[Cell, ...]:

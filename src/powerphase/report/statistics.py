@@ -182,9 +182,7 @@ def _contrast(
     p, difference = sign_flip_p(by_week), float(by_window.mean())
     deviation = _pooled_deviation([entry, other], score)
     seeds = difference / deviation if deviation else None
-    return Contrast(
-        entry.name, other.name, score, difference, p, min(1.0, family * p), seeds
-    )
+    return Contrast(entry.name, other.name, score, difference, p, min(1.0, family * p), seeds)
 
 
 def _window_scores(entry: Entry, score: str) -> Float[np.ndarray, " B"]:
