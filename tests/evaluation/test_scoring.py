@@ -29,6 +29,7 @@ from powerphase.errors import ForecastError, PowerphaseError, ResultError
 from powerphase.evaluation import SHOWN_BUSES, SHOWN_SCENARIOS, choose_buses, thin_scenarios
 from powerphase.models import Climatology, LastSevenDays, LastWeek
 from powerphase.records import (
+    EXCURSION_UNIT_PU,
     LEVELS,
     NORMAL_BAND_PU,
     RISK_LEVELS,
@@ -434,16 +435,53 @@ def test_thinned_scenarios_represent_the_weights_of_each_channel() -> None:
         assert torch.equal(shown[:, 0, channel], shown[:, 1, channel])
 
 
-def test_every_other_shown_bus_is_at_risk() -> None:
+def test_the_worst_buses_and_those_that_come_and_go_are_shown_first() -> None:
     """Bus 7 is always far outside, bus 30 half of the time, and all others stay inside."""
     voltage = torch.full((3, 96, 100), 1.0)
     voltage[..., 7], voltage[:, 48:, 30] = 1.3, 1.06
     buses = choose_buses(voltage)
     assert len(set(buses)) == SHOWN_BUSES
-    assert buses[0] == 30
-    assert 7 in buses[::2]
-    assert not {7, 30} & set(buses[1::2])
-    assert (np.diff(buses[1::2]) > 10).all()
+    assert list(buses[:2]) == [7, 30]
+    assert np.ptp(buses) > 90  # the others are spread over the case file
+
+
+@pytest.mark.parametrize("n_buses", [1, 5, 14, 57])
+def test_the_bus_that_is_outside_for_longest_is_always_shown(n_buses: int) -> None:
+    voltage = 1 + 0.05 * torch.randn((3, 96, n_buses), generator=torch.Generator().manual_seed(1))
+    outside = ((voltage < 0.95) | (voltage > 1.05)).double().mean((0, 1)).numpy()
+    buses = choose_buses(voltage)
+    assert len(set(buses)) == len(buses) == min(n_buses, SHOWN_BUSES)
+    assert buses[0] == outside.argmax()
+
+
+def test_the_sidecar_tells_on_which_side_of_the_band_and_how_far(task: Task) -> None:
+    """The furthest points of each day, of a forecast as a mean over the scenarios beyond."""
+
+    class Swinging(LastSevenDays):
+        """One scenario of seven falls to 0.93 p.u., two rise to 1.0605 and 1.0705."""
+
+        name = "swinging"
+
+        def predict(self, context: Context) -> Scenarios:
+            values = super().predict(context).values.clone()
+            voltage = values[..., 2::4]
+            voltage[:] = 1.0
+            voltage[:, 0, 10, 3] = 0.93
+            voltage[:, 1, 20, 3] = 1.0605
+            voltage[:, 2, 30, 3] = 1.0705
+            return Scenarios(values, torch.full((1, 7, values.shape[-1]), 1 / 7))
+
+    arrays = score(forecast(Swinging(), task), task).sidecar
+    excursion = arrays["risk/excursion"]
+    assert excursion.shape == (3, len(task.layout.bus_id), 2)
+    assert (excursion[:, 3] == [20, 16]).all()  # 0.020 below; 0.0155 above, rounded up
+    assert not np.delete(excursion, 3, axis=1).any()
+    for k, window in enumerate(arrays["shown/window"]):
+        voltage = task.test.target(int(window))[0, :, 2::4].numpy()
+        beyond = np.stack([0.95 - voltage.min(0), voltage.max(0) - 1.05], axis=1).clip(0)
+        units = arrays["risk/excursion_happened"][k] * EXCURSION_UNIT_PU
+        assert ((units >= beyond - 1e-6) & (units < beyond + EXCURSION_UNIT_PU)).all()
+        assert ((units.max(1) > 0) == arrays["risk/happened"][k].any(1)).all()
 
 
 def test_the_paper_s_other_seeds_keep_no_forecasts_to_draw(task: Task) -> None:

@@ -28,6 +28,8 @@ from powerphase.records.result import Result
 from powerphase.records.result_rules import ROUNDING
 from powerphase.records.row_key import RowKey
 from powerphase.records.sidecar import (
+    EXCURSION,
+    EXCURSION_HAPPENED,
     LEVELS,
     NOT_IN_OLDER,
     RISK,
@@ -221,8 +223,8 @@ def _coarser(old: Arrays, new: Arrays) -> Rounding | None:
 def _tolerances(name: str, arrays: Arrays, rounding: Rounding) -> dict[str, Any]:
     """How far the numbers of an array may differ, as arguments of NumPy's `isclose`."""
     array = arrays[name]
-    if name == RISK:  # a number halfway between two levels goes to either
-        return {"rtol": 0, "atol": max(rounding.risk_step, 1)}
+    if name in (RISK, EXCURSION, EXCURSION_HAPPENED):  # halfway between two levels goes to either
+        return {"rtol": 0, "atol": rounding.risk_step if name == RISK else 1}
     if array.dtype.kind != "f":
         return {"rtol": 0, "atol": 0}
     if name in ("shown/target", "shown/scenario"):

@@ -1,11 +1,14 @@
 """What the sidecar of a row contains: scores by bus and step, and a few forecasts to draw.
 
 Every model of a task shows the same buses in the same windows, so that forecasts can be drawn over
-each other: buses whose voltage leaves the band or comes close, and others spread evenly. How the
-arrays are rounded and stored is the matter of `records.sidecar`.
+each other: the worst buses, those whose voltage comes and goes, and others spread evenly. They are
+chosen by what happened, which all rows share. The risk and the furthest excursion of every bus are
+stored too, so that a page can show what a model says of any other bus. How the arrays are rounded
+and stored is the matter of `records.sidecar`.
 """
 
 from collections.abc import Mapping
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -16,7 +19,16 @@ from powerphase.axes import KINDS, V
 from powerphase.metrics.safety import violates
 from powerphase.metrics.streaming import Scorecard
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
-from powerphase.records.sidecar import HAPPENED, RISK, RISK_LEVELS, compact, shown_windows
+from powerphase.records.sidecar import (
+    EXCURSION,
+    EXCURSION_HAPPENED,
+    EXCURSION_UNIT_PU,
+    HAPPENED,
+    RISK,
+    RISK_LEVELS,
+    compact,
+    shown_windows,
+)
 from powerphase.scenarios import Scenarios
 from powerphase.task.windows import Task
 
@@ -41,6 +53,9 @@ class ShownForecasts:
         happened = violates(targets[..., V::KINDS]).transpose(1, 2)
         self._happened: UInt8[np.ndarray, "shown N H"] = happened.to(torch.uint8).numpy()
         self._risk = np.zeros_like(self._happened)
+        sides = torch.stack(_excursions(targets[..., V::KINDS]), dim=-1)
+        self._excursion_happened: UInt8[np.ndarray, "shown N side"] = _in_units(sides)
+        self._excursion = np.zeros_like(self._excursion_happened)
 
     def add(self, window: int, channels: slice, scenarios: Scenarios) -> None:
         """Store what is shown of a block of channels."""
@@ -62,12 +77,19 @@ class ShownForecasts:
         voltages = scenarios.values[0, ..., first::KINDS]
         weights = scenarios.weights[0, :, first::KINDS]
         # One scenario at a time: all together would need as much memory as the forecast.
-        pairs = zip(voltages, weights, strict=True)
-        probability = sum(violates(voltage) * weight for voltage, weight in pairs)
+        probability = torch.zeros_like(voltages[0])
+        far, weight_far = torch.zeros((2, 2, voltages.shape[-1]), device=voltages.device)
+        for voltage, weight in zip(voltages, weights, strict=True):
+            probability += violates(voltage) * weight
+            sides = torch.stack(_excursions(voltage))
+            far += weight * sides
+            weight_far += weight * (sides > 0)
         levels = (probability * RISK_LEVELS).round().clamp(0, RISK_LEVELS).to(torch.uint8)
         bus = (channels.start + first) // KINDS
         buses = slice(bus, bus + levels.shape[1])
         self._risk[self.windows == window, buses] = levels.T.cpu().numpy()
+        mean = torch.where(weight_far > 0, far / weight_far, 0)
+        self._excursion[self.windows == window, buses] = _in_units(mean.T)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Risk of all buses; target, scenarios and weights of those shown."""
@@ -78,6 +100,8 @@ class ShownForecasts:
         return {
             RISK: self._risk,
             HAPPENED: self._happened,
+            EXCURSION: self._excursion,
+            EXCURSION_HAPPENED: self._excursion_happened,
             "shown/bus_id": self.bus_id,
             "shown/window": self.windows,
             "shown/target": self.target.reshape(*self.target.shape[:2], *shape),
@@ -98,23 +122,39 @@ class ShownForecasts:
 
 
 def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses"]:
-    """The buses to show, every other one at risk, so that the first few are a fair choice too.
+    """The buses to show, from the most to the least worth a look, so that the first few suffice.
 
-    Of the buses that go furthest beyond the band, or come closest to its limits, those are taken
-    that are outside most nearly half of the time: where nothing changes, there is little to see.
-    All other shown buses are spread evenly over the case file.
+    In turn: one that is outside the band for longest, one that comes and goes, and one of the
+    others, which are spread evenly over the case file. Among equals, the bus that goes furthest
+    beyond the band, or comes closest to its limits, is first.
     """
     low, high = NORMAL_BAND_PU
     beyond = torch.maximum(low - voltage, voltage - high).amax(dim=(0, 1)).numpy()
-    order = np.argsort(-beyond, kind="stable")
-    if len(order) <= 2 * SHOWN_BUSES:
-        return order[:SHOWN_BUSES]
-    half, extreme = SHOWN_BUSES // 2, order[:SHOWN_BUSES]
-    outside = violates(voltage[..., extreme]).double().mean(dim=(0, 1)).numpy()
-    at_risk = extreme[np.argsort(-outside * (1 - outside), kind="stable")[:half]]
-    others = np.setdiff1d(np.arange(len(order)), extreme)
-    spread = np.linspace(0, len(others) - 1, SHOWN_BUSES).round().astype(np.int64)[::2]
-    return np.stack([at_risk, others[spread]], axis=1).ravel()
+    outside = violates(voltage).double().mean(dim=(0, 1)).numpy()
+    worst = np.lexsort((-beyond, -outside))
+    changing = np.lexsort((-beyond, -outside * (1 - outside)))
+    third = SHOWN_BUSES // 3
+    at_risk = np.concatenate([worst[:third], changing[:third]])
+    others = np.setdiff1d(np.arange(len(beyond)), at_risk)
+    spread = np.linspace(0, max(len(others) - 1, 0), third).round().astype(np.int64)
+    turns = zip_longest(worst, changing, others[spread] if others.size else others)
+    in_turn = dict.fromkeys(int(bus) for turn in turns for bus in turn if bus is not None)
+    return np.array(list(in_turn)[:SHOWN_BUSES])
+
+
+def _excursions(
+    voltage: Float[Tensor, "*shown H N"],
+) -> tuple[Float[Tensor, "*shown N"], Float[Tensor, "*shown N"]]:
+    """How far each voltage goes below and above the band at most [p.u.]."""
+    low, high = NORMAL_BAND_PU
+    below, above = low - voltage.amin(dim=-2), voltage.amax(dim=-2) - high
+    return below.clamp(min=0), above.clamp(min=0)
+
+
+def _in_units(excursion: Float[Tensor, "*shown"]) -> UInt8[np.ndarray, "*shown"]:
+    """Excursions [p.u.] in whole units; none that exists becomes 0."""
+    units = (excursion.double() / EXCURSION_UNIT_PU - 1e-6).ceil()
+    return units.clamp(0, 255).to(torch.uint8).cpu().numpy()
 
 
 def thin_scenarios(

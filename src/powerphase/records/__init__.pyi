@@ -28,6 +28,9 @@ from .scores import SCORES as SCORES
 from .scores import Score as Score
 from .scores import find_score as find_score
 from .scores import score_format as score_format
+from .sidecar import EXCURSION as EXCURSION
+from .sidecar import EXCURSION_HAPPENED as EXCURSION_HAPPENED
+from .sidecar import EXCURSION_UNIT_PU as EXCURSION_UNIT_PU
 from .sidecar import FORECASTS as FORECASTS
 from .sidecar import HAPPENED as HAPPENED
 from .sidecar import LEVELS as LEVELS

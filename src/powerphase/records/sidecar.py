@@ -51,13 +51,20 @@ SHOWN_WINDOWS = 3
 RISK, HAPPENED = "risk/by_bus_step", "risk/happened"
 """Violation probabilities, and whether a voltage left the band, by shown window, bus and step."""
 
+EXCURSION, EXCURSION_HAPPENED = "risk/excursion", "risk/excursion_happened"
+"""How far voltages went below and above the band, by shown window, bus and side: the furthest point
+of the day, of a forecast on average over the scenarios that go there."""
+
+EXCURSION_UNIT_PU = 0.001
+"""Excursions are stored in whole units, rounded up and 255 at most."""
+
 RISK_LEVELS = 240
 """Probabilities are stored in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
 
 LEVELS = 252
 """A series is stored on 253 levels between its extremes: an error below half a pixel."""
 
-NOT_IN_OLDER = (RISK, HAPPENED)
+NOT_IN_OLDER = (RISK, HAPPENED, EXCURSION, EXCURSION_HAPPENED)
 """Arrays that the first sidecars lacked; all others are in every sidecar with forecasts."""
 
 FORECASTS = ("risk/", "shown/")
