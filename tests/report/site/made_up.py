@@ -83,6 +83,8 @@ def sidecar(draw: int, scenarios: int, *, risk: bool, shown: bool = True) -> Arr
         levels = random.integers(0, RISK_LEVELS + 1, (3, N_BUSES, STEPS))
         arrays["risk/by_bus_step"] = levels.astype(np.uint8)
         arrays["risk/happened"] = (levels > RISK_LEVELS // 2).astype(np.uint8)
+        arrays["risk/excursion"] = random.integers(0, 30, (3, N_BUSES, 2)).astype(np.uint8)
+        arrays["risk/excursion_happened"] = random.integers(0, 30, (3, N_BUSES, 2)).astype(np.uint8)
     return compact(arrays)
 
 

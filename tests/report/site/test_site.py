@@ -8,6 +8,7 @@ import zlib
 from dataclasses import replace
 from html import unescape
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,9 @@ from powerphase.report import (
 )
 from powerphase.report.site import (
     DARK,
-    FIDELITY,
     LIGHT,
     RANK,
-    SAFETY,
+    SIDES,
     Folder,
     board_pages,
     build_site,
@@ -167,10 +167,10 @@ def test_the_best_and_second_best_ranked_entries_are_marked() -> None:
     ]  # each ties with a model
     board = leaderboard(rows, paper=False)[0]
     lines = [line for group in table_groups(board, {}) for line in group.lines]
-    for column, name in enumerate(FIDELITY):
+    for column, name in enumerate(SIDES["Fidelity"]):
         ranked = {e.name: e.mean[name] for e in board.entries if e.rank is not None}
         order = sorted(ranked, key=lambda entry: ranked[entry] or 0.0)
-        marks = {line.name: line.fidelity[column].mark for line in lines}
+        marks = {line.name: line.sides["Fidelity"][column].mark for line in lines}
         best = {"": None} if SCORES[name].diagnostic else {"best": order[0], "second": order[1]}
         for mark, expected in best.items():
             if mark:
@@ -199,7 +199,7 @@ def test_a_drawing_of_another_grid_is_not_shown(
 
 
 def test_the_table_separates_models_references_variants_and_the_paper(built: Built) -> None:
-    assert not set(FIDELITY) & set(SAFETY)
+    assert sorted(name for names in SIDES.values() for name in names) == sorted(COLUMNS)
     board = leaderboard([result for result, _ in built.rows.values()])[0]
     found = {group.key: [line.name for line in group.lines] for group in table_groups(board, {})}
     assert set(found["models"]) == {"powerforge", "ets"}
@@ -243,7 +243,7 @@ def test_all_numbers_of_a_column_have_equally_many_decimals(built: Built) -> Non
     found = {group.key: group.lines for group in table_groups(board, {})}
     ours = [line for key, lines in found.items() if key != "paper" for line in lines]
     for lines, expected in ((ours, None), (found["paper"], 1)):
-        for cells in zip(*([*line.fidelity, *line.safety] for line in lines), strict=True):
+        for cells in zip(*(chain(*line.sides.values()) for line in lines), strict=True):
             texts = [text for cell in cells for text in (cell.text, cell.deviation)]
             numbers = [text for text in texts if text not in ("", "0", MISSING)]
             assert not any("e" in text for text in numbers)
@@ -276,9 +276,10 @@ def test_entries_indistinguishable_from_the_best_are_marked() -> None:
     lines = [line for group in table_groups(board, {}) for line in group.lines]
     marked = [
         (name, line.name)
-        for k, name in enumerate((*FIDELITY, *SAFETY))
+        for side, names in SIDES.items()
+        for k, name in enumerate(names)
         for line in lines
-        if (*line.fidelity, *line.safety)[k].like_best
+        if line.sides[side][k].like_best
     ]
     expected = {(name, model) for name in COLUMNS for model in like_the_best(board, name)}
     assert set(marked) == expected

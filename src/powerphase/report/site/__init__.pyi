@@ -4,9 +4,8 @@ from .build import build_site as build_site
 from .folder import Folder as Folder
 from .folder import pack as pack
 from .folder import script as script
-from .index_page import FIDELITY as FIDELITY
 from .index_page import RANK as RANK
-from .index_page import SAFETY as SAFETY
+from .index_page import SIDES as SIDES
 from .index_page import decimals_of as decimals_of
 from .index_page import duration as duration
 from .index_page import format_number as format_number

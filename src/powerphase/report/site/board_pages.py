@@ -22,9 +22,12 @@ from powerphase.report.site.folder import Folder, pack, script
 from powerphase.report.site.forecasts import (
     BUSES_PER_FILE,
     bus_contents,
+    excursion_content,
+    excursions,
     first_shown_bus,
     has_forecasts,
     missing_array,
+    passing_risk,
     read_full_forecast,
     read_truth,
     risk_content,
@@ -47,6 +50,7 @@ class BoardPages:
         self._truth_names: set[str] = set()
         self._scale = None if store is None else _scale(store)
         self._first_bus: int | None = None
+        self._passing_risk = 0.0
 
     def write(
         self, rows: Mapping[Path, Result], forecasts: Sequence[ForecastFile], kinds: Sequence[int]
@@ -67,6 +71,7 @@ class BoardPages:
             "windows": list(board.windows),
             "n_buses": 0 if self._bus_ids is None else len(self._bus_ids),
             "first_bus": self._first_bus,
+            "passing_risk": self._passing_risk,
             "scale": self._scale,
             "network": self._write_network(),
             "truth": next(iter(rows.values())).truth,
@@ -93,6 +98,7 @@ class BoardPages:
                 f"{file.with_suffix('.npz')}: has no array {missing!r}; score the forecast again, "
                 "or remove the file to show the row alone"
             )
+        self._passing_risk = passing_risk(sidecar)
         bus_ids = self._set_bus_ids(len(sidecar["by_bus/brier"]))
         truth = self._write_truth(sidecar) if has_forecasts(sidecar) else None
         name = row.key.stem.replace("+", "_")
@@ -122,12 +128,15 @@ class BoardPages:
         sizes = [self._put(f"{name}-{k}", part) for k, part in enumerate(bus_contents(full.bands))]
         starts = [h.windows[window] for window in full.windows]
         truth = None
-        happened = np.zeros_like(full.probability)
+        happened, beyond = np.zeros_like(full.probability), np.zeros_like(full.excursion)
         if self._store is not None:
             series = read_truth(self._store, starts, h.horizon, h.scale)
             happened = outside_band(series[:, V]).transpose(1, 0, 2).astype(np.uint8)
+            days = series[:, V].transpose(1, 2, 0)[:, None]  # one scenario of weight 1
+            beyond = np.stack([excursions(day, np.ones((1, day.shape[-1]), "f4")) for day in days])
             truth = self._write_full_truth(series[:, kinds])
         risk = risk_content(full.probability, happened, full.windows)
+        risk |= excursion_content(full.excursion, beyond)
         sizes.append(self._put(f"{name}-risk", risk | {"known": truth is not None}))
         self._scale = self._scale or list(h.scale)
         model["whole"] = {

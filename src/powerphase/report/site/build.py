@@ -20,6 +20,7 @@ from powerphase.report.site.folder import INDEX, Folder, script
 from powerphase.report.site.forecasts import kinds_of
 from powerphase.report.site.index_page import data_set_facts, render_index, table_groups
 from powerphase.report.site.looks import page_looks
+from powerphase.task.protocol import PAPER_TASK
 
 Progress = Callable[[int, int], None]
 
@@ -74,10 +75,10 @@ def build_site(
             on_progress(number + 1, len(boards))
     certificates = certificates or {}
     data_sets = [data_set_facts(store, certificates.get(store.path)) for store in stores.values()]
-    facts = _site_facts(descriptions, data_sets)
+    facts = _site_facts(descriptions, data_sets) | {"start": _start(descriptions)}
     folder.write("data/site.js", script("site", facts))
     tables = _tables(boards, list(rows.values()), descriptions)
-    page = render_index(tables, data_sets, list(facts["looks"].values()))
+    page = render_index(tables, data_sets, list(facts["looks"].values()), facts["start"])
     folder.write(INDEX, page.encode())
     return Site(Path(out) / INDEX, folder.sizes)
 
@@ -147,6 +148,16 @@ def _site_facts(
         "looks": page_looks(names),
         "archetypes": {facts["fingerprint"]: facts["archetypes"] for facts in data_sets},
     }
+
+
+def _start(descriptions: list[dict[str, Any]]) -> str:
+    """The board to begin with: most risk that comes and goes, of the paper's task if it has any."""
+
+    def interest(board: dict[str, Any]) -> tuple[bool, float]:
+        risk = board["passing_risk"]
+        return board["task"] == PAPER_TASK and risk > 0, risk
+
+    return str(max(descriptions, key=interest)["key"]) if descriptions else ""
 
 
 def _tables(

@@ -18,7 +18,11 @@ from powerphase.axes import KINDS, STEP_S, VARIABLES, V
 from powerphase.dataset.store import Store
 from powerphase.errors import UnknownName
 from powerphase.records.forecast_file import ForecastFile
+from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.records.sidecar import (
+    EXCURSION,
+    EXCURSION_HAPPENED,
+    EXCURSION_UNIT_PU,
     HAPPENED,
     RISK,
     RISK_LEVELS,
@@ -35,7 +39,10 @@ BUSES_PER_FILE = 128
 
 BY_STEP = ("violation_probability", "violation")
 
-REQUIRED = ("by_bus/brier", "reliability", *(f"by_step/{name}" for name in BY_STEP))
+REQUIRED = (
+    *("by_bus/brier", "by_bus/violation", "reliability"),
+    *(f"by_step/{name}" for name in BY_STEP),
+)
 """The arrays of every sidecar."""
 
 SHOWN = (
@@ -74,7 +81,27 @@ def row_content(
     }
     if RISK in sidecar:
         content["risk"] = risk_content(sidecar[RISK], sidecar[HAPPENED], sidecar["shown/window"])
+        if EXCURSION in sidecar:
+            sides = (sidecar[EXCURSION], sidecar[EXCURSION_HAPPENED])
+            content["risk"] |= excursion_content(*sides)
     return content
+
+
+def excursion_content(
+    excursion: UInt8[np.ndarray, "W N side"], happened: UInt8[np.ndarray, "W N side"]
+) -> dict[str, Any]:
+    """How far the forecast and the truth went below and above the band, in units of 0.001 p.u."""
+    return {"excursion": pack(excursion), "excursion_happened": pack(happened)}
+
+
+def passing_risk(sidecar: Arrays) -> float:
+    """The share of voltages outside the band at buses that are not always outside.
+
+    A bus that never comes back is a matter of its set-point; risk that comes and goes is what a
+    forecast is for.
+    """
+    outside = sidecar["by_bus/violation"]
+    return float(np.where(outside < 1, outside, 0).mean())
 
 
 def risk_content(
@@ -128,6 +155,8 @@ class FullForecast:
     bands: Float32[np.ndarray, "N K W L H"]
     probability: UInt8[np.ndarray, "W N H"]
     """The probability of leaving the voltage band, in 1/240."""
+    excursion: UInt8[np.ndarray, "W N side"]
+    """How far scenarios that leave the band go below and above it, in 0.001 p.u."""
 
 
 def kinds_of(variables: Sequence[str]) -> list[int]:
@@ -146,6 +175,7 @@ def read_full_forecast(file: ForecastFile, kinds: Sequence[int]) -> FullForecast
     shape = (n_buses, len(kinds), len(windows), len(LEVELS), h.horizon)
     bands = np.empty(shape, dtype=np.float32)
     probability = np.empty((len(windows), n_buses, h.horizon), dtype=np.uint8)
+    excursion = np.empty((len(windows), n_buses, 2), dtype=np.uint8)
     for w, window in enumerate(windows):
         for block in file.blocks():
             values, weights = file.read(int(window), block)
@@ -153,8 +183,25 @@ def read_full_forecast(file: ForecastFile, kinds: Sequence[int]) -> FullForecast
             for k, kind in enumerate(kinds):
                 fan = weighted_quantiles(values[..., kind::KINDS], weights[..., kind::KINDS])
                 bands[buses, k, w] = fan.transpose(2, 0, 1)
-            probability[w, buses] = _risk(values[..., V::KINDS], weights[..., V::KINDS])
-    return FullForecast(windows, bands, probability)
+            voltage, weight = values[..., V::KINDS], weights[..., V::KINDS]
+            probability[w, buses] = _risk(voltage, weight)
+            excursion[w, buses] = excursions(voltage, weight)
+    return FullForecast(windows, bands, probability, excursion)
+
+
+def excursions(
+    voltage: Float32[np.ndarray, "M H N"], weights: Float32[np.ndarray, "M N"]
+) -> UInt8[np.ndarray, "N side"]:
+    """How far voltages go below and above the band, in 0.001 p.u., as `evaluation.sidecar` has it.
+
+    The furthest point of each scenario, on average over the scenarios that go there.
+    """
+    low, high = NORMAL_BAND_PU
+    sides = np.stack([low - voltage.min(axis=1), voltage.max(axis=1) - high], axis=-1).clip(0)
+    beyond = weights[..., None] * (sides > 0)
+    total = beyond.sum(axis=0)
+    mean = np.divide((beyond * sides).sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
+    return np.ceil(mean / EXCURSION_UNIT_PU - 1e-6).clip(0, 255).astype(np.uint8)
 
 
 def _risk(

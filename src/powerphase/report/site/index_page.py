@@ -29,8 +29,11 @@ from powerphase.report.site.folder import MARK
 from powerphase.synthesis.injections import ARCHETYPES, NO_LOAD, load_shapes
 from powerphase.synthesis.signals import Signals
 
-FIDELITY = tuple(name for name in COLUMNS if not SCORES[name].voltage_only)
-SAFETY = tuple(name for name in COLUMNS if SCORES[name].voltage_only)
+SIDES = {
+    "Fidelity": tuple(name for name in COLUMNS if not SCORES[name].voltage_only),
+    "Safety": tuple(name for name in COLUMNS if SCORES[name].voltage_only),
+}
+"""The groups of columns, in their order."""
 
 UNSCALED = ("coverage_80",)
 """The scores that are not shown in thousandths."""
@@ -83,8 +86,8 @@ class Line:
     is_outdated: bool
     seeds: tuple[int, ...]
     rank: Cell
-    fidelity: tuple[Cell, ...]
-    safety: tuple[Cell, ...]
+    sides: Mapping[str, tuple[Cell, ...]]
+    """The cells of each group of columns."""
     cost: Cell
 
 
@@ -98,9 +101,12 @@ class Group:
 
 
 def render_index(
-    tables: list[dict[str, Any]], data_sets: list[dict[str, Any]], looks: list[dict[str, Any]]
+    tables: list[dict[str, Any]],
+    data_sets: list[dict[str, Any]],
+    looks: list[dict[str, Any]],
+    start: str,
 ) -> str:
-    """The HTML of the index page."""
+    """The HTML of the index page; `start` is the key of the board that it begins with."""
     environment = Environment(
         loader=PackageLoader("powerphase.report.site"),
         autoescape=True,
@@ -114,8 +120,7 @@ def render_index(
         tables=tables,
         sets={facts["fingerprint"]: facts for facts in data_sets},
         scores=SCORES,
-        fidelity=FIDELITY,
-        safety=SAFETY,
+        sides=SIDES,
         columns=COLUMNS,
         units={name: unit_of(name) for name in COLUMNS},
         meanings={name: meaning(name) for name in SCORES},
@@ -124,6 +129,7 @@ def render_index(
         outdated=OUTDATED,
         outdated_note=OUTDATED_NOTE,
         looks=looks,
+        start=start,
     )
 
 
@@ -164,8 +170,7 @@ def _lines(
             is_outdated=entry.is_outdated,
             seeds=entry.seeds,
             rank=_rank_cell(entry, ranks),
-            fidelity=tuple(cells[name] for name in FIDELITY),
-            safety=tuple(cells[name] for name in SAFETY),
+            sides={side: tuple(cells[name] for name in names) for side, names in SIDES.items()},
             cost=_cost_cell(entry, hardware.get(entry.name, "")),
         )
 

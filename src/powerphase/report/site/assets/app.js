@@ -2,7 +2,6 @@
 "use strict";
 (() => {
   const { $, $$, site, address, choose, pages } = powerphase;
-  const DEFAULT_GRID = "polish2383"; // the grid of the paper's figures
   let current = null,
     turn = 0;
 
@@ -58,9 +57,8 @@
   };
 
   const boardFor = (chosen) => {
-    const chosenBoard = site.boards.find((board) => board.key === chosen.get("board"));
-    if (chosenBoard) return chosenBoard;
-    return site.boards.find((board) => board.grid === DEFAULT_GRID) || site.boards[0];
+    const named = (key) => site.boards.find((board) => board.key === key);
+    return named(chosen.get("board")) || named(site.start);
   };
 
   const show = () => {

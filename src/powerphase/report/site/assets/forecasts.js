@@ -21,12 +21,13 @@ powerphase.pages.forecasts = (() => {
     ALL,
   } = powerphase;
   const { frame, path, area, extent, crosshair } = powerphase.charts;
-  const { fans, busIds, title, choices, KINDS } = powerphase.scenarios;
+  const { fans, risks, busIds, title, choices, KINDS, STEPS } = powerphase.scenarios;
   const { color, key, fillOf } = powerphase.looks;
   const NAMES = { P: "P", Q: "Q", V: "V", theta: "θ" },
     BAND = [0.95, 1.05],
     MAX_LISTED = 300,
-    MAX_ROOM = 2;
+    MAX_ROOM = 2,
+    RISK_ONLY = `The sidecar has no scenarios of this bus, but the probability of leaving the band at every step; shaded where the voltage was outside. ${ALL} draws its voltages.`;
   let board = null,
     ids = null,
     state = null,
@@ -68,8 +69,15 @@ powerphase.pages.forecasts = (() => {
   const modelsShown = () =>
     state.models.map((id) => board.models.find((model) => model.id === id)).filter(Boolean);
 
-  // The positions, in the order of the scores, of the buses that the models can show.
+  // The positions, in the order of the scores, of the buses that the models can show: as a fan, or
+  // by the risk of each step.
   const buses = async () => {
+    const models = modelsShown();
+    if (models.some((model) => model.whole || model.risk)) return [...ids.keys()];
+    return withScenarios();
+  };
+
+  const withScenarios = async () => {
     const models = modelsShown();
     if (models.some((model) => model.whole)) return [...ids.keys()];
     const rows = await Promise.all(
@@ -99,7 +107,8 @@ powerphase.pages.forecasts = (() => {
     const search = $("#bus-search").value.trim(),
       rank = await ranking();
     let positions = await buses();
-    const all = positions.length;
+    const all = positions.length,
+      drawable = new Set(await withScenarios());
     if (search) positions = positions.filter((k) => String(ids[k]).includes(search));
     if (rank) positions.sort((a, b) => rank.value(b) - rank.value(a) || a - b);
     const shown = positions.slice(0, MAX_LISTED);
@@ -107,7 +116,7 @@ powerphase.pages.forecasts = (() => {
       $("#bus-list"),
       shown.map((k) => [
         ids[k],
-        `Bus ${ids[k]}${rank ? `\u2003${rank.text(rank.value(k))}` : ""}`,
+        `Bus ${ids[k]}${rank ? `\u2003${rank.text(rank.value(k))}` : ""}${drawable.has(k) ? "" : "\u2003risk only"}`,
       ]),
       state.bus,
     );
@@ -118,10 +127,14 @@ powerphase.pages.forecasts = (() => {
         : state.order === "error"
           ? "CRPS over all steps and windows."
           : "";
+    const every = `${ids.length.toLocaleString("en")} buses`,
+      fanBuses = `Sidecars have scenarios of ${drawable.size}; ${ALL} draws the voltages of all.`;
     const shownBuses =
       all < ids.length
-        ? `${all} of ${ids.length.toLocaleString("en")} buses: those in sidecars. ${ALL} shows all.`
-        : `${all.toLocaleString("en")} buses.`;
+        ? `${all} of ${every}: those in sidecars. ${ALL} shows all.`
+        : drawable.size < all
+          ? `${every}. ${fanBuses}`
+          : `${every}.`;
     const note = `${shownBuses} ${positions.length ? meaning : "No bus has this number."}`;
     $("#bus-note").replaceChildren(...withCode(note));
   };
@@ -230,9 +243,70 @@ powerphase.pages.forecasts = (() => {
     const fansByModel = await Promise.all(
       models.map((model) => fans(model, ids, state.bus, state.variable)),
     );
+    const risksByModel = await Promise.all(
+      models.map((model, k) => (fansByModel[k] ? null : riskOf(model))),
+    );
     if (thisTurn !== turn) return;
-    last = { models, fansByModel };
+    last = { models, fansByModel, risksByModel };
     paint();
+  };
+
+  // The risk of the bus by step, for a model without its scenarios.
+  const riskOf = async (model) => {
+    const risk = state.variable === "V" ? await risks(model, ids) : null,
+      bus = ids.indexOf(state.bus),
+      steps = [...Array(STEPS).keys()];
+    if (!risk || bus < 0) return null;
+    return risk.windows.map((window, w) => ({
+      window,
+      probability: steps.map((t) => risk.risk(w, bus, t)),
+      happened: risk.known && steps.map((t) => risk.happened(w, bus, t) > 0),
+    }));
+  };
+
+  const drawRisk = (box, part, model, single) => {
+    const chart = frame(box, {
+      label: `${title(board, model)}, bus ${state.bus}, probability of leaving the band, ${day(board.windows[part.window])}`,
+      x: {
+        domain: [0, STEPS],
+        ticks: powerphase.charts.HOURS.filter((_, n) => single || n % 2 === 0),
+      },
+      y: { domain: [0, 1], ticks: [0, 0.5, 1].map((at) => ({ at, text: `${100 * at} %` })) },
+      margin: { left: 52, right: 14 },
+      height: single ? 340 : 190,
+    });
+    const { sx, sy, plot, margin, height } = chart,
+      xs = part.probability.map((_, t) => sx(t)),
+      outside = part.happened ? [...part.happened.keys()].filter((t) => part.happened[t]) : [];
+    plot.append(
+      s(
+        "g",
+        { style: `--c: var(${color(model.name)})` },
+        outside.map((t) =>
+          s("rect", {
+            class: "outside",
+            x: sx(t),
+            width: sx(t + 1) - sx(t),
+            y: margin.top,
+            height: height - margin.top - margin.bottom,
+          }),
+        ),
+        s("path", { class: "median", d: path(xs, part.probability.map(sy)) }),
+      ),
+    );
+    crosshair(chart, {
+      count: STEPS,
+      at: (t) => t,
+      describe: (t) =>
+        [
+          `${clock(t)} UTC`,
+          `risk ${percent(part.probability[t])}`,
+          part.happened ? `actually ${part.happened[t] ? "outside" : "inside"}` : "",
+        ]
+          .filter(Boolean)
+          .join("\n"),
+    });
+    powerphase.drawn.risks.push({ model: model.id, ...part });
   };
 
   // One scale for all fans, so that they can be compared; outlying scenarios are cut off before they
@@ -255,7 +329,7 @@ powerphase.pages.forecasts = (() => {
 
   const missing = (model) => {
     if (drawable(model))
-      return `There is no forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model. Sidecars have up to 12 buses; ${ALL} shows the voltages of all buses.`;
+      return `There is no forecast of ${NAMES[state.variable]} at bus ${state.bus} by this model. Sidecars have scenarios of up to 12 buses; ${ALL} shows the voltages of all buses.`;
     return model.file
       ? `Only one of a model's seeds stores forecasts to draw, and this is another one; ${ALL} shows this one.`
       : `This row has no sidecar; ${SCORE} writes it.`;
@@ -269,13 +343,14 @@ powerphase.pages.forecasts = (() => {
 
   const paint = () => {
     swatches();
-    const { models, fansByModel } = last,
+    const { models, fansByModel, risksByModel } = last,
       box = $("#fans"),
       factor = scale(state.variable);
     const keep = (list) =>
       (list || []).filter((fan) => state.window === "all" || String(fan.window) === state.window);
     const every = fansByModel.flatMap(keep);
     powerphase.drawn.fans = [];
+    powerphase.drawn.risks = [];
     const single = state.window !== "all";
     box.classList.toggle("single", single);
     const domain = every.length ? domainOf(every, factor) : null;
@@ -286,6 +361,21 @@ powerphase.pages.forecasts = (() => {
       `Bus ${state.bus}, ${NAMES[state.variable]} `,
       h("span", { class: "muted" }, `[${unit(state.variable)}], UTC`),
     );
+    const drawings = models.map((_, k) => [...keep(fansByModel[k]), ...keep(risksByModel[k])]),
+      cell = (drawing) =>
+        h(
+          "figure",
+          {},
+          h("figcaption", {}, day(board.windows[drawing.window])),
+          h("div", { class: "fan", style: `height: ${single ? 340 : 190}px` }),
+        ),
+      content = (model, k) =>
+        drawings[k].length
+          ? [
+              risksByModel[k] && h("p", { class: "note" }, withCode(RISK_ONLY)),
+              h("div", { class: "fan-cells" }, drawings[k].map(cell)),
+            ]
+          : [h("p", { class: "missing" }, withCode(missing(model)))];
     const rows = models.map((model, k) =>
       h(
         "section",
@@ -295,24 +385,7 @@ powerphase.pages.forecasts = (() => {
           "aria-label": title(board, model),
         },
         h("h3", {}, key(model.name, fillOf(board, model.name)), title(board, model)),
-        keep(fansByModel[k]).length
-          ? h(
-              "div",
-              { class: "fan-cells" },
-              keep(fansByModel[k]).map((fan) =>
-                h(
-                  "figure",
-                  {},
-                  h("figcaption", {}, day(board.windows[fan.window])),
-                  h("div", { class: "fan", style: `height: ${single ? 340 : 190}px` }),
-                ),
-              ),
-            )
-          : h(
-              "p",
-              { class: "missing" },
-              withCode(missing(model)),
-            ),
+        content(model, k),
       ),
     );
     box.replaceChildren(
@@ -322,8 +395,10 @@ powerphase.pages.forecasts = (() => {
         : [h("p", { class: "missing" }, "No row of this grid has forecasts to draw.")]),
     );
     rows.forEach((row, k) =>
-      $$(".fan", row).forEach((cell, n) =>
-        drawFan(cell, keep(fansByModel[k])[n], domain, models[k], k, single),
+      $$(".fan", row).forEach((box, n) =>
+        fansByModel[k]
+          ? drawFan(box, drawings[k][n], domain, models[k], k, single)
+          : drawRisk(box, drawings[k][n], models[k], single),
       ),
     );
   };

@@ -3,13 +3,12 @@
 powerphase.pages.grid = (() => {
   const { $, h, choose, address, options, uniform, percent, clock, day, load, unpack } = powerphase;
   const { withCode, SCORE, ALL, NO_ARRAYS } = powerphase;
-  const { busIds, choices, fans } = powerphase.scenarios;
+  const { busIds, choices, fans, risks } = powerphase.scenarios;
   const { key, fillOf } = powerphase.looks;
   const LISTED = 12,
     BAND = [0.95, 1.05],
     STEPS = 96,
     EVENING = 76,
-    RISK_LEVELS = 240,
     FRAME_MS = 120;
   const MEANS = {
     violation_probability: "mean probability of leaving the band",
@@ -25,6 +24,8 @@ powerphase.pages.grid = (() => {
     risk: "Probability of leaving 0.95 to 1.05 p.u. in the model's scenarios; rings mark the voltages that left it.",
     happened: "Which voltages were outside 0.95 to 1.05 p.u.",
   };
+  const SIDES = "▼ below and ▲ above the band, in p.u., by the furthest point of the day.",
+    CALM = "No voltage leaves its band on this grid, and in no scenario of this model does one.";
   const SOME = `This row's sidecar has no risk by bus and step, so only buses with scenarios in it are coloured; ${SCORE} writes a row with risks, and ${ALL} reads them from a forecast.`;
   let board = null,
     ids = null,
@@ -47,28 +48,52 @@ powerphase.pages.grid = (() => {
     return order.length ? values[order[0]] : 1e-12;
   };
 
-  const network = powerphase.network($("#network"), {
-    onHover: (k, event) => {
-      const value = k < 0 || Number.isNaN(values[k]) ? "not in this sidecar" : text(values[k]);
-      powerphase.tip(k < 0 ? "" : `Bus ${ids[k]}\n${value}`, event.clientX, event.clientY);
-    },
-  });
-
-  // The risk of all buses, from a sidecar or a forecast file that has it.
-  const riskOfAll = async (source) => {
-    const [probability, happened] = await Promise.all([
-      unpack(source.probability),
-      unpack(source.happened),
-    ]);
-    const at = (w, bus, step) => (w * ids.length + bus) * STEPS + step;
-    return {
-      windows: source.window,
-      all: true,
-      known: source.known !== false,
-      risk: (...indices) => probability[at(...indices)] / RISK_LEVELS,
-      happened: (...indices) => happened[at(...indices)],
-    };
+  // Where a voltage goes beyond the band, and how far: below, above, or both on the same day.
+  const sidesText = (sides) =>
+    ["below", "above"]
+      .map((side, n) => sides[n] > 0 && `${side} by ${sides[n].toFixed(3)} p.u.`)
+      .filter(Boolean)
+      .join(" and ");
+  const hoursOutside = (w, k) => {
+    let steps = 0;
+    for (let t = 0; t < STEPS; t++) steps += risk.happened(w, k, t) > 0 ? 1 : 0;
+    return steps / 4;
   };
+  const daily = () => stepwise() && risk && risk.all;
+
+  // What is known about a bus on the chosen day, in sentences.
+  const facts = (k) => {
+    const now = Number.isNaN(values[k]) ? "not in this sidecar" : text(values[k]);
+    if (!daily()) return [now];
+    const w = windowIndex(),
+      expected = risk.excursion(w, k),
+      actual = risk.beyond(w, k),
+      hours = hoursOutside(w, k),
+      what = state.quantity === "risk" ? `risk ${now}` : values[k] > 0 ? "outside" : "inside",
+      lines = [`${what} at ${clock(state.step)}`];
+    if (expected && sidesText(expected))
+      lines.push(`scenarios that leave the band go ${sidesText(expected)} on average that day`);
+    if (risk.known && !hours) lines.push("actually inside all day");
+    if (risk.known && hours) {
+      const far = actual && sidesText(actual) ? `, ${sidesText(actual)} at most` : "";
+      lines.push(`actually outside for ${hours} h${far}`);
+    }
+    return lines;
+  };
+
+  const network = powerphase.network($("#network"), $("#nodes"), {
+    onHover: (k, event) => {
+      if (k < 0) return powerphase.tip("");
+      return powerphase.tip([`Bus ${ids[k]}`, ...facts(k)].join("\n"), event.clientX, event.clientY);
+    },
+    onSelect: (k) => {
+      state.bus = k < 0 ? null : ids[k];
+      remember();
+      writeFacts();
+    },
+    describe: (k) => [`Bus ${ids[k]}`, ...facts(k)].join(", "),
+    nameOf: (k) => String(ids[k]),
+  });
 
   // The risk of the buses with scenarios in a sidecar; that of the others is unknown.
   const riskOfSome = async () => {
@@ -99,11 +124,8 @@ powerphase.pages.grid = (() => {
     };
   };
 
-  const readRisk = async () => {
-    if (model.whole) return riskOfAll(await load(`${model.whole.file}-risk`));
-    if (row && row.risk) return riskOfAll(row.risk);
-    return row && row.shown ? riskOfSome() : null;
-  };
+  const readRisk = async () =>
+    (await risks(model, ids)) || (row && row.shown ? riskOfSome() : null);
 
   const windowIndex = () => Math.max(0, risk.windows.indexOf(Number(state.window)));
 
@@ -129,15 +151,49 @@ powerphase.pages.grid = (() => {
     return [...ids.keys()].filter((k) => risk.happened(w, k, state.step) > 0);
   };
 
+  const canShow = (k) =>
+    Boolean(model.whole || model.risk || (row && row.shown && row.shown.bus_id.includes(ids[k])));
+  const forecastOf = (k) =>
+    `#forecasts?${new URLSearchParams({ board: board.key, bus: ids[k], models: model.id })}`;
+
+  // The side of the band that the list is about: where the model expects it, or where it happened.
+  const arrow = (k) => {
+    if (!daily()) return null;
+    const sides = (state.quantity === "risk" ? risk.excursion : risk.beyond)(windowIndex(), k);
+    if (!sides || !sidesText(sides)) return null;
+    const marks = ["▼", "▲"].map((mark, n) => sides[n] > 0 && `${mark} ${sides[n].toFixed(3)}`);
+    return h("small", { title: sidesText(sides) }, ` ${marks.filter(Boolean).join(" ")}`);
+  };
+
+  // The selected bus, above the list.
+  const writeFacts = () => {
+    const box = $("#bus-facts"),
+      k = state.bus === null ? -1 : ids.indexOf(state.bus);
+    box.hidden = k < 0;
+    if (k < 0) return;
+    const lines = facts(k).map((line) => h("p", {}, `${line[0].toUpperCase()}${line.slice(1)}.`)),
+      link = canShow(k) ? h("a", { href: forecastOf(k) }, "Show its forecast") : null;
+    box.replaceChildren(h("h2", {}, `Bus ${ids[k]}`), ...lines, ...(link ? [link] : []));
+  };
+
   const listItem = (k) => {
     const share = Math.min(1, values[k] / top()),
       shade = `var(--r${Math.min(5, Math.floor(6 * share))})`,
       bar = h("i", { style: `width: ${(100 * share).toFixed(1)}%; background: ${shade}` }),
-      label = [h("span", {}, `Bus ${ids[k]}`), h("b", {}, text(values[k])), bar],
-      query = new URLSearchParams({ board: board.key, bus: ids[k], models: model.id }),
-      has = model.whole || (row && row.shown && row.shown.bus_id.includes(ids[k])),
-      inner = has ? h("a", { href: `#forecasts?${query}` }, label) : h("span", {}, label);
+      label = [h("span", {}, `Bus ${ids[k]}`, arrow(k)), h("b", {}, text(values[k])), bar],
+      inner = canShow(k) ? h("a", { href: forecastOf(k) }, label) : h("span", {}, label);
     return h("li", { "data-bus": ids[k] }, inner);
+  };
+
+  // Whether no voltage leaves its band, neither actually nor in the model's scenarios.
+  const isCalm = () => {
+    const entry = board.entries.find((e) => e.name === model.name && e.kind !== "paper");
+    return !board.truth.violations && Boolean(entry) && entry.mean.safety_mbrier === 0;
+  };
+  // Why the list is empty.
+  const nothing = () => {
+    if (isCalm()) return CALM;
+    return stepwise() ? "No bus at this time." : "It is 0 at every bus.";
   };
 
   const writeTexts = () => {
@@ -152,7 +208,8 @@ powerphase.pages.grid = (() => {
     const what =
         TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
       how = "Zoom with the wheel, a pinch or + and −; move by dragging or with the arrow keys.";
-    const note = [what, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
+    const sides = sliding && risk.all && risk.excursion(0, 0) ? SIDES : "",
+      note = [isCalm() ? CALM : "", what, sides, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
     $("#grid-note").replaceChildren(...withCode(note));
     const when = stepwise()
       ? `at ${clock(state.step)}, ${board.windows[Number(state.window)].slice(0, 10)}`
@@ -161,12 +218,14 @@ powerphase.pages.grid = (() => {
       ? `${state.quantity === "risk" ? "Highest risk" : "Outside"} ${when}`
       : `Highest ${MEANS[state.quantity]}`;
     const above = order.filter((k) => values[k] > 0.5).length;
-    $("#at-risk-count").textContent =
-      state.quantity === "risk"
-        ? `${order.length.toLocaleString("en")} buses above 0, ${above.toLocaleString("en")} above 50 %`
-        : `${order.length.toLocaleString("en")} buses above 0`;
-    const none = h("li", { class: "muted" }, stepwise() ? "None." : "All are zero.");
-    $("#at-risk").replaceChildren(...(order.length ? order.slice(0, LISTED).map(listItem) : [none]));
+    const count = `${order.length.toLocaleString("en")} buses above 0`;
+    $("#at-risk-count").textContent = !order.length
+      ? nothing()
+      : state.quantity === "risk"
+        ? `${count}, ${above.toLocaleString("en")} above 50 %`
+        : count;
+    $("#at-risk").replaceChildren(...order.slice(0, LISTED).map(listItem));
+    writeFacts();
     $("#network").setAttribute(
       "aria-label",
       `Network of ${ids.length} buses, ${order.length} above zero; the list next to it has the highest`,
@@ -247,19 +306,26 @@ powerphase.pages.grid = (() => {
       models[0];
     options($("#grid-model"), choices(board, models), model.id);
     const chosenQuantity = chosen.get("by"),
-      defaultQuantity = model.risk || model.whole ? "risk" : "violation_probability";
+      defaultQuantity =
+        isCalm() && model.file
+          ? "crps" // a map of risk would be empty, but errors are everywhere
+          : model.risk || model.whole
+            ? "risk"
+            : "violation_probability";
     state = {
       quantity: chosenQuantity in TIMED || chosenQuantity in MEANS ? chosenQuantity : defaultQuantity,
       window: chosen.get("window") ?? -1,
       step: Math.max(0, Math.min(STEPS - 1, Number(chosen.get("step") ?? EVENING) || 0)),
+      bus: Number(chosen.get("bus")) || null,
     };
     $("#step").value = state.step;
     await pickModel();
+    if (board === nextBoard && state.bus !== null) network.select(ids.indexOf(state.bus));
   };
 
   const remember = () => {
-    const { quantity, window, step } = state;
-    choose({ board: board.key, model: model.id, by: quantity, window, step });
+    const { quantity, window, step, bus } = state;
+    choose({ board: board.key, model: model.id, by: quantity, window, step, bus });
   };
   const change = (changes) => {
     Object.assign(state, changes);

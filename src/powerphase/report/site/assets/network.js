@@ -1,14 +1,22 @@
 // A network on a canvas: thousands of buses and branches, with zoom, pan and a bus under the pointer.
 "use strict";
-powerphase.network = (canvas, { onHover }) => {
+powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) => {
+  const { h } = powerphase;
   const PAD = 18,
     REACH = 14,
     MAX_STRETCH = 1.6,
-    ZOOM = [0.8, 60];
+    ZOOM = [0.8, 60],
+    MAX_NODES = 250,
+    FEW = 150, // with more buses in view, those at 0 have no visible number
+    MOVED = 4;
+  const box = canvas.parentElement,
+    buttons = new Map();
   let net = null,
     scene = { values: [], rings: [], top: 1 },
     view = { scale: 1, x: 0, y: 0 },
-    hovered = -1;
+    hovered = -1,
+    selected = -1,
+    current = -1; // the bus that the tab key reaches
 
   const palette = () => {
     const style = getComputedStyle(document.documentElement);
@@ -107,8 +115,107 @@ powerphase.network = (canvas, { onHover }) => {
     fill(quiet, idle, radius);
     groups.forEach((list, k) => fill(list, ramp[k], large * (0.62 + 0.075 * k)));
     ring(scene.rings, 1.2, large + 1.5);
-    if (hovered >= 0) ring([hovered], 2, large + 4);
+    for (const k of [hovered, selected]) if (k >= 0) ring([k], 2, large + 4);
+    layButtons();
     powerphase.drawn.painted_ms = performance.now() - started;
+  };
+
+  // The buses in view, the highest first; on a large grid only these, until it is zoomed.
+  const inView = () => {
+    const { clientWidth, clientHeight } = canvas,
+      seen = (k) =>
+        net.xs[k] >= 0 && net.xs[k] <= clientWidth && net.ys[k] >= 0 && net.ys[k] <= clientHeight,
+      value = (k) => scene.values[k] || 0;
+    return [...net.xs.keys()]
+      .filter(seen)
+      .sort((a, b) => value(b) - value(a) || a - b)
+      .slice(0, MAX_NODES);
+  };
+
+  // Each bus is a button with its number, which is written where it covers no other.
+  const layButtons = () => {
+    const list = inView(),
+      risky = (k) => scene.values[k] > 0,
+      taken = list.filter(risky).map((k) => ({
+        bus: k,
+        left: net.xs[k] - 4,
+        right: net.xs[k] + 4,
+        top: net.ys[k] - 4,
+        bottom: net.ys[k] + 4,
+      }));
+    for (const [k, button] of buttons)
+      if (!list.includes(k)) {
+        button.remove();
+        buttons.delete(k);
+      }
+    if (!list.includes(current)) current = list.length ? list[0] : -1;
+    for (const k of list) {
+      const button = buttons.get(k) || makeButton(k),
+        [x, y, width] = [net.xs[k], net.ys[k], 6.5 * nameOf(k).length + 4],
+        label = { left: x - width / 2, right: x + width / 2, top: y + 6, bottom: y + 19 },
+        hits = (other) =>
+          other.bus !== k &&
+          other.left < label.right &&
+          label.left < other.right &&
+          other.top < label.bottom &&
+          label.top < other.bottom;
+      const free = (list.length <= FEW || risky(k)) && !taken.some(hits);
+      if (free) taken.push(label);
+      button.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
+      button.classList.toggle("named", free);
+      button.setAttribute("aria-label", describe(k));
+      button.setAttribute("aria-pressed", String(k === selected));
+      button.tabIndex = k === current ? 0 : -1;
+    }
+  };
+
+  const makeButton = (k) => {
+    const button = h("button", { type: "button", "data-bus": nameOf(k) }, h("span", {}, nameOf(k)));
+    button.addEventListener("click", () => select(k));
+    button.addEventListener("focus", () => {
+      if (!button.matches(":focus-visible")) return;
+      const { left, top } = button.getBoundingClientRect();
+      current = k;
+      hover(k, { clientX: left, clientY: top });
+    });
+    button.addEventListener("blur", () => hover(-1));
+    button.addEventListener("keydown", (event) => {
+      const direction = DIRECTIONS[event.key];
+      if (!direction) return;
+      event.preventDefault();
+      const next = neighbour(k, direction);
+      if (next < 0) return;
+      current = next;
+      layButtons();
+      buttons.get(next).focus();
+    });
+    buttons.set(k, button);
+    nodes.append(button);
+    return button;
+  };
+
+  // The closest bus with a button in a direction; steps aside count twice.
+  const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  const neighbour = (from, [dx, dy]) => {
+    let best = -1,
+      least = Infinity;
+    for (const k of buttons.keys()) {
+      const x = net.xs[k] - net.xs[from],
+        y = net.ys[k] - net.ys[from],
+        along = x * dx + y * dy,
+        aside = Math.abs(x * dy) + Math.abs(y * dx);
+      if (k === from || along <= 0 || along + 2 * aside >= least) continue;
+      least = along + 2 * aside;
+      best = k;
+    }
+    return best;
+  };
+
+  const select = (k) => {
+    selected = k;
+    if (k >= 0) current = k;
+    paint();
+    onSelect(k);
   };
 
   const zoom = (factor, cx = canvas.clientWidth / 2, cy = canvas.clientHeight / 2) => {
@@ -143,15 +250,24 @@ powerphase.network = (canvas, { onHover }) => {
   };
 
   const fingers = new Map();
+  let travelled = 0;
+  const position = (event) => {
+    const { left, top } = canvas.getBoundingClientRect();
+    return [event.clientX - left, event.clientY - top];
+  };
   const drag = (event, before) => {
+    const [dx, dy] = [event.clientX - before.clientX, event.clientY - before.clientY];
+    travelled += Math.hypot(dx, dy);
+    // Only now, because the element that captures a pointer also takes its click.
+    if (travelled > MOVED) box.setPointerCapture(event.pointerId);
     if (fingers.size === 1) {
-      move(event.clientX - before.clientX, event.clientY - before.clientY);
+      move(dx, dy);
     } else if (fingers.size === 2) {
       const other = [...fingers.values()].find((finger) => finger.pointerId !== event.pointerId);
       const gap = (finger) =>
         Math.hypot(finger.clientX - other.clientX, finger.clientY - other.clientY);
-      const middle = [event.offsetX + other.offsetX, event.offsetY + other.offsetY];
-      zoom(gap(event) / (gap(before) || 1), middle[0] / 2, middle[1] / 2);
+      const [a, b] = [position(event), position(other)];
+      zoom(gap(event) / (gap(before) || 1), (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
     }
     fingers.set(event.pointerId, event);
   };
@@ -163,27 +279,36 @@ powerphase.network = (canvas, { onHover }) => {
     onHover(bus, event);
   };
 
-  canvas.addEventListener(
+  // The buttons lie on the canvas, so their box listens for both.
+  const onDrawing = (event) => !event.target.closest(".zoom");
+  box.addEventListener(
     "wheel",
     (event) => {
       event.preventDefault();
-      zoom(Math.exp(-event.deltaY / 400), event.offsetX, event.offsetY);
+      zoom(Math.exp(-event.deltaY / 400), ...position(event));
     },
     { passive: false },
   );
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture(event.pointerId);
+  box.addEventListener("pointerdown", (event) => {
+    if (!onDrawing(event)) return;
+    if (!fingers.size) travelled = 0;
     fingers.set(event.pointerId, event);
   });
-  canvas.addEventListener("pointermove", (event) => {
+  box.addEventListener("pointermove", (event) => {
     const before = fingers.get(event.pointerId);
     if (before) drag(event, before);
-    else hover(nearest(event.offsetX, event.offsetY), event);
+    else if (onDrawing(event)) hover(nearest(...position(event)), event);
   });
   for (const kind of ["pointerup", "pointercancel"]) {
-    canvas.addEventListener(kind, (event) => fingers.delete(event.pointerId));
+    box.addEventListener(kind, (event) => fingers.delete(event.pointerId));
   }
-  canvas.addEventListener("pointerleave", (event) => hover(-1, event));
+  box.addEventListener("pointerleave", (event) => {
+    fingers.delete(event.pointerId);
+    hover(-1, event);
+  });
+  canvas.addEventListener("click", (event) => {
+    if (travelled <= MOVED) select(nearest(...position(event)));
+  });
   canvas.addEventListener("keydown", (event) => {
     const moves = {
       ArrowLeft: () => move(40, 0),
@@ -206,10 +331,13 @@ powerphase.network = (canvas, { onHover }) => {
     // Shows another network, or none.
     show: (drawing) => {
       net = drawing;
-      hovered = -1;
+      hovered = selected = current = -1;
+      buttons.clear();
+      nodes.replaceChildren();
       view = { scale: 1, x: 0, y: 0 };
       if (net) fit();
     },
+    select,
     // Draws values by bus (NaN: unknown), scaled by `top`, and rings around some buses.
     draw: (nextScene) => {
       scene = nextScene;

@@ -9,7 +9,11 @@ powerphase.pages.safety = (() => {
   const WORST = 200,
     LISTED = 15,
     FLOOR = 1e-4,
+    NEGLIGIBLE = 1e-6,
     MARKS = 5;
+  const ALARMS = "No voltage left its band in any window of this grid: the charts show false alarms.",
+    CALM =
+      "No voltage left its band in any window of this grid, and none of the chosen models says that one might. There is no risk to show here; another grid above has some.";
   let board = null,
     chosen = [],
     loaded = [],
@@ -251,6 +255,7 @@ powerphase.pages.safety = (() => {
       .sort((a, b) => item.by.safety_mbrier[b] - item.by.safety_mbrier[a] || a - b)
       .slice(0, LISTED);
     const shown = new Set(item.row.shown ? item.row.shown.bus_id : []),
+      anyBus = Boolean(item.model.whole || item.model.risk),
       boardKey = encodeURIComponent(board.key),
       id = encodeURIComponent(item.model.id);
     powerphase.drawn.worstBuses = order.map((bus) => ids[bus]);
@@ -261,13 +266,13 @@ powerphase.pages.safety = (() => {
         ["violation_probability", "probability of leaving the band", percent],
         ["violation", "share of the time outside it", percent],
       ];
-    const linked = order.some((bus) => shown.has(ids[bus])) || item.model.whole,
+    const linked = anyBus || order.some((bus) => shown.has(ids[bus])),
       labels = ["Bus", ...columns.map(([, text]) => text)],
       heads = linked ? [...labels, "forecast"] : labels,
       target = (bus) => `#forecasts?board=${boardKey}&bus=${bus}&models=${id}`,
       numeric = (text) => h("td", { class: "n" }, text);
     const link = (bus) =>
-      shown.has(bus) || item.model.whole
+      shown.has(bus) || anyBus
         ? h("a", { href: target(bus), "aria-label": `show the forecast of bus ${bus}` }, "show")
         : null;
     const line = (bus) =>
@@ -302,10 +307,13 @@ powerphase.pages.safety = (() => {
     const rows = await Promise.all(models.map(read));
     if (thisTurn !== turn) return;
     loaded = rows;
-    const box = $("#page-safety .charts");
-    box.hidden = !loaded.length;
-    $("#worst-table").closest(".panel").hidden = !loaded.length;
-    if (!loaded.length) return;
+    const calm = !board.truth.violations && loaded.every((item) => item.sorted[0] < NEGLIGIBLE),
+      none = $("#safety-none");
+    $("#page-safety .charts").hidden = !loaded.length || calm;
+    $("#worst-table").closest(".panel").hidden = !loaded.length || calm;
+    none.hidden = board.truth.violations > 0 || !loaded.length;
+    none.textContent = calm ? CALM : ALARMS;
+    if (!loaded.length || calm) return;
     const before = $("#worst-model").value,
       first = loaded.find((item) => item.sorted[0] > 0) || loaded[0];
     options(
@@ -348,7 +356,6 @@ powerphase.pages.safety = (() => {
     if (thisTurn !== turn) return;
     const { chosen: query } = address(),
       models = available();
-    $("#safety-none").hidden = board.truth.violations > 0;
     chosen = query.get("models")
       ? query
           .get("models")

@@ -5,7 +5,9 @@ powerphase.scenarios = (() => {
   const LEVELS = [0.1, 0.25, 0.5, 0.75, 0.9],
     KINDS = ["P", "Q", "V", "theta"],
     TOP = 252,
-    STEPS = 96;
+    STEPS = 96,
+    RISK_LEVELS = 240,
+    EXCURSION_UNIT = 0.001;
 
   // Decodes a series on levels between two extremes from its differences modulo 256.
   const decode = (low, high, steps, first) => {
@@ -117,8 +119,33 @@ powerphase.scenarios = (() => {
     return model.whole ? fromBands(model.whole, ids.indexOf(bus), variable) : null;
   };
 
+  // The risk of all buses, from a sidecar or a forecast file that has it, or null.
+  const risks = async (model, ids) => {
+    const row = model.whole ? null : model.file && (await load(model.file)),
+      source = model.whole ? await load(`${model.whole.file}-risk`) : row && row.risk;
+    if (!source) return null;
+    const names = ["probability", "happened", "excursion", "excursion_happened"],
+      [probability, happened, excursion, beyond] = await Promise.all(
+        names.map((name) => (source[name] ? unpack(source[name]) : null)),
+      );
+    const at = (w, bus, step) => (w * ids.length + bus) * STEPS + step,
+      known = source.known !== false,
+      // How far below and above the band [p.u.], or null in files that do not have it.
+      sides = (units) => (w, bus) =>
+        units && [0, 1].map((side) => units[(w * ids.length + bus) * 2 + side] * EXCURSION_UNIT);
+    return {
+      windows: [...source.window],
+      all: true,
+      known,
+      risk: (...indices) => probability[at(...indices)] / RISK_LEVELS,
+      happened: (...indices) => happened[at(...indices)],
+      excursion: sides(excursion),
+      beyond: known ? sides(beyond) : () => null,
+    };
+  };
+
   const busIds = async (board) =>
     board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array();
 
-  return { fans, busIds, title, choices, LEVELS, KINDS };
+  return { fans, risks, busIds, title, choices, LEVELS, KINDS, STEPS };
 })();
