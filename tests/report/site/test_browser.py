@@ -17,7 +17,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from powerphase.axes import VARIABLES, V
-from powerphase.records import NORMAL_BAND_PU, RISK_LEVELS, SCORES, expand
+from powerphase.records import EXCURSION_UNIT_PU, NORMAL_BAND_PU, RISK_LEVELS, SCORES, expand
 from powerphase.report import leaderboard
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
@@ -116,17 +116,19 @@ def test_the_table_can_be_sorted_by_click_and_by_keyboard(page: Page, built: Bui
     entries = leaderboard([result for result, _ in built.rows.values()])[0].entries
     models = [e for e in entries if e.kind == "model" and not e.is_variant]
     by_crps = [e.name for e in sorted(models, key=lambda e: e.mean["crps"] or 0.0)]
-    page.element(f"#board-{GRID} [data-sort=crps]").click()
     assert page.names("models") == by_crps
+    page.element(f"#board-{GRID} [data-sort=crps]").click()
+    assert page.names("models") == by_crps[::-1]
     cell = f"#board-{GRID} tr[data-name=ets] td.fidelity"
     assert float(page.js(f"document.querySelector('{cell}').dataset.value")) == entries_mean(
         built, "ets", "crps"
     )
     page.element(f"#board-{GRID} [data-sort=crps]").send_keys(Keys.ENTER)
-    assert page.names("models") == by_crps[::-1]
+    assert page.names("models") == by_crps
     heads = page.js("[...arguments[0].closest('tr').cells].map((c) => c.ariaSort)",
                     page.element(f"#board-{GRID} [data-sort=crps]"))  # fmt: skip
-    assert heads.count("descending") == 1
+    assert heads.count("ascending") == 1
+    assert heads.count("none") == len(heads) - 1
     paper_rows = page.names("paper")
     page.element(f"#board-{GRID} [data-sort=name]").click()
     assert page.names("paper") == sorted(paper_rows)
@@ -308,7 +310,7 @@ def test_models_with_false_alarms_come_first_if_no_voltage_leaves_its_band(
 
 def test_keyboard_users_can_read_what_scores_and_marks_mean(page: Page) -> None:
     page.open(f"leaderboard?board={GRID}")
-    page.element(f"#board-{GRID} [data-sort=rank]").send_keys(Keys.TAB)
+    page.element(f"#board-{GRID} [data-sort=name]").send_keys(Keys.TAB)
     assert page.js("document.activeElement.dataset.sort") == "crps"
     assert SCORES["crps"].question in page.element("#tip").text
     page.js("document.activeElement.blur()")
@@ -399,19 +401,37 @@ def test_bus_variable_window_and_models_can_be_chosen(page: Page, built: Built) 
 
 
 def test_buses_are_ordered_by_risk_or_by_error(page: Page, built: Built) -> None:
-    page.open(f"forecasts?board={GRID}&models=ets-42")
-    arrays = built.rows["ets-42"][1]
-    ids = [101, 105, 110, 117, 124, 130]
-    positions = [bus - 101 for bus in ids]
+    arrays = built.rows["powerforge-42"][1]  # it has no risks, so only buses with scenarios
 
     def order(values: NDArray[Any]) -> list[int]:
-        return [ids[k] for k in np.argsort(-values[positions], kind="stable")]
+        shown = arrays["shown/bus_id"] - 101
+        return [int(101 + shown[k]) for k in np.argsort(-values[shown], kind="stable")]
 
+    page.open(f"forecasts?board={GRID}&models=powerforge-42")
     page.until("(powerphase.drawn.buses || []).length === 6")
     assert page.js("powerphase.drawn.buses") == order(arrays["by_bus/violation_probability"])
     Select(page.element("#bus-order")).select_by_value("error")
     expected = order(arrays["by_bus/crps"][:, V])
     page.until(f"String(powerphase.drawn.buses) === '{','.join(map(str, expected))}'")
+
+
+def test_the_worst_bus_can_be_looked_at_though_its_scenarios_are_not_stored(
+    page: Page, built: Built
+) -> None:
+    page.open(f"forecasts?board={GRID}&models=ets-42")
+    page.until(f"(powerphase.drawn.buses || []).length === {made_up.N_BUSES}")
+    arrays = built.rows["ets-42"][1]
+    worst = np.argsort(-arrays["by_bus/violation_probability"], kind="stable") + 101
+    assert page.js("powerphase.drawn.buses") == worst.tolist()
+    bus = next(int(bus) for bus in worst if bus not in arrays["shown/bus_id"])
+    Select(page.element("#bus-list")).select_by_value(str(bus))
+    drawn = page.until("powerphase.drawn.risks.length === 3 && powerphase.drawn.risks")
+    for window, day in enumerate(drawn):
+        expected = arrays["risk/by_bus_step"][window, bus - 101] / RISK_LEVELS
+        np.testing.assert_allclose(day["probability"], expected)
+        np.testing.assert_array_equal(day["happened"], arrays["risk/happened"][window, bus - 101])
+    page.open(f"grid?board={GRID}&model=ets-42&by=risk")
+    page.until("document.querySelectorAll('#at-risk a').length === 12")  # each has a forecast
 
 
 def test_a_forecast_file_shows_bands_of_any_bus_and_scripts_stay_text(
@@ -520,6 +540,67 @@ def test_the_network_is_painted(page: Page) -> None:
     assert n_pixels > 30 * 20
     box.send_keys("+")
     assert page.js("document.activeElement.id") == "network"
+
+
+def test_buses_are_buttons_with_their_numbers(page: Page, built: Built) -> None:
+    page.open(f"grid?board={GRID}&model=ets-42&by=risk&window=1&step=40")
+    page.until(f"document.querySelectorAll('#nodes button').length === {made_up.N_BUSES}")
+    nodes = page.js(
+        "[...document.querySelectorAll('#nodes button')].map((b) => [b.textContent, b.ariaLabel, "
+        "b.tabIndex, getComputedStyle(b.firstChild).visibility])"
+    )
+    assert {node[0] for node in nodes} == {str(101 + k) for k in range(made_up.N_BUSES)}
+    assert all(re.search(rf"\b{number}\b", label) for number, label, *_ in nodes)
+    assert sum(tab == 0 for _, _, tab, _ in nodes) == 1  # one stop for the tab key
+    assert sum(visible == "visible" for *_, visible in nodes) > 20
+    page.js("document.querySelector('#nodes [tabindex=\"0\"]').focus()")
+    visited = []
+    for key in (Keys.ARROW_LEFT, Keys.ARROW_RIGHT, Keys.ARROW_UP, Keys.ARROW_DOWN):
+        page.driver.switch_to.active_element.send_keys(key)
+        visited.append(page.js("document.activeElement.dataset.bus"))
+    after = visited[-1]
+    assert len(set(visited)) > 1
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert f"bus={after}" in page.js("location.hash")
+    assert after in page.element("#bus-facts h2").text
+
+
+def test_a_bus_tells_on_which_side_of_the_band_it_is_and_by_how_much(
+    page: Page, built: Built
+) -> None:
+    arrays = built.rows["ets-42"][1]
+    names = ("risk/excursion", "risk/excursion_happened")
+    bus = int(np.min([arrays[name][1].min(axis=1) for name in names], axis=0).argmax())
+    page.open(f"grid?board={GRID}&model=ets-42&by=risk&window=1&step=40")
+    page.until(f"document.querySelectorAll('#nodes button').length === {made_up.N_BUSES}")
+    page.element(f"#nodes [data-bus='{101 + bus}']").click()
+    told = page.element("#bus-facts").text.lower()
+    for name in names:
+        for side, units in zip(("below", "above"), arrays[name][1, bus], strict=True):
+            assert re.search(rf"{side}\D+{units * EXCURSION_UNIT_PU:.3f}", told)
+    hours = arrays["risk/happened"][1, bus].sum() / 4
+    assert f"{hours:g} h" in told
+
+
+def test_a_grid_without_risk_says_so_once(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    page.js(
+        "powerphase.site.boards.forEach((b) => { b.truth.violations = 0; "
+        "b.entries.forEach((e) => (e.mean.safety_mbrier = 0)); })"
+    )
+    page.driver.execute_async_script(
+        f"const done = arguments[0]; powerphase.load('{GRID}/ets-42')"
+        ".then((row) => powerphase.unpack(row.by_bus.safety_mbrier))"
+        ".then((values) => { values.fill(0); done(); })"
+    )
+    page.js(f"void (location.hash = 'safety?board={GRID}&models=ets-42')")
+    page.until("!document.querySelector('#safety-none').hidden && !powerphase.loading")
+    assert page.element("#safety-none").is_displayed()
+    assert not page.element("#survival").is_displayed()
+    assert not page.element("#worst-table").is_displayed()
+    page.js(f"void (location.hash = 'grid?board={GRID}&model=ets-42')")
+    page.until("powerphase.drawn.network && powerphase.drawn.network.quantity === 'crps'")
+    assert page.js("document.querySelectorAll('#at-risk li').length") > 0
 
 
 def test_a_grid_without_a_drawing_lists_its_buses(page: Page) -> None:

@@ -186,6 +186,35 @@ def test_models_have_the_order_of_the_table_with_seed_42_first(built: Built) -> 
     assert seeds == [42, 22]
 
 
+def test_the_site_begins_where_risk_comes_and_goes(tmp_path: Path) -> None:
+    """Not on the first grid, nor on one whose buses are always outside the band."""
+    outside = {
+        "activsg500": np.zeros(30),
+        "pegase1354": np.repeat([1.0, 0.0], 15),
+        "polish2383": np.repeat([0.25, 0.0], 15),
+        "pegase2869": np.repeat([0.125, 0.0], 15),
+    }
+    for grid, share in outside.items():
+        arrays = made_up.sidecar(0, 4, risk=False, shown=False)
+        arrays["by_bus/violation"] = share.astype(np.float32)
+        write_result(row(grid=grid, edition="opsd"), arrays, tmp_path / "results")
+    site = build_site([tmp_path / "results"], tmp_path / "out")
+    facts = (tmp_path / "out/data/site.js").read_text()
+    assert json.loads(facts[facts.index("{") : facts.rindex("}") + 1])["start"] == "polish2383-opsd"
+    boards = re.findall(r'<div class="board" id="board-(\S+)" data-board="\S+"( hidden)?>',
+                        site.index.read_text())  # fmt: skip
+    assert [key for key, hidden in boards if not hidden] == ["polish2383-opsd"]
+
+
+def test_the_leaderboard_of_the_site_is_in_order_of_crps(built: Built) -> None:
+    board = leaderboard([result for result, _ in built.rows.values()])[0]
+    column = SIDES["Fidelity"].index("crps")
+    for group in table_groups(board, {}):
+        values = [line.sides["Fidelity"][column].value or 0.0 for line in group.lines
+                  if line.kind != "oracle"]  # fmt: skip
+        assert values == sorted(values)
+
+
 def test_a_drawing_of_another_grid_is_not_shown(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ powerphase.pages.forecasts = (() => {
     BAND = [0.95, 1.05],
     MAX_LISTED = 300,
     MAX_ROOM = 2,
-    RISK_ONLY = `The sidecar has no scenarios of this bus, but the probability of leaving the band at every step; shaded where the voltage was outside. ${ALL} draws its voltages.`;
+    RISK_ONLY = `A sidecar without scenarios of this bus has its risk: the line is the forecast probability of leaving the band, and red marks the time that the voltage was outside. ${ALL} draws the voltages of every bus.`;
   let board = null,
     ids = null,
     state = null,
@@ -371,10 +371,7 @@ powerphase.pages.forecasts = (() => {
         ),
       content = (model, k) =>
         drawings[k].length
-          ? [
-              risksByModel[k] && h("p", { class: "note" }, withCode(RISK_ONLY)),
-              h("div", { class: "fan-cells" }, drawings[k].map(cell)),
-            ]
+          ? [h("div", { class: "fan-cells" }, drawings[k].map(cell))]
           : [h("p", { class: "missing" }, withCode(missing(model)))];
     const rows = models.map((model, k) =>
       h(
@@ -388,8 +385,11 @@ powerphase.pages.forecasts = (() => {
         content(model, k),
       ),
     );
+    const someRisk = risksByModel.some(Boolean);
+    $("#fan-legend").hidden = !every.length;
     box.replaceChildren(
       head,
+      ...(someRisk ? [h("p", { class: "note" }, withCode(RISK_ONLY))] : []),
       ...(rows.length
         ? rows
         : [h("p", { class: "missing" }, "No row of this grid has forecasts to draw.")]),

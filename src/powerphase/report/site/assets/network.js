@@ -116,7 +116,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     groups.forEach((list, k) => fill(list, ramp[k], large * (0.62 + 0.075 * k)));
     ring(scene.rings, 1.2, large + 1.5);
     for (const k of [hovered, selected]) if (k >= 0) ring([k], 2, large + 4);
-    layButtons();
+    layButtons((k) => (scene.values[k] > 0 ? large + 3 : radius + 2));
     powerphase.drawn.painted_ms = performance.now() - started;
   };
 
@@ -133,15 +133,15 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
   };
 
   // Each bus is a button with its number, which is written where it covers no other.
-  const layButtons = () => {
+  const layButtons = (sizeOf) => {
     const list = inView(),
       risky = (k) => scene.values[k] > 0,
       taken = list.filter(risky).map((k) => ({
         bus: k,
-        left: net.xs[k] - 4,
-        right: net.xs[k] + 4,
-        top: net.ys[k] - 4,
-        bottom: net.ys[k] + 4,
+        left: net.xs[k] - sizeOf(k),
+        right: net.xs[k] + sizeOf(k),
+        top: net.ys[k] - sizeOf(k),
+        bottom: net.ys[k] + sizeOf(k),
       }));
     for (const [k, button] of buttons)
       if (!list.includes(k)) {
@@ -151,8 +151,8 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     if (!list.includes(current)) current = list.length ? list[0] : -1;
     for (const k of list) {
       const button = buttons.get(k) || makeButton(k),
-        [x, y, width] = [net.xs[k], net.ys[k], 6.5 * nameOf(k).length + 4],
-        label = { left: x - width / 2, right: x + width / 2, top: y + 6, bottom: y + 19 },
+        [x, y, width, away] = [net.xs[k], net.ys[k], 6.5 * nameOf(k).length + 4, sizeOf(k)],
+        label = { left: x - width / 2, right: x + width / 2, top: y + away, bottom: y + away + 11 },
         hits = (other) =>
           other.bus !== k &&
           other.left < label.right &&
@@ -162,6 +162,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
       const free = (list.length <= FEW || risky(k)) && !taken.some(hits);
       if (free) taken.push(label);
       button.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
+      button.style.setProperty("--away", `${away.toFixed(1)}px`);
       button.classList.toggle("named", free);
       button.setAttribute("aria-label", describe(k));
       button.setAttribute("aria-pressed", String(k === selected));
@@ -186,7 +187,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
       const next = neighbour(k, direction);
       if (next < 0) return;
       current = next;
-      layButtons();
+      paint();
       buttons.get(next).focus();
     });
     buttons.set(k, button);
