@@ -22,7 +22,9 @@ from powerphase.records import RANKED, SCORES, Result, write_result
 from powerphase.report import (
     COLUMNS,
     COSTS,
+    COUPLING,
     LEGEND,
+    MISSING,
     OUTDATED,
     OUTDATED_NOTE,
     Board,
@@ -345,7 +347,7 @@ def test_tables_do_not_depend_on_the_order_of_the_rows() -> None:
 def test_every_line_of_a_markdown_table_has_every_cell() -> None:
     text = as_markdown(leaderboard([*field(), row(grid="ieee14")]))
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in lines} == {len(COLUMNS) + 3 + 1}
+    assert {line.count("|") for line in lines} == {len(COLUMNS) + 4 + 1}
     assert text.count("\n\n| model |") == 2  # a table needs an empty line above it
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
@@ -365,7 +367,7 @@ def test_the_best_ranked_entry_is_bold_if_the_score_orders_forecasts() -> None:
     found = leaderboard(field(), paper=False)[0]
     rows = cells_of(as_markdown([found]))
     ranked = [entry for entry in found.entries if entry.rank is not None]
-    for column, name in enumerate(COLUMNS, start=2):
+    for column, name in enumerate(COLUMNS, start=3):
         bold = [cells[0].split()[0] for cells in rows if cells[column].startswith("**")]
         lowest = min(ranked, key=lambda entry: entry.mean[name] or 0.0)
         assert bold == ([] if name in ("necv", "coverage_80") else [lowest.name])
@@ -382,14 +384,14 @@ def test_entries_indistinguishable_from_the_best_are_marked_with_a_legend() -> N
     rows.append(planted("ets", variant="stale", crps=1.0))
     found = leaderboard(rows, paper=False)
     by_name = {cells[0].split()[0]: cells for cells in cells_of(as_markdown(found))}
-    assert {name: cells[2] for name, cells in by_name.items()} == {
+    assert {name: cells[3] for name, cells in by_name.items()} == {
         "ets": "**1.000**",
         "deepar": "≈1.020",
         "timemcl": "1.500",
         "oracle": "0.9000",
         "ets+stale": "1.000",
     }
-    assert [cells[3] for cells in by_name.values()][:3] == ["**0.5000**"] * 3  # all the same
+    assert [cells[4] for cells in by_name.values()][:3] == ["**0.5000**"] * 3  # all the same
     assert LEGEND in as_markdown(found)
     assert LEGEND not in as_markdown(leaderboard(rows[2:], paper=False))
 
@@ -398,7 +400,7 @@ def test_all_entries_that_tie_for_the_best_are_bold() -> None:
     rows = [row(model="ets"), row(model="deepar"), row(model="oracle")]
     cells = cells_of(as_markdown(leaderboard(rows, paper=False)))
     assert [line[-1] for line in cells] == ["**1.50**", "**1.50**", "–"]
-    assert [line[2].startswith("**") for line in cells] == [True, True, False]
+    assert [line[3].startswith("**") for line in cells] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -575,6 +577,26 @@ def test_notes_on_columns_are_shown_with_their_columns_only() -> None:
         shown = " ".join(text.getvalue().split())
         assert (SCORES["energy"].title in shown) == is_shown
         assert (LEGEND in shown) == is_shown
+
+
+def test_joint_or_marginal_is_a_fact_of_a_row_where_whole_scenarios_are_compared() -> None:
+    kinds = {"ets": False, "deepar": True, "timemcl": None}
+    rows = [planted(model, joint=joint) for model, joint in kinds.items()]
+    sheet = board_sheet(leaderboard(rows, False)[0])
+    column = sheet.header.index(COUPLING)
+    told = {line[0][0]: line[column][0] for group in sheet.groups for line in group}
+    assert told == {"ets": "marginal", "deepar": "joint", "timemcl": MISSING}
+    for score, is_told in (("energy", True), ("crps", False)):
+        (table,) = compact_sheets(leaderboard(rows, False), score)
+        assert (COUPLING in table.header) == is_told
+    older = [planted(model, joint=None) for model in kinds]
+    assert COUPLING not in board_sheet(leaderboard(older, False)[0]).header
+    assert (
+        leaderboard([planted("ets", joint=True, seed=1), planted("ets", joint=None, seed=2)])[0]
+        .entries[0]
+        .joint
+        is None
+    )
 
 
 def test_no_results_give_no_boards() -> None:

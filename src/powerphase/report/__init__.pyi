@@ -1,4 +1,5 @@
 from .boards import COLUMNS as COLUMNS
+from .boards import COUPLING as COUPLING
 from .boards import LEGEND as LEGEND
 from .boards import Board as Board
 from .boards import board_sheet as board_sheet

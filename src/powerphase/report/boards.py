@@ -48,9 +48,19 @@ COLUMNS = (
 )
 """The scores that a table shows; a CSV file has all."""
 
-HEADER = ("model", "seeds", *(SCORES[name].title for name in COLUMNS), "Rank")
-DISPENSABLE = ("seeds", *(SCORES[n].title for n in ("coverage_80", "mse", "necv", "energy")))
-DISPENSABLE += tuple(SCORES[name].title for name in ("twcrps", "brier"))
+COUPLING = "scenarios"
+COUPLED = tuple(SCORES[name].title for name in COLUMNS if not SCORES[name].pointwise)
+COUPLING_NOTE = (
+    "Joint scenarios are futures of the whole grid, marginal ones of every channel by itself; "
+    f"{' and '.join(COUPLED)} compare whole scenarios, so they ask of marginal ones what these do "
+    "not claim."
+)
+
+HEADER = ("model", "seeds", COUPLING, *(SCORES[name].title for name in COLUMNS), "Rank")
+DISPENSABLE = (
+    *("seeds", COUPLING),
+    *(SCORES[name].title for name in ("coverage_80", "mse", "necv", "energy", "twcrps", "brier")),
+)
 """The columns that a narrow terminal omits, in this order."""
 
 LIKE_THE_BEST = "≈"
@@ -235,16 +245,19 @@ def board_sheet(board: Board) -> Sheet:
     noise = {name: like_the_best(board, name) for name in COLUMNS}
     marked = tuple(SCORES[name].title for name in COLUMNS if noise[name])
     notes = (Note(LEGEND, marked),) * bool(marked)
-    lines = tuple(_cells(board.entries, noise))
+    is_known = any(entry.coupling for entry in board.entries)
+    notes += (Note(COUPLING_NOTE, (COUPLING,)),) * is_known
+    left_out = () if is_known else (COUPLING,)
+    lines = tuple(_cells(board.entries, noise, is_known))
     n_ranked = sum(entry.rank is not None for entry in board.entries)
-    groups = (lines[:n_ranked], lines[n_ranked:], tuple(_cells(board.paper, {})))
+    groups = (lines[:n_ranked], lines[n_ranked:], tuple(_cells(board.paper, {}, is_known)))
     return Sheet(
         board.title,
-        HEADER,
+        tuple(column for column in HEADER if column not in left_out),
         tuple(group for group in groups if group),
         f"Ordered by {order}. {above}",
         (*notes, *below),
-        dispensable=DISPENSABLE,
+        dispensable=tuple(column for column in DISPENSABLE if column not in left_out),
     )
 
 
@@ -257,7 +270,7 @@ def like_the_best(board: Board, name: str) -> set[str]:
 
 
 def _cells(
-    entries: Sequence[Entry], noise: Mapping[str, Collection[str]]
+    entries: Sequence[Entry], noise: Mapping[str, Collection[str]], with_coupling: bool
 ) -> Iterator[tuple[Cell, ...]]:
     """The cells of each entry; the best of the ranked entries stand out."""
     best = {name: _lowest(entries, name) for name in COLUMNS}
@@ -268,6 +281,7 @@ def _cells(
         yield (
             (entry.label, False),
             (str(len(entry.seeds)), False),
+            *[(entry.coupling or MISSING, False)] * with_coupling,
             *(
                 (marks[name] + _score_text(entry, name), ranked and entry.mean[name] in best[name])
                 for name in COLUMNS
@@ -305,17 +319,24 @@ def _compact_sheet(conditions: str, boards: Sequence[Board], score: str) -> Shee
     ours = _entries_by_name((board.entries for board in boards), score)
     papers = _entries_by_name((board.paper for board in boards), score)
     budgets = budget_notes(ours)
+    whole = not SCORES[score].pointwise
+    with_coupling = whole and any(e and e.coupling for line in ours.values() for e in line)
     outdated = any(entry and entry.is_outdated for line in ours.values() for entry in line)
     return Sheet(
         title=f"{SCORES[score].title}, edition {conditions}",
-        header=("model", *(board.grid for board in boards)),
+        header=("model", *(COUPLING,) * with_coupling, *(board.grid for board in boards)),
         groups=tuple(
-            _compact_lines(entries, boards, score) for entries in (ours, papers) if entries
+            _compact_lines(entries, boards, score, with_coupling)
+            for entries in (ours, papers)
+            if entries
         ),
         above=f"{SCORES[score].question} Means over seeds and windows"
         + ("; the best ranked entry is bold" if orders_forecasts(score) else "")
         + (", and rows marked (paper) are the paper's, on its data." if papers else "."),
-        below=(f"{budgets}.",) * bool(budgets) + (OUTDATED_NOTE,) * outdated,
+        below=(COUPLING_NOTE,) * with_coupling
+        + (f"{budgets}.",) * bool(budgets)
+        + (OUTDATED_NOTE,) * outdated,
+        names=1 + with_coupling,
     )
 
 
@@ -348,7 +369,10 @@ def _is_in_compact(entry: Entry) -> bool:
 
 
 def _compact_lines(
-    entries: dict[str, list[Entry | None]], boards: Sequence[Board], score: str
+    entries: dict[str, list[Entry | None]],
+    boards: Sequence[Board],
+    score: str,
+    with_coupling: bool,
 ) -> tuple[tuple[Cell, ...], ...]:
     best = [
         _lowest_in_column([line[k] for line in entries.values()], score) for k in range(len(boards))
@@ -356,10 +380,17 @@ def _compact_lines(
     return tuple(
         (
             (_compact_label(line), False),
+            *[(_compact_coupling(line), False)] * with_coupling,
             *(_compact_cell(entry, score, least) for entry, least in zip(line, best, strict=True)),
         )
         for line in entries.values()
     )
+
+
+def _compact_coupling(line: Sequence[Entry | None]) -> str:
+    """How the scenarios of a forecaster are coupled, if it is the same on all grids."""
+    couplings = {entry.coupling for entry in line if entry is not None}
+    return (couplings.pop() if len(couplings) == 1 else "") or MISSING
 
 
 def _compact_label(line: Sequence[Entry | None]) -> str:

@@ -68,11 +68,18 @@ class Entry:
     """Mean over seeds in each window; None where a seed, or the paper, lacks the score."""
     is_outdated: bool = False
     """Whether a seed is of an older version of the model's results than the code gives now."""
+    joint: bool | None = None
+    """Whether each scenario is one future of the whole grid; None if unknown."""
 
     @property
     def is_variant(self) -> bool:
         """Whether it is a variant of a model."""
         return "+" in self.name
+
+    @property
+    def coupling(self) -> str:
+        """`joint` or `marginal`, as its scenarios are; empty if unknown."""
+        return "" if self.joint is None else "joint" if self.joint else "marginal"
 
     @property
     def label(self) -> str:
@@ -157,6 +164,7 @@ def entry_of(rows: Sequence[Result]) -> Entry:
         std={name: _over_seeds(stdev, values, least=2) for name, values in scores.items()},
         cost={name: _over_seeds(fmean, [row.cost[name] for row in rows]) for name in COSTS},
         by_window={name: _by_window([row.by_window[name] for row in rows]) for name in SCORES},
+        joint=first.joint if len({row.joint for row in rows}) == 1 else None,
         is_outdated=any((row.model_version or 1) < results_version(row.model) for row in rows),
     )
 

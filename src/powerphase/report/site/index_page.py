@@ -16,7 +16,7 @@ from powerphase.dataset.layout import PROVENANCE
 from powerphase.dataset.store import Store
 from powerphase.grid.catalog import CATALOG
 from powerphase.records.scores import RANKED, SCORES
-from powerphase.report.boards import COLUMNS, Board, like_the_best
+from powerphase.report.boards import COLUMNS, COUPLING_NOTE, Board, like_the_best
 from powerphase.report.entries import (
     OUTDATED,
     OUTDATED_NOTE,
@@ -84,6 +84,8 @@ class Line:
     kind: str
     group: str
     is_outdated: bool
+    coupling: str
+    """`joint`, `marginal`, or empty."""
     seeds: tuple[int, ...]
     rank: Cell
     sides: Mapping[str, tuple[Cell, ...]]
@@ -128,6 +130,7 @@ def render_index(
         time=TIME,
         outdated=OUTDATED,
         outdated_note=OUTDATED_NOTE,
+        coupling_note=COUPLING_NOTE,
         looks=looks,
         start=start,
     )
@@ -168,6 +171,7 @@ def _lines(
             kind=entry.kind,
             group=group_of(entry),
             is_outdated=entry.is_outdated,
+            coupling=entry.coupling,
             seeds=entry.seeds,
             rank=_rank_cell(entry, ranks),
             sides={side: tuple(cells[name] for name in names) for side, names in SIDES.items()},
