@@ -1,6 +1,6 @@
 """Paired tests: SciPy as the oracle, laws, and planted differences."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from random import Random
 from typing import Any
 
@@ -16,6 +16,7 @@ from powerphase.report import (
     Contrast,
     against,
     best,
+    holm,
     leaderboard,
     least_p,
     pairs,
@@ -25,6 +26,7 @@ from powerphase.report.statistics import LEVEL, N_FLIPS
 from tests.report.planted import days, planted
 
 often = settings(deadline=None, derandomize=True)
+p_values = st.lists(st.floats(0, 1), max_size=30)
 NOISE = np.random.default_rng(7).normal(size=10)
 
 
@@ -145,15 +147,40 @@ def test_a_pair_has_one_verdict_whichever_entry_is_in_the_middle() -> None:
             assert (c.adjusted, c.verdict) == expected[c.name, c.other]
 
 
-def test_p_is_corrected_for_the_comparisons_of_one_entry_as_in_statsmodels() -> None:
-    from statsmodels.stats.multitest import multipletests
-
+def test_a_pair_is_corrected_with_the_comparisons_of_its_better_entry() -> None:
     draw = np.random.default_rng(1)
     names = ["ets", "deepar", "timemcl", "timegrad"]
-    scored = board(*((name, 1 + 0.05 * draw.normal(size=10)) for name in names))
-    contrasts = against(scored.entries, scored.windows, "crps", "deepar")
-    expected = multipletests([c.p for c in contrasts], method="bonferroni")[1]
-    assert [c.adjusted for c in contrasts] == pytest.approx(expected)
+    scored = board(*((n, 1 + 0.03 * k + 0.05 * draw.normal(size=10)) for k, n in enumerate(names)))
+    means = {entry.name: entry.mean["crps"] or 0.0 for entry in scored.entries}
+    together = pairs(scored.entries, scored.windows, "crps")
+    for c in together:
+        better, other = sorted((c.name, c.other), key=lambda name: means[name])
+        family = {({d.name, d.other} - {better}).pop(): d.p for d in together
+                  if better in (d.name, d.other)}  # fmt: skip
+        assert len(family) == 3
+        assert c.adjusted == dict(zip(family, holm(list(family.values())), strict=True))[other]
+
+
+@often
+@given(p_values)
+def test_holm_keeps_the_order_and_is_at_most_bonferroni(values: list[float]) -> None:
+    adjusted = holm(values)
+    for p, after in zip(values, adjusted, strict=True):
+        assert p <= after <= min(1.0, len(values) * p)
+    ordered = sorted(zip(values, adjusted, strict=True))
+    assert all(low[1] <= high[1] for low, high in pairwise(ordered))
+
+
+def test_holm_worked_by_hand() -> None:
+    # 4 · 0.005, 3 · 0.01, 2 · 0.03, and 0.04 raised to the value before it.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holm_matches_statsmodels() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    values = np.random.default_rng(1).uniform(size=12) ** 3
+    assert holm(values.tolist()) == pytest.approx(multipletests(values, method="holm")[1])
 
 
 def test_seeds_are_averaged_by_window() -> None:

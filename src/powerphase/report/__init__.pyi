@@ -79,6 +79,7 @@ from .statistics import Tradeoff as Tradeoff
 from .statistics import against as against
 from .statistics import average_ranks as average_ranks
 from .statistics import best as best
+from .statistics import holm as holm
 from .statistics import kendall as kendall
 from .statistics import least_p as least_p
 from .statistics import mean_ranks as mean_ranks

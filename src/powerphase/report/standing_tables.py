@@ -205,9 +205,7 @@ def _notes(
     yield Note(f"Skill is 1 − score / that of {REFERENCE}.", (skill,))
     yield Note(f"To oracle is the share of the distance from {REFERENCE} to the oracle.", (reach,))
     yield f"The difference is to {other or 'the best entry of its score, in bold'}."
-    yield Note(
-        f"p is from {procedure(groups[0][0].windows)}, times the number of comparisons.", ("p",)
-    )
+    yield Note(f"p is from {procedure(groups[0][0].windows)}, after Holm's correction.", ("p",))
     yield Note(
         "Seeds apart is the difference in standard deviations of a single seed, pooled over the "
         "entries with several seeds.",
@@ -254,11 +252,10 @@ def _power(board: Board, n_contrasts: int) -> str:
             "more windows."
         )
     return (
-        "The comparisons of one model with all others, on one grid and one score, are corrected "
-        f"together: every p is multiplied by their number, {n_contrasts} at most, so that a pair "
-        f"has the same p whichever of the two the others are compared with. {limit}, or "
-        f"{after:.2g} after the correction; with more than {int(LEVEL / least)} comparisons, no "
-        "difference could be significant."
+        "A pair is corrected together with all comparisons of its better model on the same grid "
+        "and score, so that it has one p whichever of the two the others are compared with. "
+        f"{limit}, or {after:.2g} after Holm's correction for {n_contrasts} comparisons; with more "
+        f"than {int(LEVEL / least)}, no difference could be significant."
     )
 
 

@@ -12,13 +12,12 @@ assignments, and p is estimated from random ones.
 The test assumes independent windows. Those of the paper's task are about three weeks apart; where
 windows are closer than a week, the windows of one week keep one sign.
 
-**One family.** A table has many differences, and some would look real by chance. Every p is
-therefore multiplied by the number of comparisons in its family, which is always the same: one entry
-against all others, on one grid and one score (Bonferroni's correction). That number does not depend
-on which entry is in the middle, so that two entries get one verdict, whether they meet in
-`--statistics`, `--against` or `--pairs`. Holm's correction rejects a little more within a family,
-but the p of a pair then depends on the other differences of its family: one pair, two verdicts. All
-pairs as one family would leave ten windows without any verdict from eight entries on.
+**One family for each pair.** A table has many differences, and some would look real by chance, so p
+is corrected by Holm's method within a family. A pair belongs to the family of its better entry:
+that entry against all others, on one grid and one score. The better entry of a pair is the same
+whichever of the two the others are compared with, so that a pair has one p and one verdict, whether
+it is asked for by `--statistics`, `--against` or `--pairs`. (All pairs as one family would leave
+ten windows without any verdict from eight entries on.)
 
 Another seed would give another row. Where several seeds are known, a difference of fewer than two
 standard deviations of a single seed is therefore noise as well.
@@ -29,7 +28,8 @@ was achieved.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from math import sqrt
 from typing import Literal
@@ -77,7 +77,7 @@ class Contrast:
     p: float
     """Two-sided."""
     adjusted: float
-    """p times the number of comparisons in the family, at most 1."""
+    """p after Holm's correction for all comparisons of the better entry."""
     seeds: float | None
     """The difference in pooled deviations of single seeds; None where no deviation is known."""
 
@@ -102,14 +102,18 @@ def against(
     if reference is None or reference.by_window.get(score) is None:
         return ()
     rest = [entry for entry in _competitors(entries, score) if entry.name != reference.name]
-    return tuple(_contrast(entry, reference, windows, score, len(rest)) for entry in rest)
+    field = [*rest, reference]
+    return _adjust_for_families(
+        [_contrast(entry, reference, windows, score) for entry in rest], field, windows
+    )
 
 
 def pairs(entries: Sequence[Entry], windows: Sequence[str], score: str) -> tuple[Contrast, ...]:
     """The contrast of every pair of competing entries, each pair once."""
-    competitors = _competitors(entries, score)
-    family = len(competitors) - 1
-    return tuple(_contrast(a, b, windows, score, family) for a, b in combinations(competitors, 2))
+    field = _competitors(entries, score)
+    return _adjust_for_families(
+        [_contrast(a, b, windows, score) for a, b in combinations(field, 2)], field, windows
+    )
 
 
 def best(entries: Sequence[Entry], score: str) -> Entry | None:
@@ -159,6 +163,16 @@ def least_p(windows: Sequence[str]) -> float:
     return 1 / (1 + N_FLIPS) if n > MAX_EXACT_WINDOWS else min(1.0, 2 / 2**n)
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction: the k-th lowest of m times m - k + 1, and no less than the one before."""
+    order = sorted(range(len(p_values)), key=lambda k: p_values[k])
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, k in enumerate(order):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[k]))
+        adjusted[k] = least
+    return adjusted
+
+
 def _competitors(entries: Sequence[Entry], score: str) -> list[Entry]:
     if not orders_forecasts(score):
         raise UnknownName(f"{score} does not order forecasts; choose a score that does")
@@ -169,9 +183,7 @@ def _entry_named(entries: Sequence[Entry], name: str) -> Entry | None:
     return next((entry for entry in entries if entry.name == name), None)
 
 
-def _contrast(
-    entry: Entry, other: Entry, windows: Sequence[str], score: str, family: int
-) -> Contrast:
+def _contrast(entry: Entry, other: Entry, windows: Sequence[str], score: str) -> Contrast:
     """The two entries window by window, each averaged over all its seeds.
 
     Seed 42 of one model has nothing in common with seed 42 of another. So all seeds count, even
@@ -182,13 +194,36 @@ def _contrast(
     p, difference = sign_flip_p(by_week), float(by_window.mean())
     deviation = _pooled_deviation([entry, other], score)
     seeds = difference / deviation if deviation else None
-    return Contrast(entry.name, other.name, score, difference, p, min(1.0, family * p), seeds)
+    return Contrast(entry.name, other.name, score, difference, p, p, seeds)
 
 
 def _window_scores(entry: Entry, score: str) -> Float[np.ndarray, " B"]:
     values = entry.by_window[score]
     assert values is not None, "entries without the score are not compared"
     return np.array(values, dtype=float)
+
+
+def _adjust_for_families(
+    contrasts: Sequence[Contrast], field: Sequence[Entry], windows: Sequence[str]
+) -> tuple[Contrast, ...]:
+    """The contrasts, each corrected together with all comparisons of its better entry."""
+    entries = {entry.name: entry for entry in field}
+    p_of = {frozenset((c.name, c.other)): c.p for c in contrasts}
+
+    @cache
+    def family(name: str, score: str) -> dict[str, float]:
+        others = [other for other in entries if other != name]
+        pairs_of_name = [frozenset((name, other)) for other in others]
+        for pair, other in zip(pairs_of_name, others, strict=True):
+            if pair not in p_of:
+                p_of[pair] = _contrast(entries[name], entries[other], windows, score).p
+        return dict(zip(others, holm([p_of[pair] for pair in pairs_of_name]), strict=True))
+
+    def adjust(c: Contrast) -> Contrast:
+        better, other = sorted((c.name, c.other), key=lambda n: (entries[n].mean[c.score], n))
+        return replace(c, adjusted=family(better, c.score)[other])
+
+    return tuple(map(adjust, contrasts))
 
 
 def _pooled_deviation(entries: Iterable[Entry], score: str) -> float | None:
