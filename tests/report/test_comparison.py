@@ -205,7 +205,7 @@ def test_the_overview_has_a_line_for_each_row_and_names_what_is_missing() -> Non
     texts = [text for text, _ in line]
     assert texts[:5] == ["pegase1354", "powerforge+short", "1", "0.1250", "0.0040"]
     assert MISSING not in texts
-    note = str(sheet.below[-1])
+    note = sheet.below[-1]
     models = {entry.name for grid in PAPER_GRIDS for entry in paper_entries(grid)}
     assert all(note.count(f"{name}") >= 1 for name in (*models, *PAPER_GRIDS[2:]))
     assert "pegase1354" not in note
@@ -214,7 +214,7 @@ def test_the_overview_has_a_line_for_each_row_and_names_what_is_missing() -> Non
 def test_rows_without_a_counterpart_are_named_in_a_line() -> None:
     (sheet, *_) = comparison_sheets(compare([ours({"crps": 0.125})], "powerforge"))
     assert {line[0][0] for group in sheet.groups for line in group} == {"pegase1354"}
-    note = str(sheet.below[-1])
+    note = sheet.below[-1]
     assert [grid in note for grid in PAPER_GRIDS] == [grid != "pegase1354" for grid in PAPER_GRIDS]
     (only,) = overview_sheets([ours({"crps": 0.125})])  # one model has no order
     assert only.title == overview([ours({"crps": 0.125})]).title

@@ -140,6 +140,7 @@ def test_a_pair_has_one_verdict_whichever_entry_is_in_the_middle() -> None:
     together = pairs(scored.entries, scored.windows, "crps")
     assert len({c.verdict for c in together}) > 1
     mirrored = {"better": "worse", "worse": "better", "noise": "noise"}
+    expected: dict[tuple[str, str], tuple[float, str]]
     expected = {(c.name, c.other): (c.adjusted, c.verdict) for c in together}
     expected |= {(c.other, c.name): (c.adjusted, mirrored[c.verdict]) for c in together}
     for other in [None, *names]:

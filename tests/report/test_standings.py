@@ -87,7 +87,7 @@ def test_a_table_shows_differences_skill_and_verdicts() -> None:
     assert "0.0059" in text  # the least p, before and after the correction
     # A reason is given once, with all the scores that it applies to.
     (table,) = standings_sheets([board()])
-    reasons = [note for note in map(str, table.below) if "last-7-days" in note and "Brier" in note]
+    reasons = [note for note in table.below if "last-7-days" in note and "Brier" in note]
     assert len(reasons) == 1
 
 
@@ -128,7 +128,7 @@ def test_the_matrix_of_pairs_is_antisymmetric() -> None:
         "4 last-7-days",
     ]
     assert signs[0] == ["–", "≈", "<", "<"]
-    assert " 3 " in str(table.below[0])  # comparisons of one model with the others
+    assert " 3 " in table.below[0]  # comparisons of one model with the others
 
 
 def test_the_csv_file_contains_every_number() -> None:
@@ -153,7 +153,7 @@ def test_the_csv_file_contains_every_number() -> None:
 def test_windows_in_few_weeks_limit_p() -> None:
     daily = tuple(f"2016-07-{day:02d}" for day in range(4, 14))
     (table,) = standings_sheets([replace(board(), windows=daily)])
-    assert "0.5" in " ".join(map(str, table.below))
+    assert "0.5" in " ".join(table.below)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_test_is_exact_up_to_twenty_independent_windows(
     ]
     long = replace(board(), windows=tuple(map(str, days)), entries=tuple(entries))
     (table,) = standings_sheets([long], ["crps"])
-    assert [word for word in words if word not in " ".join(map(str, table.below))] == []
+    assert [word for word in words if word not in " ".join(table.below)] == []
 
 
 def test_words_are_not_broken_in_eighty_columns() -> None:

@@ -70,7 +70,7 @@ def leaderboard(
 
     rows, failures = find_results(result_paths(results)), read_failures(result_paths(results))
     if grid is not None:
-        grids = {record.grid for record in (*rows.values(), *failures)}
+        grids = {row.grid for row in rows.values()} | {failure.grid for failure in failures}
         if grid not in grids:
             raise UnknownName.among("row on grid", grid, grids)
         rows = {path: row for path, row in rows.items() if row.grid == grid}

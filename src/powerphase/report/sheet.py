@@ -26,15 +26,17 @@ Cell = tuple[str, bool]
 """The text of a cell, and whether it is emphasised."""
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(str):
     """A note that explains columns; it is shown only together with one of them."""
 
-    text: str
+    __slots__ = ("columns",)
     columns: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return self.text
+    def __new__(cls, text: str, columns: tuple[str, ...]) -> "Note":
+        """The text, with the titles of the columns that it explains."""
+        note = super().__new__(cls, text)
+        note.columns = columns
+        return note
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Sheet:
     """Lines of cells; a terminal separates the groups."""
     above: str
     """The text above the table."""
-    below: tuple[str | Note, ...] = ()
+    below: tuple[str, ...] = ()
     """Notes below the table."""
     names: int = 1
     """This many columns from the left hold names rather than numbers."""
@@ -82,8 +84,7 @@ class Sheet:
         ]
         alignment = [":--" if k < self.names else "--:" for k in range(len(self.header))]
         table = "\n".join(f"| {' | '.join(cells)} |" for cells in (self.header, alignment, *lines))
-        notes = map(str, self.below)
-        return "\n\n".join([f"### {self.title}", self.above, table, *notes]) + "\n"
+        return "\n\n".join([f"### {self.title}", self.above, table, *self.below]) + "\n"
 
     def _columns_for(self, width: int) -> list[int]:
         """The columns that fit into the width."""
@@ -97,9 +98,9 @@ class Sheet:
         """The notes on what is shown."""
         titles = {self.header[k] for k in shown}
         return [
-            str(note)
+            note
             for note in self.below
-            if isinstance(note, str) or not titles.isdisjoint(note.columns)
+            if not isinstance(note, Note) or not titles.isdisjoint(note.columns)
         ]
 
     def _cell_text(self, column: int, cell: Cell, width: int | None) -> Text:

@@ -198,9 +198,7 @@ def _percent(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1%}"
 
 
-def _notes(
-    groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
-) -> Iterator[str | Note]:
+def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None) -> Iterator[str]:
     skill, reach = "skill", "to oracle"
     yield Note(f"Skill is 1 − score / that of {REFERENCE}.", (skill,))
     yield Note(f"To oracle is the share of the distance from {REFERENCE} to the oracle.", (reach,))
