@@ -341,9 +341,9 @@ def scored() -> list[Result]:
 def test_the_tables_contain_our_numbers_and_those_of_the_paper() -> None:
     text = as_markdown(compare(scored(), "powerforge"))
     for line in (
-        "| pegase1354 | CRPS | 3 | 0.004000 ± 0.000000 | 0.0040 ± 0.0003 | 1.00 | 0.0 |",
-        "| pegase1354 | MSE | 3 | 0.00007000 ± 0.00000000 | 0.0001 ± 0.0000 | 0.7 | 0.0 |",
-        "| pegase1354 | Safety_mBrier | 3 | 0.006000 ± 0.000000 | 0.0030 ± 0.0000 | 2.00 "
+        "| pegase1354 | CRPS | 3 | 0.004000 ± 0 | 0.0040 ± 0.0003 | 1.00 | 0.0 |",
+        "| pegase1354 | MSE | 3 | 0.00007000 ± 0 | 0.0001 ± 0.0000 | 0.7 | 0.0 |",
+        "| pegase1354 | Safety_mBrier | 3 | 0.006000 ± 0 | 0.0030 ± 0.0000 | 2.00 "
         "| **59.0 worse** |",
         "| full (paper) | 0.00433 | – | 0.0110 | 0.00301 | 0.000741 | 0.000752 |",
         "| no-anchor (paper) | 0.00797 | +84% | 0.0229 | 0.03042 | 0.000809 | 0.00190 |",

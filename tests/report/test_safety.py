@@ -220,6 +220,14 @@ def test_tables_contain_the_numbers(tmp_path: Path) -> None:
     assert line in overview.as_markdown()
 
 
+def test_a_grid_without_risk_has_no_tables_of_hard_buses(tmp_path: Path) -> None:
+    for k, model in enumerate(("ets", "deepar")):
+        arrays = {"by_bus/safety_mbrier": np.zeros(500)}
+        write_result(scored(model, 0.1 + k, 0.1, 0.1), arrays, tmp_path)
+    (table,) = safety_sheets(safety(find_results([tmp_path]), "synthetic", "activsg500"))
+    assert len(table.below) == 2
+
+
 def test_buses_have_the_numbers_of_the_catalogue_or_their_positions(tmp_path: Path) -> None:
     """IEEE 300 numbers its buses with gaps: its 18th is bus 19."""
     per_bus = np.zeros(300)

@@ -96,8 +96,18 @@ def safety(
 def safety_sheets(grids: Sequence[GridSafety]) -> list[Sheet]:
     """The agreement of the orders; for a chosen grid its ranks, buses and hardest buses."""
     tables = (_ranks, _buses, _hardest, _shared)
-    by_bus_sheets = [table(grid) for grid in grids if grid.per_bus for table in tables]
+    by_bus_sheets = [
+        table(grid)
+        for grid in grids
+        if grid.per_bus
+        for table in (tables if _has_risk(grid) else tables[:1])
+    ]
     return by_bus_sheets or [_agreement(grids)]
+
+
+def _has_risk(grid: GridSafety) -> bool:
+    """Whether any forecast has a safety score above 0 at any bus."""
+    return any((per_bus > NEGLIGIBLE).any() for per_bus in grid.per_bus.values())
 
 
 def safety_as_csv(grids: Iterable[GridSafety]) -> str:
@@ -164,6 +174,8 @@ def _ranks(grid: GridSafety) -> Sheet:
         below=(
             f"Kendall's τ of fidelity and safety is {_tau(grid.ours)}, of fidelity and proper "
             f"safety {_tau(grid.proper)}; of the paper's rows {_tau(grid.paper)}.",
+            *("Safety_mBrier is 0 at every bus for every model, so there are no hard buses.",)
+            * (bool(grid.per_bus) and not _has_risk(grid)),
         ),
     )
 

@@ -156,4 +156,8 @@ def number(mean: float | None, std: float | None = None, decimals: int | None = 
     if decimals is None and mean == 0:
         return "0"
     style = score_format(mean) if decimals is None else f".{decimals}f"
-    return f"{mean:{style}}" if std is None else f"{mean:{style}} ± {std:{style}}"
+    if std is None:
+        return f"{mean:{style}}"
+    deviation = f"{std:{style}}"
+    # A row of zeros says no more than one; the paper's numbers stay as printed.
+    return f"{mean:{style}} ± {deviation if decimals is not None or float(deviation) else '0'}"
