@@ -168,7 +168,9 @@ def _tables(
     for board, facts in zip(boards, descriptions, strict=True):
         hardware = _hardware(row for row in rows if _belongs_to(row, board))
         groups = table_groups(board, hardware)
-        tables.append({"board": facts, "notes": board.notes, "groups": groups})
+        ties = any(line.has_ties for group in groups for line in group.lines)
+        table = {"board": facts, "notes": board.notes, "groups": groups, "has_ties": ties}
+        tables.append(table)
     return tables
 
 

@@ -92,6 +92,11 @@ class Line:
     """The cells of each group of columns."""
     cost: Cell
 
+    @property
+    def has_ties(self) -> bool:
+        """Whether a score of it cannot be distinguished from the best."""
+        return any(cell.like_best for cells in self.sides.values() for cell in cells)
+
 
 @dataclass(frozen=True)
 class Group:

@@ -207,7 +207,7 @@ powerphase.pages.grid = (() => {
     to.textContent = text(top());
     const what =
         TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
-      how = "Zoom with the wheel, a pinch or + and −; move by dragging or with the arrow keys.";
+      how = "Choose a bus for its numbers. Zoom with the wheel, a pinch or + and −; move by dragging or with the arrow keys.";
     const sides = sliding && risk.all && risk.excursion(0, 0) ? SIDES : "",
       note = [isCalm() ? CALM : "", what, sides, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
     $("#grid-note").replaceChildren(...withCode(note));

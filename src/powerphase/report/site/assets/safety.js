@@ -1,7 +1,7 @@
 // Forecasts of voltages outside the band against the truth: by bus, by step, by probability.
 "use strict";
 powerphase.pages.safety = (() => {
-  const { $, $$, h, s, address, choose, options, load, unpack, withCode } = powerphase;
+  const { $, $$, h, s, site, address, choose, options, load, unpack, withCode } = powerphase;
   const { significant, percent, uniform, clock } = powerphase;
   const { frame, path, extent, crosshair } = powerphase.charts;
   const { busIds, title } = powerphase.scenarios;
@@ -13,7 +13,8 @@ powerphase.pages.safety = (() => {
     MARKS = 5;
   const ALARMS = "No voltage left its band in any window of this grid: the charts show false alarms.",
     CALM =
-      "No voltage left its band in any window of this grid, and none of the chosen models says that one might. There is no risk to show here; another grid above has some.";
+      "No voltage left its band in any window of this grid, and none of the chosen models says that one might: there is no risk to show.",
+    ELSEWHERE = " Other grids above have some.";
   let board = null,
     chosen = [],
     loaded = [],
@@ -312,7 +313,8 @@ powerphase.pages.safety = (() => {
     $("#page-safety .charts").hidden = !loaded.length || calm;
     $("#worst-table").closest(".panel").hidden = !loaded.length || calm;
     none.hidden = board.truth.violations > 0 || !loaded.length;
-    none.textContent = calm ? CALM : ALARMS;
+    const elsewhere = site.boards.some((other) => other.passing_risk > 0) ? ELSEWHERE : "";
+    none.textContent = calm ? CALM + elsewhere : ALARMS;
     if (!loaded.length || calm) return;
     const before = $("#worst-model").value,
       first = loaded.find((item) => item.sorted[0] > 0) || loaded[0];
