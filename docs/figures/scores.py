@@ -48,8 +48,9 @@ def scores_of(values: ArrayLike, truth: ArrayLike, weights: tuple[float, ...] = 
         target = target.reshape(-1, 1).repeat(1, len(VARIABLES))
     n, horizon, n_channels = states.shape
     column = torch.tensor(weights or [1 / n] * n, dtype=torch.float64)[None, :, None]
-    bus, branch = np.arange(n_channels // len(VARIABLES)), np.empty((0, 2), dtype=np.int64)
-    scorer = Scorer(Layout("example", bus, bus, bus * 1.0, branch, 1.0, 1.0), horizon, 1)
+    bus, network = np.arange(n_channels // KINDS), Network.chain(n_channels // KINDS)
+    limits = Limits.equal(network, NORMAL_BAND_PU, RATING_MVA)
+    scorer = Scorer(Layout("example", bus, bus, bus * 1.0, network, limits, 1.0, 1.0), horizon, 1)
     scorer.add(0, Scenarios(states[None], column.repeat(1, 1, n_channels)), target[None])
     return scorer.result()
 

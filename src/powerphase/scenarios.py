@@ -17,6 +17,7 @@ from torch import Tensor
 
 from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE, P, Q
 from powerphase.errors import ForecastError, TaskError
+from powerphase.network import Limits, Network
 from powerphase.seeds import stream
 
 SCORED_DTYPES = (torch.float32, torch.float64)
@@ -39,8 +40,10 @@ class Layout:
     bus_type: Int[np.ndarray, " N"]
     """MATPOWER's codes: 1 load (PQ), 2 generator with a voltage set-point (PV), 3 slack."""
     nominal_kv: Float[np.ndarray, " N"]
-    branch: Int[np.ndarray, "L 2"]
-    """The two buses of each branch in service, as positions in `bus_id`."""
+    network: Network
+    """Branches and shunts; buses are positions in `bus_id`."""
+    limits: Limits
+    """What counts as a violation when a forecast is scored."""
     p_scale_mw: float
     q_scale_mvar: float
 

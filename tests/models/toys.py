@@ -19,6 +19,7 @@ from powerphase.models.framework import (
     TrainingConfig,
 )
 from powerphase.models.powerforge import PowerForgeConfig
+from powerphase.network import Limits, Network
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
 
 N_STEPS, CONTEXT, HORIZON, VALIDATION = 100, 5, 3, (100, 104, 108, 112, 116)
@@ -26,12 +27,14 @@ CPU = torch.device("cpu")
 
 
 def layout_of_two() -> Layout:
+    network = Network.chain(2)
     return Layout(
         grid="two",
         bus_id=np.array([7, 104]),
         bus_type=np.array([3, 1]),
         nominal_kv=np.array([380.0, 110.0]),
-        branch=np.array([[0, 1]]),
+        network=network,
+        limits=Limits.equal(network, (0.95, 1.05), 100.0),
         p_scale_mw=1.0,
         q_scale_mvar=1.0,
     )

@@ -47,6 +47,7 @@ from .catalog import case_folder as case_folder
 from .catalog import licence_notice as licence_notice
 from .catalog import load_grid as load_grid
 from .chord import Chord as Chord
+from .limits import limits_of as limits_of
 from .matpower_file import read_matpower_file as read_matpower_file
 from .powerflow import BACKED_OFF as BACKED_OFF
 from .powerflow import BACKOFF_SCALES as BACKOFF_SCALES

@@ -8,29 +8,22 @@ import numpy as np
 from jaxtyping import Complex, Float
 from scipy.sparse import coo_array, csr_array
 
-from powerphase.grid.case import BR_B, BR_R, BR_X, BS, GS, PQ, SHIFT, SLACK, TAP, Grid
+from powerphase.grid.case import PQ, SLACK, Grid
 
 
 def admittance_matrix(grid: Grid) -> csr_array:
     """The complex N x N bus admittance matrix [p.u.] with line charging, taps, shifts and shunts.
 
-    A branch is MATPOWER's: a series impedance with half of its charging at each end, behind an
-    ideal transformer of ratio `TAP` (0 means 1) and phase shift `SHIFT` at its from end.
+    `Grid.network` has the model of a branch.
     """
-    branch = grid.branch[grid.branch_on]
-    series = 1 / (branch[:, BR_R] + 1j * branch[:, BR_X])
-    to_to = series + 0.5j * branch[:, BR_B]
-    ratio = np.where(branch[:, TAP] == 0, 1.0, branch[:, TAP])
-    tap = ratio * np.exp(1j * np.deg2rad(branch[:, SHIFT]))
-    shunt = (grid.bus[:, GS] + 1j * grid.bus[:, BS]) / grid.base_mva
-
-    start, end = grid.branch_rows[grid.branch_on].T
+    network = grid.network
+    start, end = network.ends.T
     all_rows = np.arange(grid.n_buses)
-    values = [to_to / ratio**2, -series / tap.conj(), -series / tap, to_to, shunt]
+    values = np.concatenate([*network.admittance_pu, network.shunt_pu])
     rows = np.concatenate([start, start, end, end, all_rows])
     columns = np.concatenate([start, end, start, end, all_rows])
     shape = (grid.n_buses, grid.n_buses)
-    ybus = coo_array((np.concatenate(values), (rows, columns)), shape=shape).tocsr()
+    ybus = coo_array((values, (rows, columns)), shape=shape).tocsr()
     ybus.sort_indices()
     return ybus
 

@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 
 from powerphase.errors import CaseError
 from powerphase.grid.matpower_file import read_matpower_file
+from powerphase.network import Network
 
 # Columns of MATPOWER's matrices, under MATPOWER's names.
 BUS_I, BUS_TYPE, PD, QD, GS, BS, BUS_AREA, VM, VA, BASE_KV, ZONE, VMAX, VMIN = range(13)
@@ -105,6 +106,36 @@ class Grid:
         return setpoint
 
     @cached_property
+    def network(self) -> Network:
+        """The branches in service and the shunts, without the numbers of the case file."""
+        branch, bus = self.branch[self.branch_on], self.bus
+        return Network(
+            base_mva=self.base_mva,
+            shunt_pu=(bus[:, GS] + 1j * bus[:, BS]) / self.base_mva,
+            ends=self.branch_rows[self.branch_on],
+            r_pu=branch[:, BR_R],
+            x_pu=branch[:, BR_X],
+            b_pu=branch[:, BR_B],
+            ratio=np.where(branch[:, TAP] == 0, 1.0, branch[:, TAP]),
+            shift_rad=np.deg2rad(branch[:, SHIFT]),
+            name=tuple(np.array(self._branch_names(), dtype=object)[self.branch_on]),
+        )
+
+    def _branch_names(self) -> list[str]:
+        """The ends of every branch in the file; later circuits between two buses are numbered.
+
+        Branches out of service count as well, so that switching one changes no other's name.
+        """
+        circuits: dict[frozenset[int], int] = {}
+        names = []
+        for start, end in self.branch[:, [F_BUS, T_BUS]].astype(np.int64).tolist():
+            pair = frozenset((start, end))
+            circuits[pair] = circuits.get(pair, 0) + 1
+            number = f"/{circuits[pair]}" if circuits[pair] > 1 else ""
+            names.append(f"{start}-{end}{number}")
+        return names
+
+    @cached_property
     def sha256(self) -> str:
         """Content hash of the network, part of a recipe's fingerprint; it leaves out the name."""
         digest = hashlib.sha256(np.float64(self.base_mva).astype("<f8").tobytes())
@@ -182,6 +213,15 @@ def _data_problems(grid: Grid) -> list[str]:
             problems.append(
                 f"mpc.{name} refers to bus {unknown[0]:g}, which is missing from mpc.bus"
             )
+    rating = grid.branch[:, RATE_A : RATE_C + 1]
+    invalid_rows = np.flatnonzero(~(rating >= 0).all(axis=1))  # also where one is NaN
+    if invalid_rows.size:
+        row = grid.branch[invalid_rows[0]]
+        worst = ", ".join(f"{value:g}" for value in row[RATE_A : RATE_C + 1])
+        problems.append(
+            f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has the ratings {worst} MVA; a rating must be "
+            "positive, or 0 for none"
+        )
     if not (grid.bus[:, PD] > 0).any():
         problems.append("no bus has a load with P > 0, so nothing would vary")
     return problems
@@ -214,6 +254,12 @@ def _network_problems(grid: Grid) -> list[str]:
             f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has zero impedance; merge its two buses"
         )
     ends = grid.branch_rows[grid.branch_on]
+    loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
+    if loops.size:
+        bus = grid.bus_id[ends[loops[0], 0]]
+        problems.append(
+            f"branch {bus}-{bus} has both ends at one bus; remove it or model it as a shunt"
+        )
     links = coo_array((np.ones(len(ends)), ends.T), shape=(grid.n_buses, grid.n_buses))
     n_islands, island = connected_components(links, directed=False)
     if n_islands > 1:

@@ -13,6 +13,7 @@ from jaxtyping import Int, Shaped
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import TaskError
+from powerphase.grid.limits import Band, Rating
 
 PROTOCOL_VERSION = 1
 
@@ -49,6 +50,10 @@ class Protocol:
     context: int = PAPER_CONTEXT
     horizon: int = PAPER_HORIZON
     windows: WindowCount = PAPER_WINDOWS
+    limits: Band = "normal"
+    """Voltage limits by which forecasts are scored: the paper's band, or the case file's."""
+    rating: Rating = "a"
+    """The rating of branches by which forecasts are scored."""
     version: int = PROTOCOL_VERSION
 
     def __post_init__(self) -> None:
@@ -62,6 +67,16 @@ class Protocol:
     @property
     def name(self) -> str:
         """The task's name, which contains every option that differs from the paper's."""
+        name = self.forecast_name
+        if self.limits != "normal":
+            name += f"-{self.limits}-limits"
+        if self.rating != "a":
+            name += f"-rating-{self.rating}"
+        return name
+
+    @property
+    def forecast_name(self) -> str:
+        """The name without limits, on which no forecast depends: only its scores do."""
         name = "powerphase-day-ahead"
         if self.horizon != PAPER_HORIZON:
             name = f"powerphase-{self.horizon}-steps-ahead"

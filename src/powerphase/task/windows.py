@@ -9,7 +9,9 @@ from jaxtyping import Float32, Int
 
 from powerphase.axes import STEP_S
 from powerphase.dataset.store import Store, open_store
-from powerphase.grid.case import BASE_KV, BR_STATUS, F_BUS, T_BUS, Grid
+from powerphase.grid.case import BASE_KV, Grid
+from powerphase.grid.limits import Band, Rating, limits_of
+from powerphase.network import Limits
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
@@ -30,6 +32,9 @@ class Task:
         horizon: steps that it forecasts.
         windows: number of test windows, or "all" for every day of the test split. With ten windows,
             differences between models are often noise; with all windows, seldom.
+        limits: voltages that count as safe when a forecast is scored: "normal" for 0.95 to 1.05
+            p.u., or "case" for each bus's limits in the case file.
+        rating: the rating of branches in the case file by which overloads count: "a", "b" or "c".
     """
 
     def __init__(
@@ -39,9 +44,11 @@ class Task:
         context: int = PAPER_CONTEXT,
         horizon: int = PAPER_HORIZON,
         windows: WindowCount = PAPER_WINDOWS,
+        limits: Band = "normal",
+        rating: Rating = "a",
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
-        self.protocol = Protocol(context, horizon, windows)
+        self.protocol = Protocol(context, horizon, windows, limits, rating)
         self.splits: Splits = self.protocol.splits(self.store.time)
         self._origins = self.protocol.test_origins(self.splits)
 
@@ -58,7 +65,9 @@ class Task:
     def layout(self) -> Layout:
         """The channels; P and Q are divided by their largest size in the training split."""
         largest = self.store.largest_power(slice(self.splits.first, self.splits.train_stop))
-        return layout_of(self.store.grid, *(value or 1.0 for value in largest))
+        grid, protocol = self.store.grid, self.protocol
+        limits = limits_of(grid, protocol.limits, protocol.rating)
+        return layout_of(grid, limits, *(value or 1.0 for value in largest))
 
     @cached_property
     def test(self) -> Windows:
@@ -109,16 +118,15 @@ class Task:
         return Record(self.layout, self.store.time[first:stop], read)
 
 
-def layout_of(grid: Grid, p_scale_mw: float, q_scale_mvar: float) -> Layout:
-    """The layout of a grid's channels with these scales."""
-    in_service = grid.branch[:, BR_STATUS] > 0
-    ends = [grid.rows(grid.branch[in_service, side]) for side in (F_BUS, T_BUS)]
+def layout_of(grid: Grid, limits: Limits, p_scale_mw: float, q_scale_mvar: float) -> Layout:
+    """The layout of a grid's channels with these limits and scales."""
     return Layout(
         grid=grid.name,
         bus_id=grid.bus_id,
         bus_type=grid.bus_type,
         nominal_kv=grid.bus[:, BASE_KV].copy(),
-        branch=np.stack(ends, axis=1),
+        network=grid.network,
+        limits=limits,
         p_scale_mw=p_scale_mw,
         q_scale_mvar=q_scale_mvar,
     )

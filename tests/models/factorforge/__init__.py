@@ -9,6 +9,7 @@ from torch import Tensor
 
 from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY
 from powerphase.clock import day_of_week, holiday_share, hour_of_day
+from powerphase.network import Limits, Network
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
 START = "2015-01-01"
@@ -22,8 +23,9 @@ def moments(n_steps: int, start: str = START) -> np.ndarray:
 def layout(n_buses: int) -> Layout:
     """Buses in a row."""
     buses = np.arange(n_buses)
-    branch = np.stack([buses[:-1], buses[1:]], axis=1)
-    return Layout("row", buses + 1, np.full(n_buses, 3), np.full(n_buses, 110.0), branch, 1.0, 1.0)
+    types, kv, network = np.full(n_buses, 3), np.full(n_buses, 110.0), Network.chain(n_buses)
+    limits = Limits.equal(network, (0.95, 1.05), 100.0)
+    return Layout("row", buses + 1, types, kv, network, limits, 1.0, 1.0)
 
 
 def training_of(

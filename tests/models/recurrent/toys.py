@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from powerphase.models.framework import TrainingConfig
+from powerphase.network import Limits, Network
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
 CONTEXT, HORIZON, LAGS = 16, 6, (1, 2, 5)
@@ -17,12 +18,14 @@ SMALL = {**LSTM, **TRANSFORMER, "diffusion_steps": 4, "blocks": 2, "paths": 5}
 
 
 def layout_of(n_buses: int) -> Layout:
+    network = Network.chain(n_buses)
     return Layout(
         grid="toy",
         bus_id=np.arange(1, n_buses + 1),
         bus_type=np.full(n_buses, 1),
         nominal_kv=np.full(n_buses, 110.0),
-        branch=np.array([[0, 1]]),
+        network=network,
+        limits=Limits.equal(network, (0.95, 1.05), 100.0),
         p_scale_mw=1.0,
         q_scale_mvar=1.0,
     )

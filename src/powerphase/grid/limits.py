@@ -1,0 +1,61 @@
+"""The limits of a grid's states: the paper's voltage band or the case file's, and a rating."""
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from powerphase.errors import CaseError, UnknownName
+from powerphase.grid.case import RATE_A, RATE_B, RATE_C, VMAX, VMIN, Grid
+from powerphase.network import Limits
+from powerphase.records.scores import NORMAL_BAND_PU
+
+Band = Literal["normal", "case"]
+Rating = Literal["a", "b", "c"]
+RATING_COLUMNS = {"a": RATE_A, "b": RATE_B, "c": RATE_C}
+
+UNLIMITED_MVA = 1e10
+"""A rating this large means none, as in MATPOWER's optimal power flow; so does 0."""
+
+
+def limits_of(grid: Grid, band: Band = "normal", rating: Rating = "a") -> Limits:
+    """The limits of a grid.
+
+    Args:
+        grid: has voltage limits and ratings, as in its case file.
+        band: `normal` for 0.95 to 1.05 p.u. at every bus, as in the paper, or `case` for each
+            bus's `VMIN` and `VMAX`.
+        rating: `a` (long-term), `b` (short-term) or `c` (emergency).
+    """
+    if band not in get_args(Band):
+        raise UnknownName.among("voltage limits", band, get_args(Band))
+    if rating not in RATING_COLUMNS:
+        raise UnknownName.among("rating", rating, RATING_COLUMNS)
+    rating_mva = _rating_mva(grid, rating)
+    if band == "case":
+        return Limits(*_case_band(grid), rating_mva)
+    return replace(Limits.equal(grid.network, NORMAL_BAND_PU, np.inf), rating_mva=rating_mva)
+
+
+def _case_band(grid: Grid) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    low, high = grid.bus[:, VMIN].copy(), grid.bus[:, VMAX].copy()
+    invalid = np.flatnonzero(~((low > 0) & (low < high) & np.isfinite(high)))
+    if invalid.size:
+        bus = invalid[0]
+        raise CaseError(
+            f"grid {grid.name!r}: bus {grid.bus_id[bus]} has the voltage limits {low[bus]:g} to "
+            f"{high[bus]:g} p.u., which are no band; use the normal limits"
+        )
+    return low, high
+
+
+def _rating_mva(grid: Grid, rating: Rating) -> Float[np.ndarray, " L"]:
+    """The rating of each branch in service; infinite if it has none."""
+    mva = grid.branch[grid.branch_on, RATING_COLUMNS[rating]]
+    is_rated = (mva > 0) & (mva < UNLIMITED_MVA)
+    if rating != "a" and not is_rated.any():
+        raise CaseError(
+            f"grid {grid.name!r}: no branch in service has a rating {rating.upper()}; use rating A"
+        )
+    return np.where(is_rated, mva, np.inf)

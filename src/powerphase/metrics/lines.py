@@ -1,0 +1,248 @@
+"""Scores of lines and of whole states, which need V and θ of all buses of a scenario together.
+
+Loading is |S|/rating at the worse end of a branch, a nonlinear function of four channels. A
+forecast whose channels are right one by one can therefore have wrong flows. A derived quantity
+needs one weight a scenario: it is the scenario's mean weight over all channels, as for the energy
+score. All scores here but the power balance are proper.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Complex, Float, Float64, Int64
+from torch import Tensor
+
+from powerphase.axes import KINDS, THETA, P, Q, V
+from powerphase.metrics import line_kernels
+from powerphase.metrics.marginal import Fan, crps
+from powerphase.metrics.safety import brier
+from powerphase.network import Network
+from powerphase.scenarios import Layout, Scenarios
+
+BRANCH_SCORES = ("loading_crps", "overload_brier", "overload_twcrps")
+"""Scores of each rated branch, and below what was forecast and what happened."""
+BRANCH_FACTS = ("overload_probability", "overload")
+STATE_SCORES = (
+    *("any_violation_brier", "violation_count_crps"),
+    *("variogram_theta", "variogram_v", "balance_rms_mva"),
+)
+"""Scores of each step."""
+
+CHUNK_BYTES = 2**28
+"""Memory for the flows that torch holds at a time."""
+
+
+def end_flows(
+    network: Network, v: Float[Tensor, "*S N"], theta: Float[Tensor, "*S N"]
+) -> tuple[Complex[Tensor, "*S L"], Complex[Tensor, "*S L"]]:
+    """P + jQ [p.u.] that enters each branch at its from and at its to end.
+
+    Angles count from the to end, behind the transformer. With u = V_from / ratio and the angle
+    difference φ, less the shift, the series current is y (u exp(jφ) − V_to). Its first factor is
+    large and its second small, so the difference is taken before rounding can hide it.
+    """
+    start, end = torch.from_numpy(network.ends).to(v.device).unbind(1)
+    constants = (network.series_pu.real, network.series_pu.imag, network.b_pu / 2)
+    ratio, shift, series, susceptance, half = (
+        torch.from_numpy(values).to(v) for values in (network.ratio, network.shift_rad, *constants)
+    )
+    turned, v_to = v[..., start] / ratio, v[..., end]
+    angle = theta[..., start] - theta[..., end] - shift
+    lost = 2 * turned * (angle / 2).sin().square()  # u (1 − cos φ), without cancellation
+    imaginary = turned * angle.sin()
+    difference = torch.complex(turned - v_to - lost, imaginary)
+    current = torch.complex(series, susceptance) * difference
+    v_from = torch.complex(turned - lost, imaginary)
+    into_start = v_from * (current + 1j * half * v_from).conj()
+    into_end = v_to * (1j * half * v_to - current).conj()
+    return into_start, into_end
+
+
+def branch_loading(
+    layout: Layout, v: Float[Tensor, "*S N"], theta: Float[Tensor, "*S N"]
+) -> Float[Tensor, "*S L"]:
+    """|S| at the worse end of each branch, as a share of its rating; NaN without a rating.
+
+    It has gradients, also where a flow is 0. `Network.loading` is the same for NumPy.
+    """
+    limits = layout.limits
+    rating = np.where(limits.is_rated, limits.rating_mva, np.nan) / layout.network.base_mva
+    return _larger(*end_flows(layout.network, v, theta)) / torch.from_numpy(rating).to(v)
+
+
+def _larger(
+    into_start: Complex[Tensor, "*S L"], into_end: Complex[Tensor, "*S L"]
+) -> Float[Tensor, "*S L"]:
+    return torch.maximum(into_start.abs(), into_end.abs())
+
+
+@dataclass(frozen=True, eq=False)
+class LineSums:
+    """What remains of a window's scenarios and its target."""
+
+    points: Float[Tensor, "4 H R"]
+    """Of rated branches: CRPS of loading, probability of overload, CRPS of loading above 1, and
+    the target's loading."""
+    count: Int64[Tensor, "M1 H"]
+    """Violations in each scenario and, last, in the target."""
+    variogram: Float64[Tensor, "2 H"]
+    """Of θ and of V."""
+    square_mva: Float64[Tensor, " H"]
+    """Mean square of the power balance."""
+
+
+class Lines:
+    """The branches of a layout, rated ones first, and its limits, as scores need them.
+
+    Args:
+        layout: the channels, the network and the limits.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        network, limits = layout.network, layout.limits
+        self.order = np.argsort(~limits.is_rated, kind="stable")
+        """The branches in the order in which they are scored."""
+        self.n_rated = int(limits.is_rated.sum())
+        self.layout = layout
+        names = ("ends", "r_pu", "x_pu", "b_pu", "ratio", "shift_rad")
+        ordered = {name: getattr(network, name)[self.order] for name in names}
+        self.network = replace(network, **ordered)
+        self._rating_pu = limits.rating_mva[self.order][: self.n_rated] / network.base_mva
+        self._power_pu = np.array([layout.p_scale_mw, layout.q_scale_mvar]) / network.base_mva
+
+    def sums(
+        self,
+        values: Float[Tensor, "M H C"],
+        weights: Float64[Tensor, " M"],
+        target: Float[Tensor, "H C"],
+    ) -> LineSums:
+        """The sums of one window; numba's on a CPU, torch's on a GPU."""
+        if target.device.type == "cpu":
+            return self._compiled_sums(values, weights, target)
+        return self.torch_sums(values, weights, target)
+
+    def _compiled_sums(self, values: Tensor, weights: Tensor, target: Tensor) -> LineSums:
+        network, limits = self.network, self.layout.limits
+        series = network.series_pu
+        rows = (series.real, series.imag, network.b_pu / 2, 1 / network.ratio, network.shift_rad)
+        shunt = np.stack([network.shunt_pu.real, network.shunt_pu.imag])
+        dtype = values[0, :0, 0].numpy().dtype
+        band = (limits.v_min_pu.astype(dtype), limits.v_max_pu.astype(dtype))
+        return LineSums(
+            *line_kernels.line_sums(
+                values,
+                weights,
+                target,
+                (np.ascontiguousarray(network.ends), np.stack(rows), 1 / self._rating_pu),
+                (*band, shunt),
+                (*self._power_pu.tolist(), network.base_mva),
+            )
+        )
+
+    def torch_sums(
+        self,
+        values: Float[Tensor, "M H C"],
+        weights: Float64[Tensor, " M"],
+        target: Float[Tensor, "H C"],
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> LineSums:
+        """The same sums in plain torch, a few steps at a time."""
+        n_scenarios, horizon, _ = values.shape
+        one_step = 128 * (n_scenarios + 1) * max(len(self.order), self.layout.n_buses)
+        size = max(1, chunk_bytes // one_step)
+        parts = [
+            self._steps(values[:, first : first + size], weights, target[first : first + size])
+            for first in range(0, horizon, size)
+        ]
+        joined = zip(*(vars(part).values() for part in parts), strict=True)
+        points, *others = joined
+        return LineSums(torch.cat(points, dim=1), *(torch.cat(part, dim=-1) for part in others))
+
+    def _steps(self, values: Tensor, weights: Tensor, target: Tensor) -> LineSums:
+        """The sums of some steps; the target is treated as one more scenario."""
+        states = torch.cat([values.to(target), target[None]])
+        v, theta = states[..., V::KINDS], states[..., THETA::KINDS]
+        flows = end_flows(self.network, v, theta)
+        rating = torch.from_numpy(self._rating_pu).to(v)
+        loading = _larger(*(flow[..., : self.n_rated] for flow in flows)) / rating
+        limits = self.layout.limits
+        low, high = (torch.from_numpy(x).to(v) for x in (limits.v_min_pu, limits.v_max_pu))
+        outside = ((v < low) | (v > high)).sum(-1) + (loading > 1).sum(-1)
+        square = self._square_mva(states, flows)
+        return LineSums(
+            _loading_points(loading, weights),
+            outside,
+            torch.stack([self._variogram(channel, weights) for channel in (theta, v)]),
+            torch.einsum("MH,M->H", square[:-1], weights.to(square)),
+        )
+
+    def _variogram(self, channel: Float[Tensor, "M1 H N"], weights: Tensor) -> Float64[Tensor, " H"]:
+        """Variogram score of order ½ over the ends of all branches.
+
+        Reference: doi:10.1175/MWR-D-14-00269.1
+        """
+        start, end = torch.from_numpy(self.network.ends).to(channel.device).unbind(1)
+        roots = (channel[..., start].double() - channel[..., end]).abs().sqrt()
+        expected = torch.einsum("MHL,M->HL", roots[:-1], weights.double())
+        n_branches = max(len(self.order), 1)
+        return (expected - roots[-1]).square().sum(-1) / n_branches
+
+    def _square_mva(
+        self, states: Float[Tensor, "M1 H C"], flows: tuple[Tensor, Tensor]
+    ) -> Float64[Tensor, "M1 H"]:
+        """Mean square over buses of the consumption, plus all power that enters the network."""
+        network = self.network
+        v = states[..., V::KINDS].double()
+        shunt = torch.from_numpy(network.shunt_pu).to(v.device)
+        p_scale, q_scale = self._power_pu.tolist()
+        total = v.square() * shunt.conj()
+        total += torch.complex(
+            p_scale * states[..., P::KINDS].double(), q_scale * states[..., Q::KINDS].double()
+        )
+        for column, flow in zip(torch.from_numpy(network.ends).unbind(1), flows, strict=True):
+            total.index_add_(-1, column.to(v.device), flow.to(total.dtype))
+        return network.base_mva**2 * total.abs().square().mean(-1)
+
+
+def _loading_points(
+    loading: Float[Tensor, "M1 H R"], weights: Float64[Tensor, " M"]
+) -> Float[Tensor, "4 H R"]:
+    """Scores of the loading, of which the last scenario is the target."""
+    *_, truth = loading
+    columns = weights.to(loading)[None, :, None].expand(1, -1, loading.shape[-1])
+    fan = Fan.of(Scenarios._unchecked(loading[None, :-1], columns))
+    probability = fan.expect((fan.values > 1).to(loading.dtype)).clamp(0, 1)
+    above = Fan(fan.values.clamp(min=1), fan.weights)
+    tail = crps(above, truth[None].clamp(min=1))
+    return torch.cat([crps(fan, truth[None]), probability, tail, truth[None]])
+
+
+def branch_points(sums: LineSums) -> dict[str, Float[Tensor, "H R"]]:
+    """The scores of each rated branch, and the probabilities and overloads behind them."""
+    crps_of_loading, probability, tail, loading = sums.points
+    overload = (loading > 1).to(probability.dtype)
+    return {
+        "loading_crps": crps_of_loading,
+        "overload_brier": brier(probability, overload),
+        "overload_twcrps": tail,
+        # Not scores: what was forecast and what happened.
+        "overload_probability": probability,
+        "overload": overload,
+    }
+
+
+def state_points(sums: LineSums, weights: Float64[Tensor, " M"]) -> dict[str, Float64[Tensor, " H"]]:
+    """The scores of each step; the power balance as its mean square."""
+    count = sums.count.double()
+    any_violation = (count > 0).double()
+    probability = torch.einsum("MH,M->H", any_violation[:-1], weights).clamp(0, 1)
+    columns = weights[None, :, None]
+    fan = Fan.of(Scenarios._unchecked(count[None, :-1, :, None], columns))
+    return {
+        "any_violation_brier": brier(probability, any_violation[-1]),
+        "violation_count_crps": crps(fan, count[-1:, :, None])[0, :, 0],
+        "variogram_theta": sums.variogram[0],
+        "variogram_v": sums.variogram[1],
+        "balance_rms_mva": sums.square_mva,
+    }
