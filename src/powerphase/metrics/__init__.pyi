@@ -5,6 +5,12 @@ from .joint import torch_spreads as torch_spreads
 from .kernels import LANES as LANES
 from .kernels import sorting_network as sorting_network
 from .kernels import spreads as spreads
+from .lines import Lines as Lines
+from .lines import LineSums as LineSums
+from .lines import branch_loading as branch_loading
+from .lines import branch_points as branch_points
+from .lines import end_flows as end_flows
+from .lines import state_points as state_points
 from .marginal import Fan as Fan
 from .marginal import absolute_error as absolute_error
 from .marginal import bias as bias

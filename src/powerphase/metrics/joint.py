@@ -96,6 +96,11 @@ class OpenWindow:
             self._weights[:, kind] += weights[:, of_kind].sum(-1)
         self.arrived[channels] = True
 
+    @property
+    def weights(self) -> Float64[Tensor, " M"]:
+        """The weight of each scenario: its mean over the channels."""
+        return self._weights.sum(1) / len(self._directions)
+
     def distortion(self) -> Mapping[str, Float64[Tensor, "..."]]:
         """RMSE of the best scenario: of the window, of each type, of each step and type."""
         n_buses, horizon = len(self._directions) // KINDS, self._squares.shape[1]
@@ -110,7 +115,7 @@ class OpenWindow:
     def energy(self) -> Mapping[str, Float64[Tensor, "..."]]:
         """Energy score: of the window, of each type, of each step and type."""
         n_buses = len(self._directions) // KINDS
-        window = energy_score(self._errors.sum(0), self._weights.sum(1) / (KINDS * n_buses))
+        window = energy_score(self._errors.sum(0), self.weights)
         # One type has a quarter of the channels, so its root mean square is twice as long.
         by_type = [
             energy_score(sqrt(KINDS) * self._errors[kind], self._weights[:, kind] / n_buses)

@@ -20,6 +20,7 @@ from numba import njit
 from torch import Tensor
 
 from powerphase.metrics.marginal import ROUNDING, TAIL
+from powerphase.metrics.safety import Band
 from powerphase.records.scores import NORMAL_BAND_PU
 
 LANES = 64
@@ -32,16 +33,20 @@ def channel_sums(
     target: Float[Tensor, "1 H C"],
 ) -> Float[Tensor, "5 H C"]:
     """CRPS, Σ w|x − z|, Σ w(x − z), and the two ends of the central interval."""
-    return _run(_channel_sums, 5, (TAIL - ROUNDING,), values, weights, target)
+    tail = torch.tensor(TAIL - ROUNDING, dtype=values.dtype).numpy()[()]
+    return _run(_channel_sums, 5, (tail,), values, weights, target)
 
 
 def voltage_sums(
     values: Float[Tensor, "1 M H N"],
     weights: Float[Tensor, "1 M N"],
     target: Float[Tensor, "1 H N"],
+    band: Band = NORMAL_BAND_PU,
 ) -> Float[Tensor, "4 H N"]:
     """Violation probability, expected excursion, threshold-weighted CRPS and CVaR of voltages."""
-    return _run(_voltage_sums, 4, NORMAL_BAND_PU, values, weights, target)
+    limits = [torch.as_tensor(limit).to(values).expand(values.shape[-1]) for limit in band]
+    arrays = tuple(limit.contiguous().numpy() for limit in limits)
+    return _run(_voltage_sums, 4, arrays, values, weights, target)
 
 
 def spreads(
@@ -57,7 +62,7 @@ def spreads(
 def _run(
     kernel: Callable[..., None],
     n_sums: int,
-    limits: tuple[float, ...],
+    limits: tuple[np.ndarray | np.floating, ...],
     values: Tensor,
     weights: Tensor,
     target: Tensor,
@@ -71,9 +76,8 @@ def _run(
     low, high = weights.aminmax()
     # Contiguous arrays: with strides, the compiler would gather number by number.
     arrays = [part[0].to(values.dtype).contiguous().numpy() for part in (weights, target)]
-    typed_limits = tuple(arrays[0].dtype.type(limit) for limit in limits)
     pairs, unequal = sorting_network(n_scenarios), bool(low != high)
-    arguments = (pairs, unequal, *typed_limits, *_flat_view(values), *arrays, out.numpy())
+    arguments = (pairs, unequal, *limits, *_flat_view(values), *arrays, out.numpy())
     _run_on_threads(kernel, arguments, horizon)
     return out
 
@@ -179,11 +183,12 @@ def _voltage_sums(
             _sort(pairs, unequal, tile, tile_weights, scratch, n)
             # The signed distance outside the band keeps the order: sorted values stay sorted.
             for lane in range(n):
-                voltage = target[h, offset + lane]
-                truth[lane] = voltage - min(max(voltage, low), high)
+                voltage, bus = target[h, offset + lane], offset + lane
+                truth[lane] = voltage - min(max(voltage, low[bus]), high[bus])
             for m in range(n_scenarios):
                 for lane in range(n):
-                    tile[m, lane] -= min(max(tile[m, lane], low), high)
+                    bus = offset + lane
+                    tile[m, lane] -= min(max(tile[m, lane], low[bus]), high[bus])
             _sum_crps(tile, tile_weights, truth, distance, below, twcrps, n)
             _sum_outside(tile, tile_weights, probability, excursion, n)
             for lane in range(n):

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from powerphase.metrics import kernels, marginal, safety
 from powerphase.metrics.marginal import Fan
+from powerphase.metrics.safety import Band
+from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.scenarios import Scenarios
 
 Points = dict[str, Float[Tensor, "1 H C"]]
@@ -28,10 +30,13 @@ def channel_points(scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> Poin
     }
 
 
-def voltage_points(scenarios: Scenarios, target: Float[Tensor, "1 H N"]) -> Points:
+def voltage_points(
+    scenarios: Scenarios, target: Float[Tensor, "1 H N"], band: Band = NORMAL_BAND_PU
+) -> Points:
     """The scores of voltages, and the probabilities, violations and excursions behind them."""
-    probability, expected, twcrps, cvar = voltage_sums(scenarios, target).unsqueeze(1)
-    violated, excursion = safety.violates(target), safety.signed_excursion(target).abs()
+    probability, expected, twcrps, cvar = voltage_sums(scenarios, target, band).unsqueeze(1)
+    violated, signed = safety.violates(target, band), safety.signed_excursion(target, band)
+    excursion = signed.abs()
     return {
         "safety_mbrier": safety.safety_mbrier(probability, violated),
         "necv": expected,
@@ -56,10 +61,12 @@ def channel_sums(scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> Float[
     return torch.cat([*(score(fan, target) for score in scores), *fan.central_interval])
 
 
-def voltage_sums(scenarios: Scenarios, target: Float[Tensor, "1 H N"]) -> Float[Tensor, "4 H N"]:
+def voltage_sums(
+    scenarios: Scenarios, target: Float[Tensor, "1 H N"], band: Band = NORMAL_BAND_PU
+) -> Float[Tensor, "4 H N"]:
     """Violation probability, expected excursion, threshold-weighted CRPS and CVaR."""
     if target.device.type == "cpu":
-        return kernels.voltage_sums(scenarios.values, scenarios.normalised_weights, target)
+        return kernels.voltage_sums(scenarios.values, scenarios.normalised_weights, target, band)
     fan = Fan.of(scenarios)
-    expected = safety.violation_probability(fan), safety.expected_excursion(fan)
-    return torch.cat([*expected, safety.twcrps(fan, target), safety.cvar(fan)])
+    expected = safety.violation_probability(fan, band), safety.expected_excursion(fan, band)
+    return torch.cat([*expected, safety.twcrps(fan, target, band), safety.cvar(fan, band)])

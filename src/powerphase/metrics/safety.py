@@ -12,23 +12,27 @@ from torch import Tensor
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.records.scores import NORMAL_BAND_PU
 
-LOWEST, HIGHEST = NORMAL_BAND_PU
+Band = tuple[float, float] | tuple[Float[Tensor, " N"], Float[Tensor, " N"]]
+"""The lower and the upper limit, of all voltages or of each bus."""
 
 
-def signed_excursion(voltage: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+def signed_excursion(
+    voltage: Float[Tensor, "*S"], band: Band = NORMAL_BAND_PU
+) -> Float[Tensor, "*S"]:
     """How far a voltage is above (+) or below (-) the band; 0 inside it."""
-    return voltage - voltage.clamp(LOWEST, HIGHEST)
+    return voltage - voltage.clamp(*band)
 
 
-def violates(voltage: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+def violates(voltage: Float[Tensor, "*S"], band: Band = NORMAL_BAND_PU) -> Float[Tensor, "*S"]:
     """1 where a voltage is outside the band, 0 elsewhere."""
-    return ((voltage < LOWEST) | (voltage > HIGHEST)).to(voltage.dtype)
+    low, high = band
+    return ((voltage < low) | (voltage > high)).to(voltage.dtype)
 
 
-def violation_probability(fan: Fan) -> Float[Tensor, "B H N"]:
+def violation_probability(fan: Fan, band: Band = NORMAL_BAND_PU) -> Float[Tensor, "B H N"]:
     """The total weight of the scenarios outside the band."""
     # Rounded weights may sum to slightly more than 1; a probability must not.
-    return fan.expect(violates(fan.values)).clamp(0, 1)
+    return fan.expect(violates(fan.values, band)).clamp(0, 1)
 
 
 def safety_mbrier(
@@ -43,37 +47,39 @@ def safety_mbrier(
 
 
 def brier(
-    probability: Float[Tensor, "B H N"], violated: Float[Tensor, "B H N"]
-) -> Float[Tensor, "B H N"]:
-    """Squared error of the probability that a voltage leaves the band.
+    probability: Float[Tensor, "*S"], violated: Float[Tensor, "*S"]
+) -> Float[Tensor, "*S"]:
+    """Squared error of the probability of a violation.
 
     Reference: doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2
     """
     return (probability - violated).square()
 
 
-def twcrps(fan: Fan, target: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
+def twcrps(
+    fan: Fan, target: Float[Tensor, "B H N"], band: Band = NORMAL_BAND_PU
+) -> Float[Tensor, "B H N"]:
     """CRPS of the part of a voltage outside the band [p.u.]; values inside the band do not count.
 
-    The chaining function v(x) = min(x, 0.95) + max(x, 1.05) differs from the signed excursion by a
+    The chaining function v(x) = min(x, low) + max(x, high) differs from the signed excursion by a
     constant, and does not change the order of the scenarios.
 
     Reference: doi:10.1137/22M1532184
     """
-    chained = Fan(signed_excursion(fan.values), fan.weights)
-    return crps(chained, signed_excursion(target))
+    chained = Fan(signed_excursion(fan.values, band), fan.weights)
+    return crps(chained, signed_excursion(target, band))
 
 
-def expected_excursion(fan: Fan) -> Float[Tensor, "B H N"]:
+def expected_excursion(fan: Fan, band: Band = NORMAL_BAND_PU) -> Float[Tensor, "B H N"]:
     """Σ w δ over scenarios, with δ the distance outside the band [p.u.]; its mean is NECV."""
-    return fan.expect(signed_excursion(fan.values).abs())
+    return fan.expect(signed_excursion(fan.values, band).abs())
 
 
-def cvar(fan: Fan) -> Float[Tensor, "B H N"]:
+def cvar(fan: Fan, band: Band = NORMAL_BAND_PU) -> Float[Tensor, "B H N"]:
     """The mean of the ⌈M/10⌉ largest distances outside the band [p.u.], ignoring weights."""
     n = -(-fan.n_scenarios // 10)
     # The largest distances are at the two ends of the sorted scenarios.
     ends = fan.values
     if 2 * n < fan.n_scenarios:
         ends = torch.cat([fan.values[:, :n], fan.values[:, -n:]], dim=1)
-    return signed_excursion(ends).abs().topk(n, dim=1).values.mean(1)
+    return signed_excursion(ends, band).abs().topk(n, dim=1).values.mean(1)

@@ -18,6 +18,7 @@ from powerphase.axes import KINDS, V
 from powerphase.errors import ForecastError
 from powerphase.metrics.joint import OpenWindow, projections
 from powerphase.metrics.kernels import LANES
+from powerphase.metrics.line_totals import LineTotals, OpenStates
 from powerphase.metrics.marginal import ROUNDING, has_equal_weights
 from powerphase.metrics.points import channel_points, voltage_points
 from powerphase.scenarios import Layout, Scenarios
@@ -43,9 +44,12 @@ class Scorecard:
     by_window: dict[str, Float64[np.ndarray, " B"]]
     by_type: dict[str, Float64[np.ndarray, " 4"]]
     """Voltage scores are in the column of V; their other columns are NaN."""
-    by_step: dict[str, Float64[np.ndarray, "H 4"]]
+    by_step: dict[str, Float64[np.ndarray, "H 4"] | Float64[np.ndarray, " H"]]
+    """Scores of lines have one column."""
     by_bus: dict[str, Float64[np.ndarray, "N 4"]]
-    """All scores except the energy score, which does not split by bus."""
+    """All scores except the energy score and those of lines, which do not split by bus."""
+    by_branch: dict[str, Float64[np.ndarray, " L"]]
+    """Scores of rated branches; NaN for the others."""
     reliability: Float64[np.ndarray, "bins 3"]
     """By violation probability: points, mean forecast probability, share of violations."""
     n_scenarios: int
@@ -142,6 +146,10 @@ class Scorer:
         self._channel_sums = Sums(CHANNEL_SCORES, *size)
         self._voltage_sums = Sums(VOLTAGE_SCORES, *size)
         self._directions = projections(layout.n_channels).to(self.device)
+        limits = (layout.limits.v_min_pu, layout.limits.v_max_pu)
+        self._band = tuple(torch.from_numpy(limit).to(self.device) for limit in limits)
+        self._lines = LineTotals(layout, horizon, n_windows)
+        self._states: dict[int, OpenStates] = {}
         self._open: dict[int, OpenWindow] = {}
         self._closed: dict[int, dict[str, np.ndarray]] = {}
         self._reliability = torch.zeros(
@@ -169,6 +177,7 @@ class Scorer:
             truth = target[..., part].to(self.device)
             forecast = scenarios.of_channels(part).like(truth)
             self._score(window, open_window, block.start + first, forecast, truth)
+        self._states[window].add(block, scenarios, target)
         if open_window.arrived.all():
             self._close(window)
 
@@ -181,7 +190,7 @@ class Scorer:
                 raise ForecastError(problem, window=window, channel=channel)
             if window not in self._closed:
                 raise ForecastError(problem, window=window)
-        card = Scorecard({}, {}, {}, {}, self._reliability_curve(), self._n_scenarios)
+        card = Scorecard({}, {}, {}, {}, {}, self._reliability_curve(), self._n_scenarios)
         for sums in (self._channel_sums, self._voltage_sums):
             for name in sums.names:
                 self._average(card, sums, name)
@@ -192,6 +201,9 @@ class Scorer:
             card.by_step[name] = np.mean([scores[f"{name} step"] for scores in windows], axis=0)
         distortion = np.mean([scores["distortion channel"] for scores in windows], axis=0)
         card.by_bus["distortion"] = distortion.reshape(-1, KINDS)
+        card.by_window.update(self._lines.by_window)
+        card.by_step.update(self._lines.by_step)
+        card.by_branch.update(self._lines.by_branch)
         return card
 
     def _open_window(
@@ -225,6 +237,7 @@ class Scorer:
             )
         if window not in self._open:
             self._open[window] = OpenWindow(n_scenarios, horizon, self._directions)
+            self._states[window] = OpenStates(self.layout.n_channels)
         open_window = self._open[window]
         if open_window.arrived[block].any():
             channel = block.start + int(np.flatnonzero(open_window.arrived[block])[0])
@@ -248,7 +261,9 @@ class Scorer:
         voltages = slice((V - first) % KINDS, None, KINDS)
         if voltages.start >= target.shape[-1]:
             return
-        points = voltage_points(scenarios.of_channels(voltages), target[..., voltages])
+        voltage, bus = target[..., voltages], (first + voltages.start) // KINDS
+        low, high = (limit[bus : bus + voltage.shape[-1]].to(voltage) for limit in self._band)
+        points = voltage_points(scenarios.of_channels(voltages), voltage, (low, high))
         scores = torch.cat([points[name] for name in VOLTAGE_SCORES])
         self._voltage_sums.add(window, first + voltages.start, scores, stride=KINDS)
         self._add_to_bins(points["violation_probability"], points["violation"])
@@ -272,6 +287,7 @@ class Scorer:
             for part, values in parts.items()
         }
         self._closed[window]["distortion channel"] = open_window.channel_distortion.cpu().numpy()
+        self._lines.add(window, self._states.pop(window), open_window.weights, self.device)
 
     def _average(self, card: Scorecard, sums: Sums, name: str) -> None:
         by_window = sums.by_window(name)

@@ -1,0 +1,112 @@
+"""Averages of the scores of lines, and the states of a window until it is complete."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from powerphase.metrics.lines import (
+    BRANCH_FACTS,
+    BRANCH_SCORES,
+    STATE_SCORES,
+    Lines,
+    branch_points,
+    state_points,
+)
+from powerphase.scenarios import Layout, Scenarios
+
+LINE_SCORES = (*BRANCH_SCORES, *STATE_SCORES)
+BALANCE = "balance_rms_mva"
+
+
+class OpenStates:
+    """The scenarios and the target of a window; copied only if they arrive in blocks.
+
+    Args:
+        n_channels: channels, C.
+    """
+
+    def __init__(self, n_channels: int) -> None:
+        self._n_channels = n_channels
+        self._values: Tensor | None = None
+        self._target: Tensor | None = None
+
+    def add(self, channels: slice, scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> None:
+        """Add the channels, which may be all."""
+        values = scenarios.values[0].detach()
+        if values.shape[-1] == self._n_channels:
+            self._values, self._target = values.to(target.dtype), target[0]
+            return
+        if self._values is None or self._target is None:
+            shape = (*values.shape[:2], self._n_channels)
+            self._values = torch.empty(shape, dtype=target.dtype, device=values.device)
+            self._target = torch.empty(shape[1:], dtype=target.dtype, device=target.device)
+        self._values[..., channels] = values.to(self._values)
+        self._target[..., channels] = target[0]
+
+    @property
+    def complete(self) -> tuple[Float[Tensor, "M H C"], Float[Tensor, "H C"]]:
+        """The states of all channels."""
+        assert self._values is not None and self._target is not None
+        return self._values, self._target
+
+
+class LineTotals:
+    """Running float64 averages of the scores of lines: by window, by step and by branch.
+
+    Args:
+        layout: the network and the limits.
+        horizon: steps, H.
+        n_windows: windows, B.
+    """
+
+    def __init__(self, layout: Layout, horizon: int, n_windows: int) -> None:
+        self._lines = Lines(layout)
+        self._n_windows = n_windows
+        self._window = {name: np.full(n_windows, np.nan) for name in (*LINE_SCORES, *BRANCH_FACTS)}
+        self._step = {name: np.zeros(horizon) for name in self._window}
+        names = (*BRANCH_SCORES, *BRANCH_FACTS)
+        self._branch = {name: np.zeros(self._lines.n_rated) for name in names}
+
+    def add(
+        self, window: int, states: OpenStates, weights: Float64[Tensor, " M"], device: torch.device
+    ) -> None:
+        """Score a complete window, whose scenarios have these weights."""
+        values, target = states.complete
+        sums = self._lines.sums(values, weights, target.to(device))
+        for name, points in branch_points(sums).items():
+            exact = points.double()
+            self._branch[name] += exact.mean(0).cpu().numpy()
+            self._add(name, window, exact.mean(1))
+        for name, steps in state_points(sums, weights).items():
+            self._add(name, window, steps)
+
+    def _add(self, name: str, window: int, steps: Float64[Tensor, " H"]) -> None:
+        self._window[name][window] = steps.mean().item()
+        self._step[name] += steps.cpu().numpy()
+
+    @property
+    def by_window(self) -> Mapping[str, Float64[np.ndarray, " B"]]:
+        """Means over steps, and over rated branches; NaN if a score needs ratings and has none."""
+        return self._roots(self._window)
+
+    @property
+    def by_step(self) -> Mapping[str, Float64[np.ndarray, " H"]]:
+        """Means over windows, and over rated branches."""
+        return self._roots({name: sums / self._n_windows for name, sums in self._step.items()})
+
+    @property
+    def by_branch(self) -> Mapping[str, Float64[np.ndarray, " L"]]:
+        """Means over windows and steps, in the layout's order; NaN without a rating."""
+        result = {}
+        for name, sums in self._branch.items():
+            result[name] = np.full(len(self._lines.order), np.nan)
+            result[name][self._lines.order[: len(sums)]] = sums / self._n_windows
+        return result
+
+    @staticmethod
+    def _roots(means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The same with the root of the mean square of the power balance."""
+        return {**means, BALANCE: np.sqrt(means[BALANCE])}
