@@ -171,7 +171,7 @@ def task_facts(task: Task) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
         "n_channels": task.layout.n_channels,
         "scale": [task.layout.p_scale_mw, task.layout.q_scale_mvar],
-        "task": task.name,
+        "task": protocol.forecast_name,
         "task_version": protocol.version,
         "context": protocol.context,
         "horizon": protocol.horizon,

@@ -6,7 +6,7 @@ computed again. A row for which either is missing is reported as unchecked, neve
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from math import isclose
 from pathlib import Path
@@ -25,8 +25,9 @@ from powerphase.records.forecast_format import (
     read_forecast_manifest,
 )
 from powerphase.records.result import Result
-from powerphase.records.result_rules import ROUNDING
+from powerphase.records.result_rules import ROUNDING, drop_missing
 from powerphase.records.row_key import RowKey
+from powerphase.records.scores import SCORES
 from powerphase.records.sidecar import (
     EXCURSION,
     EXCURSION_HAPPENED,
@@ -42,7 +43,7 @@ from powerphase.records.sidecar import (
     round_arrays,
     rounding_of,
 )
-from powerphase.task.protocol import WindowCount
+from powerphase.task.protocol import WindowCount, split_limits
 from powerphase.task.windows import Task
 
 Outcome = Literal["matches", "differs", "unchecked"]
@@ -100,19 +101,21 @@ def recheck_rows(
     stores = _find_stores(Path(data))
 
     @cache
-    def make_task(path: Path, context: int, horizon: int, windows: WindowCount) -> Task:
-        return Task(path, context=context, horizon=horizon, windows=windows)
+    def make_task(path: Path, **options: Any) -> Task:
+        return Task(path, **options)
 
     for file, row in rows.items():
-        candidates = files.get(row.key, [])
+        forecast_task, limits, rating = split_limits(row.task)
+        candidates = files.get(replace(row.key, task=forecast_task), [])
         problem = _obstacle(row, candidates, stores)
         if problem:
             yield Check(row, "unchecked", problem)
             continue
         (path, header), store = candidates[0], stores[row.fingerprint]
-        windows: WindowCount = "all" if row.task.endswith("-all") else len(header.windows)
+        windows: WindowCount = "all" if forecast_task.endswith("-all") else len(header.windows)
         try:
-            task = make_task(store, header.context, header.horizon, windows)
+            size = {"context": header.context, "horizon": header.horizon, "windows": windows}
+            task = make_task(store, **size, limits=limits, rating=rating)
             again = score(path, task, device=device)
         except PowerphaseError as error:
             yield Check(row, "unchecked", str(error))
@@ -174,12 +177,13 @@ def _form(array: Shaped[np.ndarray, "..."]) -> str:
 
 
 def numbers(row: Result) -> dict[str, float | None]:
-    """Everything in a row that scoring computes, by name."""
-    values: dict[str, float | None] = dict(row.scores)
-    values |= {f"truth.{name}": value for name, value in row.truth.items()}
-    for variable, scores in row.by_type.items():
+    """Everything in a row that scoring computes and its schema has, by name."""
+    file = drop_missing(vars(row))
+    values: dict[str, float | None] = dict(file["scores"])
+    values |= {f"truth.{name}": value for name, value in file["truth"].items()}
+    for variable, scores in file["by_type"].items():
         values |= {f"by_type.{variable}.{name}": value for name, value in scores.items()}
-    for name, series in row.by_window.items():
+    for name, series in file["by_window"].items():
         values |= {f"by_window.{name}[{k}]": value for k, value in enumerate(series or ())}
     return values
 
@@ -190,7 +194,7 @@ def _compare(file: Path, row: Result, again: Evaluation) -> Check:
     try:
         sidecar = read_sidecar(file)
         differences += array_differences(sidecar, again.sidecar)
-        _check_complete(file, sidecar, again.sidecar)
+        _check_complete(file, row.schema, sidecar, again.sidecar)
     except ResultError as error:
         # A wrong row is wrong even without its arrays; a right one is only half confirmed.
         if not differences:
@@ -199,9 +203,11 @@ def _compare(file: Path, row: Result, again: Evaluation) -> Check:
     return Check(row, outcome, differences=tuple(differences))
 
 
-def _check_complete(file: Path, sidecar: Arrays, again: Arrays) -> None:
-    """Raise if the sidecar lacks an array that all versions have: an empty one would match."""
-    missing = [name for name in again if name not in sidecar and name not in NOT_IN_OLDER]
+def _check_complete(file: Path, schema: int, sidecar: Arrays, again: Arrays) -> None:
+    """Raise if the sidecar lacks an array that its schema has: an empty one would match."""
+    newer = {f"by_step/{name}" for name, score in SCORES.items() if score.since > schema}
+    allowed = newer.union(NOT_IN_OLDER)
+    missing = [name for name in again if name not in sidecar and name not in allowed]
     if missing:
         more = f" and {len(missing) - 1} more arrays" if len(missing) > 1 else ""
         raise ResultError(

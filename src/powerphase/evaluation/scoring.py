@@ -96,7 +96,7 @@ def score(
     cost = {**source.cost, "score_s": watch.seconds}
     balance = None if source.balance is None else dict(source.balance)
     arrays = make_sidecar(card, shown, _balance_arrays(balance or {}))
-    return Evaluation(_make_row(source, card, cost), arrays, balance)
+    return Evaluation(_make_row(source, task, card, cost), arrays, balance)
 
 
 def _check_finite(card: Scorecard) -> None:
@@ -104,7 +104,7 @@ def _check_finite(card: Scorecard) -> None:
     infinite = [
         name
         for name, score in SCORES.items()
-        if not score.needs_samples and not isfinite(card[name])
+        if not isfinite(card[name]) and not (score.nullable and isnan(card[name]))
     ]
     if infinite:
         raise ForecastError(
@@ -134,10 +134,11 @@ def check_task(forecast: Forecast, task: Task) -> None:
         )
 
 
-def _make_row(forecast: Forecast, card: Scorecard, cost: dict[str, Any]) -> Result:
+def _make_row(forecast: Forecast, task: Task, card: Scorecard, cost: dict[str, Any]) -> Result:
     facts, description = forecast.facts, forecast.description
-    names = ("task", "task_version", "grid", "edition", "fingerprint", "windows")
+    names = ("task_version", "grid", "edition", "fingerprint", "windows")
     return Result(
+        task=task.name,  # with its limits, which the forecast does not depend on
         **{name: facts[name] for name in names},
         model=description.model,
         variant=description.variant,
@@ -147,7 +148,11 @@ def _make_row(forecast: Forecast, card: Scorecard, cost: dict[str, Any]) -> Resu
         seed=description.seed,
         scenarios=card.n_scenarios,
         joint=description.joint,
-        truth={"necv": card["excursion"], "violations": card["violation"]},
+        truth={
+            "necv": card["excursion"],
+            "violations": card["violation"],
+            "overloads": _number(card["overload"]),
+        },
         scores={name: _number(card[name]) for name in SCORES},
         by_type={variable: _type_scores(card, k) for k, variable in enumerate(VARIABLES)},
         by_window={name: _numbers(card.by_window[name]) for name in SCORES},
@@ -161,7 +166,8 @@ def _make_row(forecast: Forecast, card: Scorecard, cost: dict[str, Any]) -> Resu
 def _type_scores(card: Scorecard, kind: int) -> dict[str, float | None]:
     """The scores of one variable; safety scores exist for voltages only."""
     is_voltage = VARIABLES[kind] == "V"
-    names = [name for name, score in SCORES.items() if is_voltage or not score.voltage_only]
+    typed = {name: score for name, score in SCORES.items() if score.has_types}
+    names = [name for name, score in typed.items() if is_voltage or not score.voltage_only]
     return {name: _number(card.by_type[name][kind]) for name in names}
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Float32, Int, UInt8
 from torch import Tensor
 
 from powerphase.axes import KINDS, V
-from powerphase.metrics.safety import violates
+from powerphase.metrics.safety import Band, violates
 from powerphase.metrics.streaming import Scorecard
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.records.sidecar import (
@@ -44,16 +44,19 @@ class ShownForecasts:
     def __init__(self, task: Task) -> None:
         self.windows: Int[np.ndarray, " shown"] = shown_windows(len(task.test))
         targets = torch.cat([task.test.target(int(window)) for window in self.windows])
-        self.buses = choose_buses(targets[..., V::KINDS])
+        self._limits = task.layout.limits
+        voltages = targets[..., V::KINDS]
+        band = self._band(voltages)
+        self.buses = choose_buses(voltages, band)
         self.bus_id = task.layout.bus_id[self.buses]
         channels = KINDS * self.buses[:, None] + np.arange(KINDS)
         self._channels = channels.ravel()
         self.target: Float32[np.ndarray, "shown H C"] = targets[..., self._channels].numpy()
         self._parts: dict[int, list[tuple[np.ndarray, Tensor, Tensor]]] = {}
-        happened = violates(targets[..., V::KINDS]).transpose(1, 2)
+        happened = violates(voltages, band).transpose(1, 2)
         self._happened: UInt8[np.ndarray, "shown N H"] = happened.to(torch.uint8).numpy()
         self._risk = np.zeros_like(self._happened)
-        sides = torch.stack(_excursions(targets[..., V::KINDS]), dim=-1)
+        sides = torch.stack(_excursions(voltages, band), dim=-1)
         self._excursion_happened: UInt8[np.ndarray, "shown N side"] = _in_units(sides)
         self._excursion = np.zeros_like(self._excursion_happened)
 
@@ -76,20 +79,27 @@ class ShownForecasts:
         first = (V - channels.start) % KINDS
         voltages = scenarios.values[0, ..., first::KINDS]
         weights = scenarios.weights[0, :, first::KINDS]
+        bus = (channels.start + first) // KINDS
+        buses = slice(bus, bus + voltages.shape[-1])
+        band = self._band(voltages, buses)
         # One scenario at a time: all together would need as much memory as the forecast.
         probability = torch.zeros_like(voltages[0])
         far, weight_far = torch.zeros((2, 2, voltages.shape[-1]), device=voltages.device)
         for voltage, weight in zip(voltages, weights, strict=True):
-            probability += violates(voltage) * weight
-            sides = torch.stack(_excursions(voltage))
+            probability += violates(voltage, band) * weight
+            sides = torch.stack(_excursions(voltage, band))
             far += weight * sides
             weight_far += weight * (sides > 0)
         levels = (probability * RISK_LEVELS).round().clamp(0, RISK_LEVELS).to(torch.uint8)
-        bus = (channels.start + first) // KINDS
-        buses = slice(bus, bus + levels.shape[1])
         self._risk[self.windows == window, buses] = levels.T.cpu().numpy()
         mean = torch.where(weight_far > 0, far / weight_far, 0)
         self._excursion[self.windows == window, buses] = _in_units(mean.T)
+
+    def _band(self, voltage: Tensor, buses: slice = slice(None)) -> Band:
+        """The limits of some buses, in the voltage's precision."""
+        limits = self._limits.v_min_pu[buses], self._limits.v_max_pu[buses]
+        low, high = (torch.from_numpy(limit).to(voltage) for limit in limits)
+        return low, high
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Risk of all buses; target, scenarios and weights of those shown."""
@@ -121,16 +131,18 @@ class ShownForecasts:
         return values.numpy(), weights.numpy()
 
 
-def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses"]:
+def choose_buses(
+    voltage: Float[Tensor, "shown H N"], band: Band = NORMAL_BAND_PU
+) -> Int[np.ndarray, " buses"]:
     """The buses to show, from the most to the least worth a look, so that the first few suffice.
 
     In turn: one that is outside the band for longest, one that comes and goes, and one of the
     others, which are spread evenly over the case file. Among equals, the bus that goes furthest
     beyond the band, or comes closest to its limits, is first.
     """
-    low, high = NORMAL_BAND_PU
+    low, high = band
     beyond = torch.maximum(low - voltage, voltage - high).amax(dim=(0, 1)).numpy()
-    outside = violates(voltage).double().mean(dim=(0, 1)).numpy()
+    outside = violates(voltage, band).double().mean(dim=(0, 1)).numpy()
     worst = np.lexsort((-beyond, -outside))
     changing = np.lexsort((-beyond, -outside * (1 - outside)))
     third = SHOWN_BUSES // 3
@@ -143,10 +155,10 @@ def choose_buses(voltage: Float[Tensor, "shown H N"]) -> Int[np.ndarray, " buses
 
 
 def _excursions(
-    voltage: Float[Tensor, "*shown H N"],
+    voltage: Float[Tensor, "*shown H N"], band: Band
 ) -> tuple[Float[Tensor, "*shown N"], Float[Tensor, "*shown N"]]:
     """How far each voltage goes below and above the band at most [p.u.]."""
-    low, high = NORMAL_BAND_PU
+    low, high = band
     below, above = low - voltage.amin(dim=-2), voltage.amax(dim=-2) - high
     return below.clamp(min=0), above.clamp(min=0)
 

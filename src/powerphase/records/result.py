@@ -58,8 +58,9 @@ class Result:
     joint: bool | None
     """Whether each scenario is one future of the whole grid, such as a draw, a past day or a solved
     state. False for quantiles or draws of every channel by itself; None if unknown."""
-    truth: dict[str, Number]
-    """What happened: mean excursion [p.u.] and share of voltages outside the band."""
+    truth: dict[str, Number | None]
+    """What happened: mean excursion [p.u.], share of voltages outside the band, and share of rated
+    branches above their rating."""
     scores: dict[str, Number | None]
     by_type: dict[str, dict[str, Number | None]]
     by_window: dict[str, list[Number] | None]

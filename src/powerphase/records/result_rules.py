@@ -72,6 +72,8 @@ def add_missing(row: dict[str, Any]) -> dict[str, Any]:
     """The row of a file, with None for whatever its schema does not have."""
     newer = dict.fromkeys(_newer_scores(row["schema"]))
     complete = dict.fromkeys(_newer_facts(row["schema"])) | row
+    if row["schema"] == 1 and "truth" in row:
+        complete["truth"] = _merge({"overloads": None}, row["truth"])
     for name in ("scores", "by_window"):
         if name in row:
             complete[name] = _merge(newer, row[name])
@@ -87,6 +89,8 @@ def drop_missing(row: dict[str, Any]) -> dict[str, Any]:
     """The row as its file has it, without what its schema does not have."""
     scores, facts = _newer_scores(row["schema"]), _newer_facts(row["schema"])
     kept = {name: value for name, value in row.items() if name not in facts}
+    if row["schema"] == 1:
+        kept["truth"] = {key: value for key, value in row["truth"].items() if key != "overloads"}
     for name in ("scores", "by_window"):
         kept[name] = {key: value for key, value in row[name].items() if key not in scores}
     kept["by_type"] = {
@@ -161,8 +165,8 @@ def _is_date(value: Any) -> bool:
 
 
 def _has(kind: str, name: str) -> bool:
-    """Whether a variable has the score: only voltages have those of the band."""
-    return kind == "V" or not SCORES[name].voltage_only
+    """Whether a variable has the score: only voltages have those of the band, none has lines."""
+    return SCORES[name].has_types and (kind == "V" or not SCORES[name].voltage_only)
 
 
 def _score(score: Score, schema: int, per_window: bool = False) -> Rule:
@@ -170,7 +174,12 @@ def _score(score: Score, schema: int, per_window: bool = False) -> Rule:
         return _newer(schema)
     limits = number(score.low, score.high)
     rule = list_of(limits) if per_window else limits
-    return nullable(rule) if score.needs_samples else rule
+    return nullable(rule) if score.nullable else rule
+
+
+def _truth(schema: int) -> dict[str, Rule]:
+    overloads = nullable(number(0.0, 1.0)) if schema > 1 else _newer(schema)
+    return {"necv": number(0.0), "violations": number(0.0, 1.0), "overloads": overloads}
 
 
 def _newer(schema: int) -> Rule:
@@ -210,7 +219,7 @@ def row_rules(schema: int) -> dict[str, Schema]:
         ),
         "scenarios": integer(1),
         "joint": nullable(one_of([True, False])),
-        "truth": {"necv": number(0.0), "violations": number(0.0, 1.0)},
+        "truth": _truth(schema),
         "scores": {name: _score(score, schema) for name, score in SCORES.items()},
         "by_type": {
             kind: {name: _score(s, schema) for name, s in SCORES.items() if _has(kind, name)}

@@ -21,16 +21,28 @@ class Score:
     """Whether it uses voltages only."""
     pointwise: bool = True
     """Whether it is a mean over channels, so that types and buses average to the whole."""
+    has_types: bool = True
+    """Whether it splits by variable; scores of lines and of whole states do not."""
     in_paper: bool = False
     proper: bool = False
     """Whether, in expectation, no forecast beats the true distribution."""
     needs_samples: bool = False
     """Whether it exists only for scenarios of equal weight; null otherwise."""
+    needs_ratings: bool = False
+    """Whether it exists only for grids with rated branches; null otherwise."""
     diagnostic: bool = False
     """Whether it describes a forecast instead of ranking it."""
     since: int = 1
     """The first schema of rows that have it; in older rows it is null."""
 
+    @property
+    def nullable(self) -> bool:
+        """Whether it may be null in a row whose schema has it."""
+        return self.needs_samples or self.needs_ratings
+
+
+_LINES = {"pointwise": False, "has_types": False, "since": 2}
+"""What scores of lines and of whole states have in common."""
 
 SCORES: Mapping[str, Score] = MappingProxyType(
     {
@@ -87,6 +99,38 @@ SCORES: Mapping[str, Score] = MappingProxyType(
         ),
         "width_80": Score(
             "width", "How wide is the central 80 %?", "normalised", diagnostic=True,
+        ),
+        "loading_crps": Score(
+            "loading CRPS", "How far is the distribution of each line's loading from what happened?",
+            "share of rating", needs_ratings=True, proper=True, **_LINES,
+        ),
+        "overload_brier": Score(
+            "overload Brier", "Is the forecast probability of an overload right?",
+            "probability²", high=1.0, needs_ratings=True, proper=True, **_LINES,
+        ),
+        "overload_twcrps": Score(
+            "overload twCRPS", "Is the distribution of loading right above the rating?",
+            "share of rating", needs_ratings=True, proper=True, **_LINES,
+        ),
+        "any_violation_brier": Score(
+            "any-violation Brier", "Is the probability right that anything in the grid is violated?",
+            "probability²", high=1.0, proper=True, **_LINES,
+        ),
+        "violation_count_crps": Score(
+            "violation-count CRPS", "Is the number of simultaneous violations right?",
+            "violations", proper=True, **_LINES,
+        ),
+        "variogram_theta": Score(
+            "variogram θ", "Do the angles at the two ends of a line vary together as they should?",
+            "rad", proper=True, **_LINES,
+        ),
+        "variogram_v": Score(
+            "variogram V", "Do the voltages at the two ends of a line vary together as they should?",
+            "p.u.", proper=True, **_LINES,
+        ),
+        "balance_rms_mva": Score(
+            "power balance", "How far are P and Q from the flows that V and θ cause?",
+            "MVA", diagnostic=True, **_LINES,
         ),
     }
 )  # fmt: skip

@@ -6,7 +6,7 @@ paper's protocol, so that rows of different tasks are never compared either.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from jaxtyping import Int, Shaped
@@ -124,6 +124,13 @@ class Protocol:
         last = splits.train_stop - self.horizon
         origins = np.arange(splits.fit_stop, last + 1, STEPS_PER_DAY)
         return origins[origins - splits.first >= self.context]
+
+
+def split_limits(name: str) -> tuple[str, Band, Rating]:
+    """The name of a task without limits, its voltage limits and its rating."""
+    name, _, rating = name.partition("-rating-")
+    forecast_name = name.removesuffix("-case-limits")
+    return forecast_name, "normal" if forecast_name == name else "case", cast(Rating, rating or "a")
 
 
 def _is_count(value: object) -> bool:
