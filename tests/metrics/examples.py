@@ -119,7 +119,7 @@ def score(
 
 def assert_same(actual: Scorecard, expected: Scorecard, rtol: float, atol: float = 1e-15) -> None:
     """The two scorecards agree up to the tolerance."""
-    for part in ("by_window", "by_type", "by_step", "by_bus"):
+    for part in ("by_window", "by_type", "by_step", "by_bus", "by_branch"):
         scores, others = getattr(actual, part), getattr(expected, part)
         assert scores.keys() == others.keys()
         for name in scores:

@@ -41,8 +41,9 @@ def random_scores(draw: int, *, weighted: bool = False) -> dict[str, Any]:
         null = weighted and score.needs_samples
         fields["scores"][name] = None if null else float(values.mean())
         fields["by_window"][name] = None if null else values.mean(axis=0).tolist()
-        for kind, mean in zip(kinds, values.mean(axis=1).tolist(), strict=True):
-            fields["by_type"][kind][name] = None if null else mean
+        if score.has_types:
+            for kind, mean in zip(kinds, values.mean(axis=1).tolist(), strict=True):
+                fields["by_type"][kind][name] = None if null else mean
     return fields
 
 
@@ -63,7 +64,7 @@ def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
         "windows": list(WINDOWS),
         "scenarios": 16,
         "joint": True,
-        "truth": {"necv": 0.0001, "violations": 0.02},
+        "truth": {"necv": 0.0001, "violations": 0.02, "overloads": 0.01},
         "cost": {
             "train_s": 12.5,
             "predict_s": 0.25,
@@ -89,4 +90,5 @@ def first_schema(**changes: Any) -> dict[str, Any]:
     for name in (name for name, score in SCORES.items() if score.since > 1):
         for block in (values["scores"], values["by_window"], *values["by_type"].values()):
             block.pop(name, None)
+    del values["truth"]["overloads"]
     return {name: value for name, value in values.items() if name not in NEW_FACTS} | changes

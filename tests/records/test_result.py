@@ -106,7 +106,8 @@ def test_an_older_row_lacks_later_scores_and_a_new_one_must_not(later_score: str
 @given(st.floats(0, allow_infinity=False), st.floats(0, 1), st.floats(0, allow_infinity=False))
 def test_numbers_survive_a_round_trip(necv: float, violations: float, seconds: float) -> None:
     cost = row().cost | {"train_s": seconds}
-    result = row(truth={"necv": necv, "violations": violations}, cost=cost)
+    truth = {"necv": necv, "violations": violations, "overloads": None}
+    result = row(truth=truth, cost=cost)
     assert Result.from_json(result.to_json(), "row.json") == result
 
 
@@ -247,7 +248,7 @@ def test_every_pointwise_score_must_be_the_mean_over_types(name: str) -> None:
         Result.from_json(text_with(f"by_type/V/{name}", value * 1.0001), "row.json")
 
 
-@pytest.mark.parametrize("name", [n for n, score in SCORES.items() if not score.pointwise])
+@pytest.mark.parametrize("name", ["distortion", "energy"])
 def test_a_joint_score_need_not_be_the_mean_over_types(name: str) -> None:
     assert Result.from_json(text_with(f"by_type/V/{name}", 7.0), "row.json").by_type["V"][name] == 7
 

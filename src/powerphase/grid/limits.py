@@ -1,7 +1,6 @@
 """The limits of a grid's states: the paper's voltage band or the case file's, and a rating."""
 
 from dataclasses import replace
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -11,15 +10,14 @@ from powerphase.grid.case import RATE_A, RATE_B, RATE_C, VMAX, VMIN, Grid
 from powerphase.network import Limits
 from powerphase.records.scores import NORMAL_BAND_PU
 
-Band = Literal["normal", "case"]
-Rating = Literal["a", "b", "c"]
+BANDS = ("normal", "case")
 RATING_COLUMNS = {"a": RATE_A, "b": RATE_B, "c": RATE_C}
 
 UNLIMITED_MVA = 1e10
 """A rating this large means none, as in MATPOWER's optimal power flow; so does 0."""
 
 
-def limits_of(grid: Grid, band: Band = "normal", rating: Rating = "a") -> Limits:
+def limits_of(grid: Grid, band: str = "normal", rating: str = "a") -> Limits:
     """The limits of a grid.
 
     Args:
@@ -28,8 +26,8 @@ def limits_of(grid: Grid, band: Band = "normal", rating: Rating = "a") -> Limits
             bus's `VMIN` and `VMAX`.
         rating: `a` (long-term), `b` (short-term) or `c` (emergency).
     """
-    if band not in get_args(Band):
-        raise UnknownName.among("voltage limits", band, get_args(Band))
+    if band not in BANDS:
+        raise UnknownName.among("voltage limits", band, BANDS)
     if rating not in RATING_COLUMNS:
         raise UnknownName.among("rating", rating, RATING_COLUMNS)
     rating_mva = _rating_mva(grid, rating)
@@ -50,7 +48,7 @@ def _case_band(grid: Grid) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, "
     return low, high
 
 
-def _rating_mva(grid: Grid, rating: Rating) -> Float[np.ndarray, " L"]:
+def _rating_mva(grid: Grid, rating: str) -> Float[np.ndarray, " L"]:
     """The rating of each branch in service; infinite if it has none."""
     mva = grid.branch[grid.branch_on, RATING_COLUMNS[rating]]
     is_rated = (mva > 0) & (mva < UNLIMITED_MVA)

@@ -44,7 +44,7 @@ def voltage_sums(
     band: Band = NORMAL_BAND_PU,
 ) -> Float[Tensor, "4 H N"]:
     """Violation probability, expected excursion, threshold-weighted CRPS and CVaR of voltages."""
-    limits = [torch.as_tensor(limit).to(values).expand(values.shape[-1]) for limit in band]
+    limits = [torch.as_tensor(x, dtype=values.dtype).expand(values.shape[-1]) for x in band]
     arrays = tuple(limit.contiguous().numpy() for limit in limits)
     return _run(_voltage_sums, 4, arrays, values, weights, target)
 

@@ -96,7 +96,7 @@ def _line_sums(
             total = 0.0
             for k in range(len(ends)):
                 total += (roots[kind, k] - roots[2 + kind, k]) ** 2
-            variogram[kind, h] = total / max(len(ends), 1)
+            variogram[kind, h] = total / len(ends) if len(ends) else np.nan
         _sum_loading(pairs, unequal, weights, loading, truth, points[:, h])
 
 

@@ -185,8 +185,7 @@ class Lines:
         start, end = torch.from_numpy(self.network.ends).to(channel.device).unbind(1)
         roots = (channel[..., start].double() - channel[..., end]).abs().sqrt()
         expected = torch.einsum("MHL,M->HL", roots[:-1], weights.double())
-        n_branches = max(len(self.order), 1)
-        return (expected - roots[-1]).square().sum(-1) / n_branches
+        return (expected - roots[-1]).square().mean(-1)
 
     def _square_mva(
         self, states: Float[Tensor, "M1 H C"], flows: tuple[Tensor, Tensor]

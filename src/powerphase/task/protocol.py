@@ -6,14 +6,13 @@ paper's protocol, so that rows of different tasks are never compared either.
 """
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import TaskError
-from powerphase.grid.limits import Band, Rating
 
 PROTOCOL_VERSION = 1
 
@@ -50,9 +49,9 @@ class Protocol:
     context: int = PAPER_CONTEXT
     horizon: int = PAPER_HORIZON
     windows: WindowCount = PAPER_WINDOWS
-    limits: Band = "normal"
+    limits: str = "normal"
     """Voltage limits by which forecasts are scored: the paper's band, or the case file's."""
-    rating: Rating = "a"
+    rating: str = "a"
     """The rating of branches by which forecasts are scored."""
     version: int = PROTOCOL_VERSION
 
@@ -126,11 +125,11 @@ class Protocol:
         return origins[origins - splits.first >= self.context]
 
 
-def split_limits(name: str) -> tuple[str, Band, Rating]:
+def split_limits(name: str) -> tuple[str, str, str]:
     """The name of a task without limits, its voltage limits and its rating."""
     name, _, rating = name.partition("-rating-")
     forecast_name = name.removesuffix("-case-limits")
-    return forecast_name, "normal" if forecast_name == name else "case", cast(Rating, rating or "a")
+    return forecast_name, "normal" if forecast_name == name else "case", rating or "a"
 
 
 def _is_count(value: object) -> bool:

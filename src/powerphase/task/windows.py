@@ -10,7 +10,7 @@ from jaxtyping import Float32, Int
 from powerphase.axes import STEP_S
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.case import BASE_KV, Grid
-from powerphase.grid.limits import Band, Rating, limits_of
+from powerphase.grid.limits import limits_of
 from powerphase.network import Limits
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 from powerphase.task.protocol import (
@@ -44,8 +44,8 @@ class Task:
         context: int = PAPER_CONTEXT,
         horizon: int = PAPER_HORIZON,
         windows: WindowCount = PAPER_WINDOWS,
-        limits: Band = "normal",
-        rating: Rating = "a",
+        limits: str = "normal",
+        rating: str = "a",
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         self.protocol = Protocol(context, horizon, windows, limits, rating)
