@@ -14,9 +14,11 @@ from scipy.stats import norm
 from torch import Tensor
 
 from powerphase import metrics
+from powerphase.axes import THETA, V
 from powerphase.metrics import Fan, energy_score, projections
-from powerphase.records import SCORES
-from powerphase.scenarios import Scenarios
+from powerphase.network import Limits, Network
+from powerphase.records import NORMAL_BAND_PU, SCORES
+from powerphase.scenarios import Layout, Scenarios
 
 MEAN_PU, SPREAD_PU = 0.955, 0.01
 
@@ -55,6 +57,8 @@ POINTWISE: dict[str, Pointwise] = {
     "twcrps": metrics.twcrps,
 }
 
+LINE_SCORES = {name for name, about in SCORES.items() if about.proper and about.since == 2}
+
 STANDARD_ERRORS = 5
 """The least significant difference."""
 
@@ -80,7 +84,7 @@ def advantage(honest: Tensor, rival: Tensor) -> float:
 
 def test_every_score_that_claims_to_be_proper_is_tested() -> None:
     claimed = {name for name, about in SCORES.items() if about.proper}
-    assert claimed == POINTWISE.keys() | {"fair_crps", "energy"}
+    assert claimed == POINTWISE.keys() | {"fair_crps", "energy"} | LINE_SCORES
 
 
 @pytest.mark.parametrize("rival", RIVALS)
@@ -155,6 +159,53 @@ def joint_scores(shift: float, factor: float, correlation: float, n: int = 24) -
 def test_the_true_joint_distribution_has_the_best_energy_score(rival: str) -> None:
     honest, wrong = joint_scores(0, 1, 0.8), joint_scores(*JOINT_RIVALS[rival])
     assert advantage(honest, wrong) > STANDARD_ERRORS
+
+
+LINE_STEPS = 1500
+LINE_NETWORK = Network.chain(4)
+LINE_LAYOUT = Layout(
+    "chain", np.arange(4), np.full(4, 3), np.full(4, 110.0), LINE_NETWORK,
+    Limits.equal(LINE_NETWORK, NORMAL_BAND_PU, 12.0), 1.0, 1.0,
+)  # fmt: skip
+LINE_RIVALS = {
+    "too narrow": {"factor": 0.5},
+    "too wide": {"factor": 2.0},
+    "right margins, no correlation": {"correlation": 0.0},
+}
+"""A line's flow depends on differences: only the first two rivals have wrong margins."""
+
+
+def line_states(random: np.random.Generator, n: int, factor: float, correlation: float) -> Tensor:
+    """Draws (n, H, C) of four buses: all angles share one swing, all voltages another."""
+    common, alone = (random.normal(size=(2, n, LINE_STEPS, width)) for width in (1, 4))
+    normal = factor * (np.sqrt(correlation) * common + np.sqrt(1 - correlation) * alone)
+    values = np.zeros((n, LINE_STEPS, 16))
+    values[..., THETA::4] = 0.02 * normal[0]
+    values[..., V::4] = 0.965 + 0.01 * normal[1]
+    return torch.from_numpy(values)
+
+
+@cache
+def line_scores(factor: float = 1.0, correlation: float = 0.9, n: int = 60) -> dict[str, Tensor]:
+    """All scores of each step; those of lines as means over lines."""
+    truth = line_states(np.random.default_rng(1), 1, 1.0, 0.9)[0]
+    scenarios = line_states(np.random.default_rng(2), n, factor, correlation)
+    weights = torch.full((n,), 1 / n, dtype=torch.float64)
+    sums = metrics.Lines(LINE_LAYOUT).sums(scenarios, weights, truth)
+    lines = {name: points.mean(-1) for name, points in metrics.branch_points(sums).items()}
+    return {**lines, **metrics.state_points(sums, weights)}
+
+
+@pytest.mark.parametrize("rival", LINE_RIVALS)
+@pytest.mark.parametrize("name", sorted(LINE_SCORES))
+def test_the_true_distribution_has_the_best_scores_of_lines(name: str, rival: str) -> None:
+    honest, wrong = line_scores()[name], line_scores(**LINE_RIVALS[rival])[name]
+    assert advantage(honest, wrong) > STANDARD_ERRORS
+
+
+def test_scores_of_lines_see_what_scores_of_channels_cannot() -> None:
+    """Independent channels have the right margins, and the power balance is no score."""
+    assert advantage(*(x["balance_rms_mva"] for x in (line_scores(), line_scores(0.5)))) < 0
 
 
 def forecast_of(probability: float) -> Fan:

@@ -11,16 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Int
 
 from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
 from powerphase.dataset.layout import PROVENANCE, STATE, largest_power
+from powerphase.dataset.reactive import ReactiveLimits
 from powerphase.dataset.recipe import Recipe
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.admittance import admittance_matrix, consumption_mva
 from powerphase.grid.case import Grid
+from powerphase.grid.limits import limits_of
 
 QUANTILES = (0.5, 0.99, 0.999)
 HALF_ULP = 2.0**-24
@@ -60,6 +63,14 @@ class Certificate:
     provenance: list[int]
     solver_mismatch_pu: float
     """Largest mismatch before rounding, as the generator recorded it."""
+    branches: tuple[int, int]
+    """Branches in service, and how many of them have a rating A."""
+    generator_buses: int
+    """PV buses without load, at which the reactive power of the generators is known."""
+    outside_reactive: tuple[float, float]
+    """Share of steps and such buses at which it is outside the generators' limits, and share of
+    steps with any such bus; NaN if not checked. No limit is enforced, so both are facts about the
+    realism of a data set, not faults."""
 
     @property
     def valid(self) -> bool:
@@ -111,6 +122,8 @@ class _BlockCheck:
     share: Float[np.ndarray, " checked"]
     mismatch: Float32[np.ndarray, " readable"]
     provenance: Int[np.ndarray, " 4"]
+    n_outside: Int[np.ndarray, " checked"]
+    """Generator buses outside their reactive limits, in each step."""
 
 
 def verify(path: str | Path, on_progress: Callable[[int, int], None] | None = None) -> Certificate:
@@ -119,9 +132,10 @@ def verify(path: str | Path, on_progress: Callable[[int, int], None] | None = No
     manifest, damaged = store.manifest, _find_damage(store)
     blocks = sorted(manifest.blocks)
     ac_check = None if damaged else AcCheck(store.grid)
+    reactive = None if damaged else ReactiveLimits(store.grid)
     checks: list[_BlockCheck] = []
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-        results = pool.map(lambda number: _check_block(store, ac_check, number), blocks)
+        results = pool.map(lambda number: _check_block(store, ac_check, reactive, number), blocks)
         for number, block_check in zip(blocks, results, strict=True):
             checks.append(block_check)
             if on_progress:
@@ -149,15 +163,37 @@ def _make_certificate(store: Store, damaged: list[str], checks: list[_BlockCheck
         inconsistent_steps=inconsistent,
         provenance=[int(count) for count in provenance],
         solver_mismatch_pu=float(max(mismatch, default=np.nan)),
+        **_grid_facts(store, damaged, np.concatenate([[], *(c.n_outside for c in checks)])),
     )
 
 
-def _check_block(store: Store, ac_check: AcCheck | None, number: int) -> _BlockCheck:
+def _grid_facts(
+    store: Store, damaged: list[str], n_outside: Float[np.ndarray, " checked"]
+) -> dict[str, Any]:
+    """What a certificate says about branches and generators; nothing if the grid is damaged."""
+    if damaged:
+        return {"branches": (0, 0), "generator_buses": 0, "outside_reactive": (np.nan, np.nan)}
+    is_rated, buses = limits_of(store.grid).is_rated, len(ReactiveLimits(store.grid).buses)
+    shares = (float("nan"), float("nan"))
+    if buses and len(n_outside):
+        shares = (float(n_outside.mean() / buses), float((n_outside > 0).mean()))
+    return {
+        "branches": (len(is_rated), int(is_rated.sum())),
+        "generator_buses": buses,
+        "outside_reactive": shares,
+    }
+
+
+def _check_block(
+    store: Store, ac_check: AcCheck | None, reactive: ReactiveLimits | None, number: int
+) -> _BlockCheck:
     """Damaged arrays of a block and, where its states can be read, their AC mismatch."""
     intact, broken = store.check_block(number)
     if STATE in intact and largest_power(intact[STATE]) != store.manifest.blocks[number].largest:
         broken.append("manifest (largest P and Q)")
-    largest, share = np.zeros((0, 2)), np.zeros(0)
+    largest, share, n_outside = np.zeros((0, 2)), np.zeros(0), np.zeros(0, dtype=int)
+    if reactive is not None and STATE in intact:
+        n_outside = reactive.outside(intact[STATE]).sum(axis=1)
     if ac_check is not None and STATE in intact:
         days = np.split(intact[STATE], range(STEPS_PER_DAY, len(intact[STATE]), STEPS_PER_DAY))
         parts = [ac_check.mismatch(day) for day in days]
@@ -168,6 +204,7 @@ def _check_block(store: Store, ac_check: AcCheck | None, number: int) -> _BlockC
         share=share,
         mismatch=intact.get("mismatch", np.zeros(0, dtype=np.float32)),
         provenance=np.bincount(intact.get("provenance", np.zeros(0, dtype=int)), minlength=4),
+        n_outside=n_outside,
     )
 
 
@@ -202,6 +239,7 @@ def store_facts(store: Store) -> Facts:
     return [
         ("grid", f"{m.grid}: {m.n_buses:,} buses, {4 * m.n_buses:,} channels"),
         ("", f"{len(grid.branch):,} branches, {len(grid.gen):,} generators"),
+        ("lines", _line_text(grid.network.n_branches, int(limits_of(grid).is_rated.sum()))),
         ("record", f"{days}, {m.n_steps:,} steps of 15 min, {status}"),
         ("signals", f"{m.edition} ({m.filled_signal_values:,} values filled)"),
         ("options", ", ".join(f"{name} {value}" for name, value in options.items())),
@@ -210,6 +248,23 @@ def store_facts(store: Store) -> Facts:
         ("made with", ", ".join(f"{name} {version}" for name, version in m.made_with.items())),
         ("sources", "\n".join(m.attribution)),
     ]
+
+
+def _line_text(n_branches: int, n_rated: int) -> str:
+    unrated = n_branches - n_rated
+    return f"{n_branches:,} branches in service, {unrated:,} without a rating (flows, no loading)"
+
+
+def _reactive_text(certificate: Certificate) -> str:
+    """How often generators leave their reactive limits, which the data set does not enforce."""
+    points, steps = certificate.outside_reactive
+    if isnan(points):
+        return "reactive limits not checked: no bus where the generators' Q is known"
+    return (
+        f"outside their reactive limits, which are not enforced, in {points:.1%} of the steps of "
+        f"{certificate.generator_buses:,} PV buses without load; somewhere in {steps:.1%} of all "
+        "steps"
+    )
 
 
 def certificate_facts(certificate: Certificate) -> Facts:
@@ -232,6 +287,8 @@ def certificate_facts(certificate: Certificate) -> Facts:
         ("AC equations", share if not steps else f"VIOLATED in {len(steps)} steps: {steps[:5]}"),
         ("before rounding", f"at most {certificate.solver_mismatch_pu:.1e} p.u."),
         ("solved by", ", ".join(f"{name} {count:,}" for name, count in counts)),
+        ("lines", _line_text(*certificate.branches)),
+        ("generators", _reactive_text(certificate)),
         ("record", "complete" if certificate.complete else "UNFINISHED"),
         ("verdict", "valid" if certificate.valid else "NOT VALID"),
     ]
