@@ -1,6 +1,7 @@
 """The certificate detects damage and false values, and its bound is valid and tight."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import zarr
 from powerphase.axes import THETA, P, Q, V
 from powerphase.dataset import (
     AcCheck,
+    ReactiveLimits,
     StepSolver,
     make_recipe,
     open_store,
@@ -17,7 +19,7 @@ from powerphase.dataset import (
     verify,
     zarr_store,
 )
-from powerphase.grid import load_grid
+from powerphase.grid import GEN_STATUS, PD, PV, QMAX, QMIN, load_grid
 from powerphase.synthesis import Signals
 from tests.damage import edit_manifest
 
@@ -51,6 +53,40 @@ def test_a_forged_value_with_a_forged_checksum_violates_the_ac_equations(
     assert certificate.damaged == []
     assert certificate.inconsistent_steps == [1000]
     assert not certificate.valid
+
+
+def test_generators_outside_their_reactive_limits_are_counted(undisturbed: Path) -> None:
+    """Bus by bus and step by step: of the PV buses of IEEE 14, only bus 8 has no load."""
+    certificate, store = verify(undisturbed), open_store(undisturbed)
+    (row,) = np.flatnonzero((store.grid.bus_type == PV) & (store.grid.bus[:, PD] == 0))
+    (unit,) = np.flatnonzero(store.grid.generator_row == row)
+    produced = -store.read(bus=int(store.grid.bus_id[row]), variable="Q")
+    lowest, highest = store.grid.gen[unit, [QMIN, QMAX]]
+    share = np.mean([not lowest <= q <= highest for q in produced])
+    assert certificate.generator_buses == 1
+    assert certificate.outside_reactive == (share, share)
+    assert certificate.branches == (20, 0)
+    assert certificate.valid
+
+
+def test_reactive_limits_of_a_bus_are_those_of_all_its_generators() -> None:
+    grid = load_grid("ieee14")
+    gen = np.vstack([grid.gen, grid.gen[4], grid.gen[4]])
+    gen[4:, [QMIN, QMAX]] = (-6.0, 24.0), (-4.0, 6.0), (-100.0, 100.0)
+    gen[-1, GEN_STATUS] = 0
+    limits = ReactiveLimits(replace(grid, gen=gen))
+    assert limits.buses.tolist() == [7]
+    state = np.zeros((5, 56))
+    state[:, 4 * 7 + Q] = -30.1, -30.0, 0.0, 10.0, 10.1  # net consumption
+    assert limits.outside(state)[:, 0].tolist() == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(5.0, -5.0), (np.nan, 5.0)])
+def test_a_bus_without_usable_reactive_limits_is_not_counted(lowest: float, highest: float) -> None:
+    grid = load_grid("ieee14")
+    gen = grid.gen.copy()
+    gen[4, [QMIN, QMAX]] = lowest, highest
+    assert not len(ReactiveLimits(replace(grid, gen=gen)).buses)
 
 
 def test_nan_violates_the_ac_equations() -> None:

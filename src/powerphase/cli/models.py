@@ -20,7 +20,9 @@ from powerphase.cli.options import (
     Data,
     Device,
     Format,
+    Limits,
     Physical,
+    Rating,
     Seed,
     Windows,
     make_task,
@@ -166,12 +168,16 @@ def score(
     seed: Seed = 42,
     device: Device = "auto",
     physical: Physical = False,
+    limits: Limits = "normal",
+    rating: Rating = "a",
 ) -> None:
     """Score a forecast or a model; the scenarios of a model are not written.
 
+    Rows that are scored by other limits than the paper's are of another task, and say so.
+
     Example: `powerphase score last-7-days --data data/activsg500 --out results`
     """
-    task = make_task(data, windows)
+    task = make_task(data, windows, limits, rating)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
     evaluation = evaluate(forecast, task, seed, device, physical)

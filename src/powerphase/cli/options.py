@@ -22,6 +22,12 @@ Seed = Annotated[
 Physical = Annotated[
     bool, typer.Option("--physical", help="Solve the power flow of every scenario and step.")
 ]
+Limits = Annotated[
+    str, typer.Option(help="Voltage band: normal (0.95 to 1.05 p.u.), or case for each bus's own.")
+]
+Rating = Annotated[
+    str, typer.Option(help="Rating of the branches in the case file: a, b or c.")
+]
 Results = Annotated[
     list[Path] | None,
     typer.Argument(help="Result rows or folders of them.", show_default="results"),
@@ -33,11 +39,11 @@ Edition = Annotated[
 ]
 
 
-def make_task(data: str, windows: str) -> "Task":
+def make_task(data: str, windows: str, limits: str = "normal", rating: str = "a") -> "Task":
     """The task on a data set."""
     from powerphase.task.windows import Task
 
-    return Task(data, windows=parse_windows(windows))
+    return Task(data, windows=parse_windows(windows), limits=limits, rating=rating.lower())
 
 
 def parse_windows(text: str) -> "WindowCount":

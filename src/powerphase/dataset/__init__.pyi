@@ -13,6 +13,7 @@ from .layout import Manifest as Manifest
 from .layout import sha256_of as sha256_of
 from .layout import static_files as static_files
 from .options import RecipeOptions as RecipeOptions
+from .reactive import ReactiveLimits as ReactiveLimits
 from .recipe import Recipe as Recipe
 from .recipe import make_recipe as make_recipe
 from .recipe import setpoints_pu as setpoints_pu

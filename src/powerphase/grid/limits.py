@@ -26,14 +26,19 @@ def limits_of(grid: Grid, band: str = "normal", rating: str = "a") -> Limits:
             bus's `VMIN` and `VMAX`.
         rating: `a` (long-term), `b` (short-term) or `c` (emergency).
     """
-    if band not in BANDS:
-        raise UnknownName.among("voltage limits", band, BANDS)
-    if rating not in RATING_COLUMNS:
-        raise UnknownName.among("rating", rating, RATING_COLUMNS)
+    check_limits(band, rating)
     rating_mva = _rating_mva(grid, rating)
     if band == "case":
         return Limits(*_case_band(grid), rating_mva)
     return replace(Limits.equal(grid.network, NORMAL_BAND_PU, np.inf), rating_mva=rating_mva)
+
+
+def check_limits(band: str, rating: str) -> None:
+    """Raise if there are no limits of these names."""
+    if band not in BANDS:
+        raise UnknownName.among("voltage limits", band, BANDS)
+    if rating not in RATING_COLUMNS:
+        raise UnknownName.among("rating", rating, RATING_COLUMNS)
 
 
 def _case_band(grid: Grid) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:

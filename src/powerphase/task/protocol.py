@@ -13,6 +13,7 @@ from jaxtyping import Int, Shaped
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import TaskError
+from powerphase.grid.limits import check_limits
 
 PROTOCOL_VERSION = 1
 
@@ -56,6 +57,7 @@ class Protocol:
     version: int = PROTOCOL_VERSION
 
     def __post_init__(self) -> None:
+        check_limits(self.limits, self.rating)
         numbers = [self.context, self.horizon, 1 if self.windows == "all" else self.windows]
         if not all(_is_count(number) for number in numbers):
             raise TaskError(

@@ -1,0 +1,137 @@
+"""Lines in rows: from the branches of a store to scores, and limits of one's own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerphase import Task, forecast, physical, score
+from powerphase.axes import THETA, V
+from powerphase.dataset import Store, generate
+from powerphase.errors import CaseError, UnknownName
+from powerphase.evaluation import recheck_rows
+from powerphase.grid import RATE_A, RATE_B, limits_of
+from powerphase.models import LastSevenDays, LastWeek
+from powerphase.records import SCORES, Result, find_results
+from tests.dataset.exact import exact_signals
+
+LINE_SCORES = [name for name, about in SCORES.items() if about.since == 2]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Twenty days of IEEE 24, of whose branches one is overloaded at times."""
+    out: Path = tmp_path_factory.mktemp("lines") / "ieee24"
+    return generate("ieee24", out, signals=exact_signals(20))
+
+
+@pytest.fixture(scope="module")
+def task(store: Store) -> Task:
+    return Task(store, windows=2)
+
+
+@pytest.fixture(scope="module")
+def row(task: Task) -> Result:
+    return score(forecast(LastSevenDays(), task), task).row
+
+
+def test_a_layout_has_the_branches_of_the_store(task: Task) -> None:
+    grid, network = task.store.grid, task.layout.network
+    assert network.n_branches == len(grid.branch) == len(network.name)
+    np.testing.assert_array_equal(task.layout.limits.rating_mva, grid.branch[:, RATE_A])
+    assert task.layout.bus_id[network.ends[0]].tolist() == grid.branch[0, :2].tolist()
+
+
+def test_a_row_has_all_scores_of_lines(row: Result) -> None:
+    for name in LINE_SCORES:
+        assert row.scores[name] is not None, name
+        assert len(row.by_window[name] or []) == 2
+        assert not any(name in scores for scores in row.by_type.values())
+
+
+def test_the_share_of_overloads_is_that_of_the_stored_states(task: Task, row: Result) -> None:
+    limits, network = task.layout.limits, task.layout.network
+    overloads = []
+    for window in range(2):
+        target = task.test.target(window)[0].double().numpy()
+        loading = network.loading(target[:, V::4], target[:, THETA::4], limits.rating_mva)
+        overloads.append((loading > 1).mean())
+    assert row.truth["overloads"] == pytest.approx(np.mean(overloads), abs=1e-9)
+
+
+def test_a_past_day_satisfies_the_power_balance(row: Result) -> None:
+    """Its scenarios are states of the record: what is left is the rounding to float32."""
+    assert 0 < (row.scores["balance_rms_mva"] or 0) < 1e-3
+
+
+def test_solving_removes_the_imbalance_of_mixed_channels(task: Task) -> None:
+    class Mixed(LastWeek):
+        """Last week, with the angles of one bus shifted."""
+
+        name = "mixed"
+
+        def predict(self, context):  # type: ignore[no-untyped-def]
+            scenarios = super().predict(context)
+            scenarios.values[..., 4 * 5 + THETA] += 0.05
+            return scenarios
+
+    plain = forecast(Mixed(), task)
+    scores = [score(source, task).scores["balance_rms_mva"] for source in (plain, physical(plain, task))]
+    assert scores[0] is not None
+    assert scores[1] is not None
+    assert scores[0] > 1
+    assert scores[1] < 1e-3
+
+
+def test_other_limits_are_another_task_for_the_same_forecast(
+    store: Store, task: Task, row: Result, tmp_path: Path
+) -> None:
+    written = forecast(LastSevenDays(), task, out=tmp_path / "forecast")
+    strict = Task(store, windows=2, limits="case", rating="b")
+    other = score(written, strict)
+    assert other.row.task == f"{task.name}-case-limits-rating-b"
+    assert other.row.path != row.path
+    rating = limits_of(store.grid, rating="b").rating_mva
+    np.testing.assert_array_equal(rating, store.grid.branch[:, RATE_B])
+    assert (other.scores["loading_crps"] or 0) < (row.scores["loading_crps"] or 0)
+    assert other.scores["crps"] == row.scores["crps"]
+    for evaluation in (other, score(written, task)):
+        evaluation.save(tmp_path / "results")
+    checks = list(recheck_rows(find_results([tmp_path / "results"]), tmp_path, store.path))
+    assert [check.outcome for check in checks] == ["matches", "matches"]
+
+
+def test_a_row_of_the_first_schema_is_checked_by_the_scores_that_it_has(
+    store: Store, task: Task, tmp_path: Path
+) -> None:
+    written = forecast(LastSevenDays(), task, out=tmp_path / "forecast")
+    file = score(written, task).save(tmp_path / "results")
+    values = json.loads(file.read_text()) | {"schema": 1}
+    for key in ("model_version", "joint", "data_verified"):
+        del values[key]
+    del values["truth"]["overloads"]
+    for block in (values["scores"], values["by_window"]):
+        for name in LINE_SCORES:
+            del block[name]
+    file.write_text(json.dumps(values))
+    (check,) = recheck_rows(find_results([tmp_path / "results"]), tmp_path, store.path)
+    assert (check.row.schema, check.outcome) == (1, "matches")
+
+
+def test_limits_that_do_not_exist_raise(store: Store, sixty_days: Store) -> None:
+    with pytest.raises(UnknownName):
+        Task(store, limits="wide")
+    with pytest.raises(UnknownName):
+        Task(store, rating="d")
+    with pytest.raises(CaseError, match="rating C"):
+        _ = Task(sixty_days, windows=2, rating="c").layout
+
+
+def test_a_grid_without_ratings_has_rows_without_loading(sixty_days: Store) -> None:
+    task = Task(sixty_days, windows=2)
+    row = score(forecast(LastSevenDays(), task), task).row
+    missing = {name for name, value in row.scores.items() if value is None}
+    assert missing == {name for name, about in SCORES.items() if about.needs_ratings}
+    assert row.truth["overloads"] is None
+    assert Result.from_json(row.to_json(), "row.json") == row
