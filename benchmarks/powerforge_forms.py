@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from benchmarks.powerforge_floor import Size, mark, milliseconds
 from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY
+from powerphase.circuit import Circuit, Limits
 from powerphase.cost import peak_memory_gib, reset_peak_memory
 from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.stepping import Stepper, make_optimiser
 from powerphase.models.powerforge import PowerForgeConfig, PowerForgeNetwork
-from powerphase.network import Limits, Network
 from powerphase.records import NORMAL_BAND_PU
 from powerphase.scenarios import READ_STEPS, Batches, Context, Layout, Record
 from tests.models.powerforge import straightforward
@@ -75,10 +75,10 @@ class RandomRecord(Record):
 
     def __init__(self, n_buses: int, n_steps: int, device: torch.device) -> None:
         rows = np.arange(n_buses)
-        network = Network.chain(n_buses)
-        limits = Limits.equal(network, NORMAL_BAND_PU, np.inf)
+        circuit = Circuit.chain(n_buses)
+        limits = Limits.equal(circuit, NORMAL_BAND_PU, np.inf)
         kv = np.full(n_buses, 110.0)
-        layout = Layout("none", rows, np.full(n_buses, 3), kv, network, limits, 1.0, 1.0)
+        layout = Layout("none", rows, np.full(n_buses, 3), kv, circuit, limits, 1.0, 1.0)
         time = np.datetime64("2015-01-01", "s") + np.arange(n_steps) * np.timedelta64(STEP_S, "s")
         self.states = random_states(n_buses, n_steps, device)
         super().__init__(layout, time, lambda *part: self.states[part].cpu().numpy())

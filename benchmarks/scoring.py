@@ -1,4 +1,4 @@
-"""Time and memory of all scores of a forecast, and the time of scoringrules for CRPS only.
+"""Time and memory of all scores of a forecast, with and without those of lines.
 
     python benchmarks/scoring.py                    PEGASE 9241, 10 windows, 16 and 100 scenarios
     python benchmarks/scoring.py --device cuda
@@ -16,19 +16,20 @@ import scoringrules
 import torch
 
 from powerphase.cost import hardware, peak_memory_gib, reset_peak_memory
+from powerphase.grid import limits_of, load_grid
 from powerphase.metrics import Scorecard, Scorer
 from powerphase.scenarios import Layout, Scenarios
+from powerphase.task import layout_of
 
 HORIZON, N_WINDOWS = 96, 10
 PART = 1000
 """Channels on which scoringrules is timed."""
 
 
-def layout_of(n_buses: int) -> Layout:
-    """A layout without branches, which scores do not use."""
-    rows = np.arange(n_buses)
-    branch = np.zeros((0, 2), dtype=np.int64)
-    return Layout("none", rows, np.full(n_buses, 3), np.full(n_buses, 110.0), branch, 1.0, 1.0)
+def layout(name: str) -> Layout:
+    """The channels and lines of a grid."""
+    grid = load_grid(name)
+    return layout_of(grid, limits_of(grid), 1.0, 1.0)
 
 
 def window(
@@ -45,11 +46,15 @@ def window(
     return Scenarios(values, weights / weights.sum(1, keepdim=True)), target
 
 
-def measure(n_buses: int, n_scenarios: int, weighted: bool, device: str) -> tuple[Scorecard, float]:
+def measure(
+    layout: Layout, n_scenarios: int, weighted: bool, device: str, lines: bool = True
+) -> tuple[Scorecard, float]:
     """The scores of ten windows, and their time [s]."""
-    layout, seconds = layout_of(n_buses), 0.0
+    seconds = 0.0
     scorer = Scorer(layout, HORIZON, N_WINDOWS, device)
-    scenarios, target = window(n_buses, n_scenarios, weighted, device)
+    if not lines:
+        scorer._lines.add = lambda *_: None  # type: ignore[method-assign]
+    scenarios, target = window(layout.n_buses, n_scenarios, weighted, device)
     for number in range(N_WINDOWS):
         start = time.perf_counter()
         scorer.add(number, scenarios, target)
@@ -75,28 +80,37 @@ def scoringrules_crps(n_buses: int, n_scenarios: int) -> float:
 def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--buses", type=int, default=9241)
+    parser.add_argument("--grid", default="pegase9241")
     parser.add_argument("--scenarios", type=int, nargs="+", default=[16, 100])
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    device = torch.device(options.device)
+    device, grid = torch.device(options.device), layout(options.grid)
     print(f"{hardware(device)}, {torch.get_num_threads()} threads")
-    print(f"{N_WINDOWS} windows of {4 * options.buses:,} channels x {HORIZON} steps, all scores")
-    row = "{:>10}{:>10}{:>10}{:>12}{:>26}{:>9}"
     print(
-        row.format("scenarios", "weights", "seconds", "memory", "scoringrules, only CRPS", "ratio")
+        f"{N_WINDOWS} windows of {grid.n_channels:,} channels x {HORIZON} steps, "
+        f"{grid.circuit.n_branches:,} branches"
+    )
+    row = "{:>10}{:>10}{:>12}{:>15}{:>7}{:>10}{:>26}{:>7}"
+    print(
+        row.format(
+            *("scenarios", "weights", "all scores", "without lines", "ratio", "memory"),
+            *("scoringrules, only CRPS", "ratio"),
+        )
     )
     for weighted in (True, False):
-        measure(64, 2, weighted, options.device)  # compiles the kernels
+        measure(layout("activsg200"), 2, weighted, options.device)  # compiles the kernels
     for n_scenarios in options.scenarios:
-        reference = scoringrules_crps(options.buses, n_scenarios)
+        reference = scoringrules_crps(grid.n_buses, n_scenarios)
         for weighted in (False, True):
+            inputs = (grid, n_scenarios, weighted, options.device)
+            _, marginal = measure(*inputs, lines=False)
             reset_peak_memory()
-            _, seconds = measure(options.buses, n_scenarios, weighted, options.device)
+            _, seconds = measure(*inputs)
             memory = peak_memory_gib(device)
-            cells = (n_scenarios, "unequal" if weighted else "equal", f"{seconds:.1f}")
-            shown = (f"{memory:.1f} GiB", f"{reference:.1f} s", f"{reference / seconds:.1f}x")
-            print(row.format(*cells, *shown), flush=True)
+            cells = (n_scenarios, "unequal" if weighted else "equal", f"{seconds:.1f} s")
+            shown = (f"{marginal:.1f} s", f"{seconds / marginal:.2f}", f"{memory:.1f} GiB")
+            rules = (f"{reference:.1f} s", f"{reference / seconds:.1f}x")
+            print(row.format(*cells, *shown, *rules), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from powerphase import leaderboard, load_grid
-from powerphase.axes import VARIABLES
+from powerphase.axes import VARIABLES, P, Q, V
 from powerphase.evaluation import BY_BUS
 from powerphase.grid import PD, PG, PQ, Grid
 from powerphase.metrics import N_PROJECTIONS, RELIABILITY_BINS, energy_score
@@ -79,6 +79,7 @@ def worked_results() -> dict[str, float | None]:
     results |= {f"coverage_80 of {n} samples": coverage_of(n) for n in (7, 16, 100)}
     del results["energy"]  # the page computes it without projections
     return results | {
+        **line_results(),
         "crps as an area": example["crps"],
         "distortion": scores_of(np.tile(errors, 2), np.zeros((2, 4)))["distortion"],
         "fair_crps": samples["fair_crps"],
@@ -90,6 +91,22 @@ def worked_results() -> dict[str, float | None]:
         "rank of A": ranks()["a"],
         "skill": skill(0.002, 0.005).value,
         "to oracle": reach(0.002, 0.005, 0.001).value,
+    }
+
+
+def line_results() -> dict[str, float]:
+    """The results of the section on lines and whole states."""
+    true_angle = figures.angle_of(figures.LINE_TRUTH).item()
+    line = figures.line_scores(figures.angle_of(figures.LOADING), true_angle)
+    varied = figures.line_scores([0.04, 0.09, 0.01], 0.0625, [0.0004, 0.0009, 0.0001], 0.0025)
+    states = np.zeros((1, 1, 8))
+    states[..., V::4] = 1
+    states[..., [P, 4 + Q]] = 3, 4
+    return {
+        **{name: line[name] for name in ("loading_crps", "overload_brier", "overload_twcrps")},
+        **figures.count_scores(),
+        **{name: varied[name] for name in ("variogram_theta", "variogram_v")},
+        "balance_rms_mva": scores_of(states, states[0])["balance_rms_mva"],
     }
 
 
@@ -156,6 +173,15 @@ def test_the_example_table_has_the_numbers_of_the_figures() -> None:
     distances = [scores_of((v,), 1.0)["necv"] for v in figures.VALUES]
     assert [number[2] for number in numbers] == pytest.approx(distances)
     assert f"| what happened | {figures.TRUTH} |" in PAGE
+
+
+def test_the_table_of_the_line_has_the_numbers_of_the_figures() -> None:
+    cells = r"^\| (?:low|middle|high|truth) \| ([\d.]+) \| ([\d.]+) \|"
+    angles, loading = np.array(re.findall(cells, PAGE, re.MULTILINE), dtype=float).T
+    assert [*figures.LOADING, figures.LINE_TRUTH] == loading.tolist()
+    np.testing.assert_allclose(figures.angle_of(loading), angles, rtol=0, atol=5e-4)
+    for share, weight in zip(figures.LOADING, figures.LINE_WEIGHTS, strict=True):
+        assert f"| {share} | {weight} |" in PAGE
 
 
 def row_with(model: str, values: dict[str, float]) -> Result:

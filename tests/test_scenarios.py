@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerphase.axes import VARIABLES
+from powerphase.circuit import Circuit, Limits
 from powerphase.errors import ForecastError, TaskError
 from powerphase.metrics import Fan, crps
-from powerphase.network import Limits, Network
 from powerphase.scenarios import READ_STEPS, Context, Layout, Record, Scenarios, Training, Windows
 
 N_BUSES, N_STEPS, CONTEXT, HORIZON = 2, 60, 5, 3
@@ -20,14 +20,14 @@ START = np.datetime64("2015-01-01", "s")
 
 @pytest.fixture
 def layout() -> Layout:
-    network = Network.chain(2)
+    circuit = Circuit.chain(2)
     return Layout(
         grid="two buses",
         bus_id=np.array([7, 104]),
         bus_type=np.array([3, 1]),
         nominal_kv=np.array([380.0, 110.0]),
-        network=network,
-        limits=Limits.equal(network, (0.95, 1.05), 100.0),
+        circuit=circuit,
+        limits=Limits.equal(circuit, (0.95, 1.05), 100.0),
         p_scale_mw=200.0,
         q_scale_mvar=50.0,
     )

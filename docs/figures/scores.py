@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from powerphase.axes import VARIABLES, V
-from powerphase.metrics import Scorecard, Scorer, energy_score
+from powerphase.axes import KINDS, THETA, V
+from powerphase.circuit import Circuit, Limits
+from powerphase.metrics import LineSums, Scorecard, Scorer, energy_score, state_points
 from powerphase.records import NORMAL_BAND_PU
 from powerphase.scenarios import Layout, Scenarios
 from powerphase.seeds import stream
@@ -36,6 +37,11 @@ LOWEST, HIGHEST = NORMAL_BAND_PU
 VALUES, WEIGHTS, TRUTH = (0.93, 1.00, 1.08), (0.3, 0.65, 0.05), 0.94
 """The forecast of the worked examples: three scenarios of one voltage, and the target [p.u.]."""
 
+RATING_MVA, LINE_MVA = 50.0, 1000.0
+"""Rating of the example's line, and the power that a reactance of 0.1 p.u. carries per radian."""
+LOADING, LINE_WEIGHTS, LINE_TRUTH = (0.6, 0.9, 1.2), (0.3, 0.5, 0.2), 1.1
+"""Three scenarios of the loading of the line, and what happened."""
+
 HOURS = np.arange(12, 24.1, 0.25)
 """An afternoon and an evening, in the steps of the data."""
 
@@ -44,15 +50,35 @@ def scores_of(values: ArrayLike, truth: ArrayLike, weights: tuple[float, ...] = 
     """All scores of scenarios (M x H x C); without C, of a bus with four equal channels."""
     states, target = (torch.from_numpy(np.array(x, dtype=np.float64)) for x in (values, truth))
     if states.ndim < 3:
-        states = states.reshape(len(states), -1, 1).repeat(1, 1, len(VARIABLES))
-        target = target.reshape(-1, 1).repeat(1, len(VARIABLES))
+        states = states.reshape(len(states), -1, 1).repeat(1, 1, KINDS)
+        target = target.reshape(-1, 1).repeat(1, KINDS)
     n, horizon, n_channels = states.shape
     column = torch.tensor(weights or [1 / n] * n, dtype=torch.float64)[None, :, None]
-    bus, network = np.arange(n_channels // KINDS), Network.chain(n_channels // KINDS)
-    limits = Limits.equal(network, NORMAL_BAND_PU, RATING_MVA)
-    scorer = Scorer(Layout("example", bus, bus, bus * 1.0, network, limits, 1.0, 1.0), horizon, 1)
+    bus, circuit = np.arange(n_channels // KINDS), Circuit.chain(n_channels // KINDS)
+    limits = Limits.equal(circuit, NORMAL_BAND_PU, RATING_MVA)
+    scorer = Scorer(Layout("example", bus, bus, bus * 1.0, circuit, limits, 1.0, 1.0), horizon, 1)
     scorer.add(0, Scenarios(states[None], column.repeat(1, 1, n_channels)), target[None])
     return scorer.result()
+
+
+def line_scores(
+    angle: ArrayLike, true_angle: float, rise: ArrayLike = 0.0, true_rise: float = 0.0
+) -> Scorecard:
+    """All scores of a line, from θ [rad] and V − 1 [p.u.] at its first end; 0 at its second."""
+
+    def states(angle: ArrayLike, rise: ArrayLike) -> np.ndarray:
+        values = np.zeros((*np.broadcast_shapes(np.shape(angle), np.shape(rise)), 1, 2 * KINDS))
+        values[..., V::KINDS] = 1
+        values[..., 0, V] += rise
+        values[..., 0, THETA] = angle
+        return values
+
+    return scores_of(states(angle, rise), states(true_angle, true_rise), LINE_WEIGHTS)
+
+
+def angle_of(loading: ArrayLike) -> np.ndarray:
+    """The angle difference [rad] at which the line, with 1 p.u. at both ends, has this loading."""
+    return 2 * np.arcsin(np.array(loading) * RATING_MVA / (2 * LINE_MVA))
 
 
 def normal_quantiles(n: int) -> np.ndarray:
@@ -235,6 +261,110 @@ def twcrps(figure: Figure) -> None:
     right.set(title="squared gap of CRPS", xlabel="V [p.u.]", ylim=(0, 0.6))
 
 
+def loading_steps() -> tuple[np.ndarray, np.ndarray]:
+    """The squared gap of the distribution functions of loading, and where its steps are."""
+    edges = np.sort([0.4, *LOADING, LINE_TRUTH, 1.0, 1.4])
+    forecast = (np.array(LINE_WEIGHTS) * (np.array(LOADING) <= edges[:, None] + 1e-12)).sum(1)
+    return edges, (forecast - (edges >= LINE_TRUTH)) ** 2
+
+
+def loading(figure: Figure) -> None:
+    """The loading of a line against the angle between its ends, and the squared gap of CRPS."""
+    left, right = figure.subplots(1, 2)
+    angle = np.linspace(0, 0.08, 41)
+    left.plot(angle, 2 * LINE_MVA * np.sin(angle / 2) / RATING_MVA, color=GREY, linewidth=1)
+    for share, weight in zip(LOADING, LINE_WEIGHTS, strict=True):
+        left.plot(angle_of(share), share, "o", color=BLUE, markersize=12 * weight + 2)
+        left.text(angle_of(share) + 0.003, share - 0.05, f"weight {weight}", color=BLUE)
+    left.plot(angle_of(LINE_TRUTH), LINE_TRUTH, "X", color=INK)
+    left.text(angle_of(LINE_TRUTH) - 0.003, LINE_TRUTH, "what happened", ha="right", va="bottom")
+    left.set(title="loading", xlabel="angle between the ends [rad]", ylim=(0.4, 1.4))
+    edges, square = loading_steps()
+    right.fill_between(edges, square, step="post", color=SKY, alpha=0.6)
+    right.step(edges, square, where="post", color=BLUE)
+    score = line_scores(angle_of(LOADING), angle_of(LINE_TRUTH).item())["loading_crps"]
+    right.text(0.42, 0.35, f"shaded area:\nloading CRPS\n= {score:.3f}", color=BLUE)
+    right.set(title="squared gap", xlabel="loading")
+
+
+def overload(figure: Figure) -> None:
+    """The part of the loading above the rating, and what remains of CRPS."""
+    left, right = figure.subplots(1, 2)
+    shares, (edges, square) = np.linspace(0.4, 1.4, 51), loading_steps()
+    left.plot(shares, np.maximum(shares, 1), color=BLUE)
+    left.set(title="loading, at least 1", xlabel="loading")
+    right.fill_between(edges, square * (edges >= 1), step="post", color=BLUE, alpha=0.6)
+    right.step(edges, square, where="post", color=GREY, linewidth=1)
+    for axes in (left, right):
+        axes.axvline(1, color=GREY, linestyle="--", linewidth=1)
+    left.text(0.98, 1.35, "rating", color=GREY, ha="right")
+    card = line_scores(angle_of(LOADING), angle_of(LINE_TRUTH).item())
+    scores = f"twCRPS = {card['overload_twcrps']:.3f}\nBrier = {card['overload_brier']:.2f}"
+    right.text(0.42, 0.35, f"blue area:\noverload\n{scores}", color=BLUE)
+    right.set(title="squared gap of CRPS", xlabel="loading")
+
+
+COUNTS, COUNT_TRUTH = (2, 0, 3), 1
+"""Violations of the grid in three scenarios, with the weights of the line, and what happened."""
+
+
+def count_scores() -> dict[str, float]:
+    """The two scores of the number of violations."""
+    counts = torch.tensor([*COUNTS, COUNT_TRUTH])[:, None]
+    nothing = torch.zeros((2, 1), dtype=torch.float64)
+    sums = LineSums(nothing[:, :, None].repeat(2, 1, 1), counts, nothing, nothing[0])
+    points = state_points(sums, torch.tensor(LINE_WEIGHTS, dtype=torch.float64))
+    return {name: points[name].item() for name in ("any_violation_brier", "violation_count_crps")}
+
+
+def violations(figure: Figure) -> None:
+    """The distribution of the number of violations, and the squared gap of its CRPS."""
+    left, right = figure.subplots(1, 2)
+    left.bar(COUNTS, LINE_WEIGHTS, width=0.6, color=[ORANGE if n else SKY for n in COUNTS])
+    left.plot(COUNT_TRUTH, 0.02, "X", color=INK)
+    left.text(COUNT_TRUTH, 0.05, "what happened", ha="center")
+    scores, edges = count_scores(), np.arange(5)
+    left.text(1.4, 0.42, f"any violation: Brier {scores['any_violation_brier']:.2f}", color=ORANGE)
+    left.set(title="probability", xlabel="violations in the grid", xticks=range(4))
+    forecast = (np.array(LINE_WEIGHTS) * (np.array(COUNTS) <= edges[:, None])).sum(1)
+    square = (forecast - (edges >= COUNT_TRUTH)) ** 2
+    right.fill_between(edges, square, step="post", color=SKY, alpha=0.6)
+    right.step(edges, square, where="post", color=BLUE)
+    right.text(2.1, 0.15, f"shaded area:\nCRPS = {scores['violation_count_crps']:.2f}", color=BLUE)
+    right.set(title="squared gap", xlabel="violations in the grid", xticks=range(5))
+
+
+def variogram(figure: Figure) -> None:
+    """Angles at the two ends of a line: the same margins, with and without dependence."""
+    random, truth = stream(0, "variogram"), np.array([0.11, 0.1])
+    first, second = (
+        0.1 + 0.05 * random.normal(size=(40, 1)) + 0.01 * random.normal(size=(40, 2))
+    ).T
+    clouds = {"dependent": second, "shuffled": random.permutation(second)}
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    for axes, (name, other) in zip(panels, clouds.items(), strict=True):
+        states = np.ones((41, 1, 2 * KINDS))
+        states[:-1, 0, THETA::KINDS] = np.stack([first, other], axis=1)
+        states[-1, 0, THETA::KINDS] = truth
+        card = scores_of(states[:-1], states[-1])
+        axes.plot(first, other, "o", color=BLUE, markersize=3.5, alpha=0.7, markeredgewidth=0)
+        axes.plot(*truth, "*", color=RED, markersize=12)
+        axes.set(xlabel="θ at one end [rad]", ylabel="θ at the other", aspect="equal")
+        scores = f"variogram {card['variogram_theta']:.5f}, CRPS {card.by_type['crps'][THETA]:.4f}"
+        axes.set(title=f"{name}: {scores}")
+
+
+def balance(figure: Figure) -> None:
+    """What an error of an angle costs in the power balance of a line's two ends."""
+    axes, errors = figure.subplots(), np.linspace(0, 0.05, 26)
+    rms = [line_scores([error] * 3, 0.0)["balance_rms_mva"] for error in errors]
+    axes.plot(1000 * errors, rms, color=BLUE)
+    axes.plot(10, rms[5], "o", color=BLUE)
+    axes.text(10.8, rms[5] - 1.5, f"10 mrad: {rms[5]:.1f} MVA", color=BLUE)
+    axes.set(title="P and Q of both buses are forecast as 0", ylabel="power balance [MVA, RMS]")
+    axes.set(xlabel="error of the angle at one end [mrad]", xlim=(0, 50), ylim=(0, None))
+
+
 def fair_crps(figure: Figure) -> None:
     """The score of perfect forecasts of few scenarios, relative to the true distribution."""
     axes, counts = figure.subplots(), (4, 8, 16, 32, 64, 100)
@@ -292,6 +422,7 @@ FIGURES = {
     for draw in (
         *(crps, distortion, mse, probability, excursions),
         *(excursion, twcrps, fair_crps, energy, coverage),
+        *(loading, overload, violations, variogram, balance),
     )
 }
 

@@ -16,8 +16,8 @@ from jaxtyping import Float, Float32, Int, Shaped
 from torch import Tensor
 
 from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE, P, Q
+from powerphase.circuit import Circuit, Limits
 from powerphase.errors import ForecastError, TaskError
-from powerphase.network import Limits, Network
 from powerphase.seeds import stream
 
 SCORED_DTYPES = (torch.float32, torch.float64)
@@ -40,7 +40,7 @@ class Layout:
     bus_type: Int[np.ndarray, " N"]
     """MATPOWER's codes: 1 load (PQ), 2 generator with a voltage set-point (PV), 3 slack."""
     nominal_kv: Float[np.ndarray, " N"]
-    network: Network
+    circuit: Circuit
     """Branches and shunts; buses are positions in `bus_id`."""
     limits: Limits
     """What counts as a violation when a forecast is scored."""

@@ -37,10 +37,10 @@ def row(task: Task) -> Result:
 
 
 def test_a_layout_has_the_branches_of_the_store(task: Task) -> None:
-    grid, network = task.store.grid, task.layout.network
-    assert network.n_branches == len(grid.branch) == len(network.name)
+    grid, circuit = task.store.grid, task.layout.circuit
+    assert circuit.n_branches == len(grid.branch) == len(circuit.name)
     np.testing.assert_array_equal(task.layout.limits.rating_mva, grid.branch[:, RATE_A])
-    assert task.layout.bus_id[network.ends[0]].tolist() == grid.branch[0, :2].tolist()
+    assert task.layout.bus_id[circuit.ends[0]].tolist() == grid.branch[0, :2].tolist()
 
 
 def test_a_row_has_all_scores_of_lines(row: Result) -> None:
@@ -51,11 +51,11 @@ def test_a_row_has_all_scores_of_lines(row: Result) -> None:
 
 
 def test_the_share_of_overloads_is_that_of_the_stored_states(task: Task, row: Result) -> None:
-    limits, network = task.layout.limits, task.layout.network
+    limits, circuit = task.layout.limits, task.layout.circuit
     overloads = []
     for window in range(2):
         target = task.test.target(window)[0].double().numpy()
-        loading = network.loading(target[:, V::4], target[:, THETA::4], limits.rating_mva)
+        loading = circuit.loading(target[:, V::4], target[:, THETA::4], limits.rating_mva)
         overloads.append((loading > 1).mean())
     assert row.truth["overloads"] == pytest.approx(np.mean(overloads), abs=1e-9)
 
@@ -77,11 +77,13 @@ def test_solving_removes_the_imbalance_of_mixed_channels(task: Task) -> None:
             return scenarios
 
     plain = forecast(Mixed(), task)
-    scores = [score(source, task).scores["balance_rms_mva"] for source in (plain, physical(plain, task))]
-    assert scores[0] is not None
-    assert scores[1] is not None
-    assert scores[0] > 1
-    assert scores[1] < 1e-3
+    before, after = (
+        score(source, task).scores["balance_rms_mva"] for source in (plain, physical(plain, task))
+    )
+    assert before is not None
+    assert after is not None
+    assert before > 1
+    assert after < 1e-3
 
 
 def test_other_limits_are_another_task_for_the_same_forecast(

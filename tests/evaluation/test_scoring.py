@@ -103,7 +103,7 @@ def test_a_row_is_the_plain_mean_of_its_windows(task: Task, evaluation: Evaluati
 def test_a_forecast_in_blocks_has_the_same_scores(task: Task, evaluation: Evaluation) -> None:
     blocked = score(forecast(ByBlock(), task), task)
     for name, value in evaluation.scores.items():
-        assert blocked.scores[name] == pytest.approx(value, rel=1e-9, abs=1e-15), name
+        assert blocked.scores[name] == (value and pytest.approx(value, rel=1e-9, abs=1e-15)), name
     for name, array in evaluation.sidecar.items():
         np.testing.assert_allclose(blocked.sidecar[name], array, rtol=1e-6, err_msg=name)
 
@@ -131,7 +131,8 @@ def test_a_forecast_from_a_file_has_the_same_scores(
 ) -> None:
     written = forecast(LastSevenDays(), task, out=tmp_path / "f")
     again = score(tmp_path / "f", task)
-    assert again.scores == pytest.approx(evaluation.scores, rel=1e-9, nan_ok=True)
+    for name, value in evaluation.scores.items():
+        assert again.scores[name] == (value and pytest.approx(value, rel=1e-9)), name
     assert again.row.cost["hardware"] == written.cost["hardware"]
 
 

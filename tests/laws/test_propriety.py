@@ -15,8 +15,8 @@ from torch import Tensor
 
 from powerphase import metrics
 from powerphase.axes import THETA, V
+from powerphase.circuit import Circuit, Limits
 from powerphase.metrics import Fan, energy_score, projections
-from powerphase.network import Limits, Network
 from powerphase.records import NORMAL_BAND_PU, SCORES
 from powerphase.scenarios import Layout, Scenarios
 
@@ -162,10 +162,10 @@ def test_the_true_joint_distribution_has_the_best_energy_score(rival: str) -> No
 
 
 LINE_STEPS = 1500
-LINE_NETWORK = Network.chain(4)
+LINE_CIRCUIT = Circuit.chain(4)
 LINE_LAYOUT = Layout(
-    "chain", np.arange(4), np.full(4, 3), np.full(4, 110.0), LINE_NETWORK,
-    Limits.equal(LINE_NETWORK, NORMAL_BAND_PU, 12.0), 1.0, 1.0,
+    "chain", np.arange(4), np.full(4, 3), np.full(4, 110.0), LINE_CIRCUIT,
+    Limits.equal(LINE_CIRCUIT, NORMAL_BAND_PU, 12.0), 1.0, 1.0,
 )  # fmt: skip
 LINE_RIVALS = {
     "too narrow": {"factor": 0.5},

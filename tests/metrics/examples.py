@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import V
+from powerphase.circuit import Circuit, Limits
 from powerphase.metrics import Points, Scorecard, Scorer
-from powerphase.network import Limits, Network
 from powerphase.records import NORMAL_BAND_PU
 from powerphase.scenarios import Layout, Scenarios
 
@@ -37,14 +37,14 @@ BACKENDS = ["kernels", "torch"]
 
 def layout(n_buses: int = 3) -> Layout:
     """A line of buses, numbered in tens."""
-    order, network = np.arange(n_buses), Network.chain(n_buses)
+    order, circuit = np.arange(n_buses), Circuit.chain(n_buses)
     return Layout(
         grid="made-up",
         bus_id=10 * (order + 1),
         bus_type=np.where(order == 0, 3, 1),
         nominal_kv=np.full(n_buses, 110.0),
-        network=network,
-        limits=Limits.equal(network, NORMAL_BAND_PU, 1000.0),
+        circuit=circuit,
+        limits=Limits.equal(circuit, NORMAL_BAND_PU, 1000.0),
         p_scale_mw=200.0,
         q_scale_mvar=50.0,
     )

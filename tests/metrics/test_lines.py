@@ -77,24 +77,25 @@ def scores_of(sums: LineSums, weights: Tensor) -> dict[str, Array]:
 
 def violations(state: Array, layout: Layout) -> tuple[Array, Array, int]:
     """The loading of all branches, the balance of all buses [MVA], and the violations."""
-    network, limits, base = layout.network, layout.limits, layout.network.base_mva
+    circuit, limits, base = layout.circuit, layout.limits, layout.circuit.base_mva
     v, theta = state[V::4], state[THETA::4]
-    loading = network.loading(v, theta, limits.rating_mva)
+    loading = circuit.loading(v, theta, limits.rating_mva)
     ybus = admittance_matrix(grid_with_parallels()).toarray()
     voltage = v * np.exp(1j * theta)
     delivered = -base * voltage * (ybus @ voltage).conj()
     wanted = layout.p_scale_mw * state[P::4] + 1j * layout.q_scale_mvar * state[Q::4]
-    outside = sum(not low <= x <= high for x, low, high in zip(v, limits.v_min_pu, limits.v_max_pu))
+    band = zip(v, limits.v_min_pu, limits.v_max_pu, strict=True)
+    outside = sum(not low <= x <= high for x, low, high in band)
     return loading, abs(wanted - delivered), outside + int((loading > 1).sum())
 
 
 def variogram(states: Array, w: Array, target: Array, layout: Layout) -> float:
     """The variogram score of order ½ over the ends of all branches, branch by branch."""
     total = 0.0
-    for i, j in layout.network.ends:
+    for i, j in layout.circuit.ends:
         expected = sum(w[m] * abs(x[i] - x[j]) ** 0.5 for m, x in enumerate(states))
         total += (abs(target[i] - target[j]) ** 0.5 - expected) ** 2
-    return total / len(layout.network.ends)
+    return total / len(layout.circuit.ends)
 
 
 def direct(values: Array, w: Array, target: Array, layout: Layout) -> dict[str, float]:
@@ -149,11 +150,11 @@ def test_the_states_of_these_tests_are_in_and_out_of_all_limits() -> None:
 def test_scores_of_loading_equal_scoringrules(equal: bool) -> None:
     values, weights, target = states(13), weights_of(13, equal), states(1, seed=9)[0]
     points = branch_points(Lines(layout()).sums(values, weights, target))
-    limits, network = layout().limits, layout().network
+    limits, circuit = layout().limits, layout().circuit
     order = np.flatnonzero(limits.is_rated)
     loading, truth = (
-        network.loading(x[..., V::4].numpy(), x[..., THETA::4].numpy(), limits.rating_mva)[..., order]
-        for x in (values, target)
+        circuit.loading(x[..., V::4], x[..., THETA::4], limits.rating_mva)[..., order]
+        for x in (values.numpy(), target.numpy())
     )
     columns = np.broadcast_to(weights.numpy()[:, None, None], loading.shape)
     options = {"m_axis": 0, "ens_w": columns}
@@ -170,7 +171,7 @@ def test_the_variogram_score_equals_scoringrules(name: str, kind: int) -> None:
     values, weights, target = states(13), weights_of(13, False), states(1, seed=9)[0]
     actual = state_points(Lines(layout()).sums(values, weights, target), weights)[name]
     pairs = np.zeros((24, 24))
-    np.add.at(pairs, tuple(layout().network.ends.T), 1.0)
+    np.add.at(pairs, tuple(layout().circuit.ends.T), 1.0)
     for h in range(HORIZON):
         expected = scoringrules.vs_ensemble(
             target[h, kind::4].numpy(),
@@ -221,9 +222,7 @@ def test_strided_scenarios_score_like_contiguous_ones() -> None:
     values, weights, target = states(6), weights_of(6, False), states(1, seed=9)[0]
     padded = torch.zeros((6, HORIZON, values.shape[-1] + 3), dtype=values.dtype)
     padded[..., :-3] = values
-    plain, strided = (
-        Lines(layout()).sums(x, weights, target) for x in (values, padded[..., :-3])
-    )
+    plain, strided = (Lines(layout()).sums(x, weights, target) for x in (values, padded[..., :-3]))
     assert torch.equal(plain.points, strided.points)
     assert torch.equal(plain.square_mva, strided.square_mva)
 
@@ -275,7 +274,7 @@ def test_scores_by_branch_are_in_the_layouts_order() -> None:
     scorer.add(0, Scenarios.equal(values[None]), target[None])
     card, limits = scorer.result(), layout().limits
     v, theta = (target[:, kind::4].numpy() for kind in (V, THETA))
-    expected = (layout().network.loading(v, theta, limits.rating_mva) > 1).mean(0)
+    expected = (layout().circuit.loading(v, theta, limits.rating_mva) > 1).mean(0)
     expected[~limits.is_rated] = np.nan
     np.testing.assert_array_equal(card.by_branch["overload"], expected)
     for name, scores in card.by_branch.items():
@@ -290,7 +289,7 @@ def test_loading_in_torch_equals_that_in_numpy(name: str) -> None:
     v = 1 + 0.03 * random.normal(size=(2, grid.n_buses))
     theta = random.normal(0, 0.05, size=(2, grid.n_buses))
     v, theta = v.astype(np.float32), theta.astype(np.float32)
-    expected = grid.network.loading(
+    expected = grid.circuit.loading(
         v.astype(float), theta.astype(float), its_layout.limits.rating_mva
     )
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 2e-5)):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from powerphase.circuit import Circuit, Limits
 from powerphase.models.framework import (
     Domain,
     InMemoryCheckpoints,
@@ -19,7 +20,6 @@ from powerphase.models.framework import (
     TrainingConfig,
 )
 from powerphase.models.powerforge import PowerForgeConfig
-from powerphase.network import Limits, Network
 from powerphase.scenarios import Batches, Context, Layout, Record, Scenarios, Training, Windows
 
 N_STEPS, CONTEXT, HORIZON, VALIDATION = 100, 5, 3, (100, 104, 108, 112, 116)
@@ -27,14 +27,14 @@ CPU = torch.device("cpu")
 
 
 def layout_of_two() -> Layout:
-    network = Network.chain(2)
+    circuit = Circuit.chain(2)
     return Layout(
         grid="two",
         bus_id=np.array([7, 104]),
         bus_type=np.array([3, 1]),
         nominal_kv=np.array([380.0, 110.0]),
-        network=network,
-        limits=Limits.equal(network, (0.95, 1.05), 100.0),
+        circuit=circuit,
+        limits=Limits.equal(circuit, (0.95, 1.05), 100.0),
         p_scale_mw=1.0,
         q_scale_mvar=1.0,
     )

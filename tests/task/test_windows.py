@@ -79,8 +79,8 @@ def test_random_batches_are_windows_of_the_training_record(task: Task) -> None:
 def test_layout_describes_the_grid(task: Task) -> None:
     layout, grid = task.layout, task.store.grid
     assert (layout.n_buses, layout.n_channels) == (14, 56)
-    assert layout.network.ends.shape == (20, 2)
-    assert set(layout.network.ends.ravel()) == set(range(14))
+    assert layout.circuit.ends.shape == (20, 2)
+    assert set(layout.circuit.ends.ravel()) == set(range(14))
     assert list(layout.bus_id) == list(grid.bus_id)
     assert layout.name_of(4 * 3 + 2) == "V of bus 4"
     assert list(layout.channel_type[:5]) == [0, 1, 2, 3, 0]

@@ -25,9 +25,7 @@ Physical = Annotated[
 Limits = Annotated[
     str, typer.Option(help="Voltage band: normal (0.95 to 1.05 p.u.), or case for each bus's own.")
 ]
-Rating = Annotated[
-    str, typer.Option(help="Rating of the branches in the case file: a, b or c.")
-]
+Rating = Annotated[str, typer.Option(help="Rating of the branches in the case file: a, b or c.")]
 Results = Annotated[
     list[Path] | None,
     typer.Argument(help="Result rows or folders of them.", show_default="results"),

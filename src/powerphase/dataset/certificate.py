@@ -239,7 +239,7 @@ def store_facts(store: Store) -> Facts:
     return [
         ("grid", f"{m.grid}: {m.n_buses:,} buses, {4 * m.n_buses:,} channels"),
         ("", f"{len(grid.branch):,} branches, {len(grid.gen):,} generators"),
-        ("lines", _line_text(grid.network.n_branches, int(limits_of(grid).is_rated.sum()))),
+        ("lines", _line_text(grid.circuit.n_branches, int(limits_of(grid).is_rated.sum()))),
         ("record", f"{days}, {m.n_steps:,} steps of 15 min, {status}"),
         ("signals", f"{m.edition} ({m.filled_signal_values:,} values filled)"),
         ("options", ", ".join(f"{name} {value}" for name, value in options.items())),

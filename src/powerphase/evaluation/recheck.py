@@ -27,18 +27,17 @@ from powerphase.records.forecast_format import (
 from powerphase.records.result import Result
 from powerphase.records.result_rules import ROUNDING, drop_missing
 from powerphase.records.row_key import RowKey
-from powerphase.records.scores import SCORES
 from powerphase.records.sidecar import (
     EXCURSION,
     EXCURSION_HAPPENED,
     LEVELS,
-    NOT_IN_OLDER,
     RISK,
     ROUNDING_NAME,
     ROUNDINGS,
     Arrays,
     Rounding,
     expand,
+    may_lack,
     read_sidecar,
     round_arrays,
     rounding_of,
@@ -205,9 +204,7 @@ def _compare(file: Path, row: Result, again: Evaluation) -> Check:
 
 def _check_complete(file: Path, schema: int, sidecar: Arrays, again: Arrays) -> None:
     """Raise if the sidecar lacks an array that its schema has: an empty one would match."""
-    newer = {f"by_step/{name}" for name, score in SCORES.items() if score.since > schema}
-    allowed = newer.union(NOT_IN_OLDER)
-    missing = [name for name in again if name not in sidecar and name not in allowed]
+    missing = [name for name in again if name not in {*sidecar, *may_lack(schema)}]
     if missing:
         more = f" and {len(missing) - 1} more arrays" if len(missing) > 1 else ""
         raise ResultError(

@@ -14,12 +14,12 @@ from powerphase.grid.case import PQ, SLACK, Grid
 def admittance_matrix(grid: Grid) -> csr_array:
     """The complex N x N bus admittance matrix [p.u.] with line charging, taps, shifts and shunts.
 
-    `Grid.network` has the model of a branch.
+    `Grid.circuit` has the model of a branch.
     """
-    network = grid.network
-    start, end = network.ends.T
+    circuit = grid.circuit
+    start, end = circuit.ends.T
     all_rows = np.arange(grid.n_buses)
-    values = np.concatenate([*network.admittance_pu, network.shunt_pu])
+    values = np.concatenate([*circuit.admittance_pu, circuit.shunt_pu])
     rows = np.concatenate([start, start, end, end, all_rows])
     columns = np.concatenate([start, end, start, end, all_rows])
     shape = (grid.n_buses, grid.n_buses)

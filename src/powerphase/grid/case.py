@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from powerphase.circuit import Circuit
 from powerphase.errors import CaseError
 from powerphase.grid.matpower_file import read_matpower_file
-from powerphase.network import Network
 
 # Columns of MATPOWER's matrices, under MATPOWER's names.
 BUS_I, BUS_TYPE, PD, QD, GS, BS, BUS_AREA, VM, VA, BASE_KV, ZONE, VMAX, VMIN = range(13)
@@ -106,10 +106,10 @@ class Grid:
         return setpoint
 
     @cached_property
-    def network(self) -> Network:
-        """The branches in service and the shunts, without the numbers of the case file."""
+    def circuit(self) -> Circuit:
+        """The branches in service and the shunts."""
         branch, bus = self.branch[self.branch_on], self.bus
-        return Network(
+        return Circuit(
             base_mva=self.base_mva,
             shunt_pu=(bus[:, GS] + 1j * bus[:, BS]) / self.base_mva,
             ends=self.branch_rows[self.branch_on],
@@ -122,16 +122,16 @@ class Grid:
         )
 
     def _branch_names(self) -> list[str]:
-        """The ends of every branch in the file; later circuits between two buses are numbered.
+        """The ends of every branch in the file; later ones between the same buses are numbered.
 
         Branches out of service count as well, so that switching one changes no other's name.
         """
-        circuits: dict[frozenset[int], int] = {}
+        count: dict[frozenset[int], int] = {}
         names = []
         for start, end in self.branch[:, [F_BUS, T_BUS]].astype(np.int64).tolist():
             pair = frozenset((start, end))
-            circuits[pair] = circuits.get(pair, 0) + 1
-            number = f"/{circuits[pair]}" if circuits[pair] > 1 else ""
+            count[pair] = count.get(pair, 0) + 1
+            number = f"/{count[pair]}" if count[pair] > 1 else ""
             names.append(f"{start}-{end}{number}")
         return names
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
+from powerphase.circuit import Limits
 from powerphase.errors import CaseError, UnknownName
 from powerphase.grid.case import RATE_A, RATE_B, RATE_C, VMAX, VMIN, Grid
-from powerphase.network import Limits
 from powerphase.records.scores import NORMAL_BAND_PU
 
 BANDS = ("normal", "case")
@@ -30,7 +30,7 @@ def limits_of(grid: Grid, band: str = "normal", rating: str = "a") -> Limits:
     rating_mva = _rating_mva(grid, rating)
     if band == "case":
         return Limits(*_case_band(grid), rating_mva)
-    return replace(Limits.equal(grid.network, NORMAL_BAND_PU, np.inf), rating_mva=rating_mva)
+    return replace(Limits.equal(grid.circuit, NORMAL_BAND_PU, np.inf), rating_mva=rating_mva)
 
 
 def check_limits(band: str, rating: str) -> None:

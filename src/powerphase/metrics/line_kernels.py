@@ -21,6 +21,7 @@ from powerphase.metrics.kernels import (
     sorting_network,
 )
 
+
 def line_sums(
     values: Float[Tensor, "M H C"],
     weights: Float[Tensor, " M"],

@@ -49,7 +49,8 @@ class OpenStates:
     @property
     def complete(self) -> tuple[Float[Tensor, "M H C"], Float[Tensor, "H C"]]:
         """The states of all channels."""
-        assert self._values is not None and self._target is not None
+        assert self._values is not None, "the scorer adds all channels first"
+        assert self._target is not None
         return self._values, self._target
 
 
@@ -57,7 +58,7 @@ class LineTotals:
     """Running float64 averages of the scores of lines: by window, by step and by branch.
 
     Args:
-        layout: the network and the limits.
+        layout: the circuit and the limits.
         horizon: steps, H.
         n_windows: windows, B.
     """

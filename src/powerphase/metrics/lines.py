@@ -14,10 +14,10 @@ from jaxtyping import Complex, Float, Float64, Int64
 from torch import Tensor
 
 from powerphase.axes import KINDS, THETA, P, Q, V
+from powerphase.circuit import Circuit
 from powerphase.metrics import line_kernels
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.metrics.safety import brier
-from powerphase.network import Network
 from powerphase.scenarios import Layout, Scenarios
 
 BRANCH_SCORES = ("loading_crps", "overload_brier", "overload_twcrps")
@@ -34,7 +34,7 @@ CHUNK_BYTES = 2**28
 
 
 def end_flows(
-    network: Network, v: Float[Tensor, "*S N"], theta: Float[Tensor, "*S N"]
+    circuit: Circuit, v: Float[Tensor, "*S N"], theta: Float[Tensor, "*S N"]
 ) -> tuple[Complex[Tensor, "*S L"], Complex[Tensor, "*S L"]]:
     """P + jQ [p.u.] that enters each branch at its from and at its to end.
 
@@ -42,10 +42,10 @@ def end_flows(
     difference φ, less the shift, the series current is y (u exp(jφ) − V_to). Its first factor is
     large and its second small, so the difference is taken before rounding can hide it.
     """
-    start, end = torch.from_numpy(network.ends).to(v.device).unbind(1)
-    constants = (network.series_pu.real, network.series_pu.imag, network.b_pu / 2)
+    start, end = torch.from_numpy(circuit.ends).to(v.device).unbind(1)
+    constants = (circuit.series_pu.real, circuit.series_pu.imag, circuit.b_pu / 2)
     ratio, shift, series, susceptance, half = (
-        torch.from_numpy(values).to(v) for values in (network.ratio, network.shift_rad, *constants)
+        torch.from_numpy(values).to(v) for values in (circuit.ratio, circuit.shift_rad, *constants)
     )
     turned, v_to = v[..., start] / ratio, v[..., end]
     angle = theta[..., start] - theta[..., end] - shift
@@ -64,11 +64,11 @@ def branch_loading(
 ) -> Float[Tensor, "*S L"]:
     """|S| at the worse end of each branch, as a share of its rating; NaN without a rating.
 
-    It has gradients, also where a flow is 0. `Network.loading` is the same for NumPy.
+    It has gradients, also where a flow is 0. `Circuit.loading` is the same for NumPy.
     """
     limits = layout.limits
-    rating = np.where(limits.is_rated, limits.rating_mva, np.nan) / layout.network.base_mva
-    return _larger(*end_flows(layout.network, v, theta)) / torch.from_numpy(rating).to(v)
+    rating = np.where(limits.is_rated, limits.rating_mva, np.nan) / layout.circuit.base_mva
+    return _larger(*end_flows(layout.circuit, v, theta)) / torch.from_numpy(rating).to(v)
 
 
 def _larger(
@@ -96,20 +96,20 @@ class Lines:
     """The branches of a layout, rated ones first, and its limits, as scores need them.
 
     Args:
-        layout: the channels, the network and the limits.
+        layout: the channels, the circuit and the limits.
     """
 
     def __init__(self, layout: Layout) -> None:
-        network, limits = layout.network, layout.limits
+        circuit, limits = layout.circuit, layout.limits
         self.order = np.argsort(~limits.is_rated, kind="stable")
         """The branches in the order in which they are scored."""
         self.n_rated = int(limits.is_rated.sum())
         self.layout = layout
         names = ("ends", "r_pu", "x_pu", "b_pu", "ratio", "shift_rad")
-        ordered = {name: getattr(network, name)[self.order] for name in names}
-        self.network = replace(network, **ordered)
-        self._rating_pu = limits.rating_mva[self.order][: self.n_rated] / network.base_mva
-        self._power_pu = np.array([layout.p_scale_mw, layout.q_scale_mvar]) / network.base_mva
+        ordered = {name: getattr(circuit, name)[self.order] for name in names}
+        self.circuit = replace(circuit, **ordered)
+        self._rating_pu = limits.rating_mva[self.order][: self.n_rated] / circuit.base_mva
+        self._power_pu = np.array([layout.p_scale_mw, layout.q_scale_mvar]) / circuit.base_mva
 
     def sums(
         self,
@@ -123,10 +123,10 @@ class Lines:
         return self.torch_sums(values, weights, target)
 
     def _compiled_sums(self, values: Tensor, weights: Tensor, target: Tensor) -> LineSums:
-        network, limits = self.network, self.layout.limits
-        series = network.series_pu
-        rows = (series.real, series.imag, network.b_pu / 2, 1 / network.ratio, network.shift_rad)
-        shunt = np.stack([network.shunt_pu.real, network.shunt_pu.imag])
+        circuit, limits = self.circuit, self.layout.limits
+        series = circuit.series_pu
+        rows = (series.real, series.imag, circuit.b_pu / 2, 1 / circuit.ratio, circuit.shift_rad)
+        shunt = np.stack([circuit.shunt_pu.real, circuit.shunt_pu.imag])
         dtype = values[0, :0, 0].numpy().dtype
         band = (limits.v_min_pu.astype(dtype), limits.v_max_pu.astype(dtype))
         return LineSums(
@@ -134,9 +134,9 @@ class Lines:
                 values,
                 weights,
                 target,
-                (np.ascontiguousarray(network.ends), np.stack(rows), 1 / self._rating_pu),
+                (np.ascontiguousarray(circuit.ends), np.stack(rows), 1 / self._rating_pu),
                 (*band, shunt),
-                (*self._power_pu.tolist(), network.base_mva),
+                (*self._power_pu.tolist(), circuit.base_mva),
             )
         )
 
@@ -163,7 +163,7 @@ class Lines:
         """The sums of some steps; the target is treated as one more scenario."""
         states = torch.cat([values.to(target), target[None]])
         v, theta = states[..., V::KINDS], states[..., THETA::KINDS]
-        flows = end_flows(self.network, v, theta)
+        flows = end_flows(self.circuit, v, theta)
         rating = torch.from_numpy(self._rating_pu).to(v)
         loading = _larger(*(flow[..., : self.n_rated] for flow in flows)) / rating
         limits = self.layout.limits
@@ -177,12 +177,14 @@ class Lines:
             torch.einsum("MH,M->H", square[:-1], weights.to(square)),
         )
 
-    def _variogram(self, channel: Float[Tensor, "M1 H N"], weights: Tensor) -> Float64[Tensor, " H"]:
+    def _variogram(
+        self, channel: Float[Tensor, "M1 H N"], weights: Tensor
+    ) -> Float64[Tensor, " H"]:
         """Variogram score of order ½ over the ends of all branches.
 
         Reference: doi:10.1175/MWR-D-14-00269.1
         """
-        start, end = torch.from_numpy(self.network.ends).to(channel.device).unbind(1)
+        start, end = torch.from_numpy(self.circuit.ends).to(channel.device).unbind(1)
         roots = (channel[..., start].double() - channel[..., end]).abs().sqrt()
         expected = torch.einsum("MHL,M->HL", roots[:-1], weights.double())
         return (expected - roots[-1]).square().mean(-1)
@@ -190,18 +192,18 @@ class Lines:
     def _square_mva(
         self, states: Float[Tensor, "M1 H C"], flows: tuple[Tensor, Tensor]
     ) -> Float64[Tensor, "M1 H"]:
-        """Mean square over buses of the consumption, plus all power that enters the network."""
-        network = self.network
+        """Mean square over buses of the consumption, plus all power that enters the circuit."""
+        circuit = self.circuit
         v = states[..., V::KINDS].double()
-        shunt = torch.from_numpy(network.shunt_pu).to(v.device)
+        shunt = torch.from_numpy(circuit.shunt_pu).to(v.device)
         p_scale, q_scale = self._power_pu.tolist()
         total = v.square() * shunt.conj()
         total += torch.complex(
             p_scale * states[..., P::KINDS].double(), q_scale * states[..., Q::KINDS].double()
         )
-        for column, flow in zip(torch.from_numpy(network.ends).unbind(1), flows, strict=True):
+        for column, flow in zip(torch.from_numpy(circuit.ends).unbind(1), flows, strict=True):
             total.index_add_(-1, column.to(v.device), flow.to(total.dtype))
-        return network.base_mva**2 * total.abs().square().mean(-1)
+        return circuit.base_mva**2 * total.abs().square().mean(-1)
 
 
 def _loading_points(
@@ -231,7 +233,9 @@ def branch_points(sums: LineSums) -> dict[str, Float[Tensor, "H R"]]:
     }
 
 
-def state_points(sums: LineSums, weights: Float64[Tensor, " M"]) -> dict[str, Float64[Tensor, " H"]]:
+def state_points(
+    sums: LineSums, weights: Float64[Tensor, " M"]
+) -> dict[str, Float64[Tensor, " H"]]:
     """The scores of each step; the power balance as its mean square."""
     count = sums.count.double()
     any_violation = (count > 0).double()

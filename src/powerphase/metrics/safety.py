@@ -46,9 +46,7 @@ def safety_mbrier(
     return (probability - violated).abs()
 
 
-def brier(
-    probability: Float[Tensor, "*S"], violated: Float[Tensor, "*S"]
-) -> Float[Tensor, "*S"]:
+def brier(probability: Float[Tensor, "*S"], violated: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     """Squared error of the probability of a violation.
 
     Reference: doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2

@@ -36,7 +36,6 @@ from .sidecar import HAPPENED as HAPPENED
 from .sidecar import LEVELS as LEVELS
 from .sidecar import LIMIT_BYTES as LIMIT_BYTES
 from .sidecar import NOT_DRAWN_SEEDS as NOT_DRAWN_SEEDS
-from .sidecar import NOT_IN_OLDER as NOT_IN_OLDER
 from .sidecar import RISK as RISK
 from .sidecar import RISK_LEVELS as RISK_LEVELS
 from .sidecar import ROUNDINGS as ROUNDINGS
@@ -44,6 +43,7 @@ from .sidecar import Rounding as Rounding
 from .sidecar import compact as compact
 from .sidecar import expand as expand
 from .sidecar import levels_of as levels_of
+from .sidecar import may_lack as may_lack
 from .sidecar import read_sidecar as read_sidecar
 from .sidecar import round_arrays as round_arrays
 from .sidecar import rounding_of as rounding_of

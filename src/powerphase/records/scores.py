@@ -101,7 +101,7 @@ SCORES: Mapping[str, Score] = MappingProxyType(
             "width", "How wide is the central 80 %?", "normalised", diagnostic=True,
         ),
         "loading_crps": Score(
-            "loading CRPS", "How far is the distribution of each line's loading from what happened?",
+            "loading CRPS", "How far is each line's distribution of loading from what happened?",
             "share of rating", needs_ratings=True, proper=True, **_LINES,
         ),
         "overload_brier": Score(
@@ -113,7 +113,7 @@ SCORES: Mapping[str, Score] = MappingProxyType(
             "share of rating", needs_ratings=True, proper=True, **_LINES,
         ),
         "any_violation_brier": Score(
-            "any-violation Brier", "Is the probability right that anything in the grid is violated?",
+            "any-violation Brier", "Is the probability right that the grid violates any limit?",
             "probability²", high=1.0, proper=True, **_LINES,
         ),
         "violation_count_crps": Score(
@@ -121,11 +121,11 @@ SCORES: Mapping[str, Score] = MappingProxyType(
             "violations", proper=True, **_LINES,
         ),
         "variogram_theta": Score(
-            "variogram θ", "Do the angles at the two ends of a line vary together as they should?",
+            "variogram theta", "Do the angles at the two ends of a line differ as they should?",
             "rad", proper=True, **_LINES,
         ),
         "variogram_v": Score(
-            "variogram V", "Do the voltages at the two ends of a line vary together as they should?",
+            "variogram V", "Do the voltages at the two ends of a line differ as they should?",
             "p.u.", proper=True, **_LINES,
         ),
         "balance_rms_mva": Score(

@@ -23,6 +23,7 @@ from jaxtyping import Float, Float32, Int, Shaped, UInt8
 
 from powerphase.errors import ResultError
 from powerphase.files import read_regular_file
+from powerphase.records.scores import SCORES
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
@@ -64,9 +65,6 @@ RISK_LEVELS = 240
 LEVELS = 252
 """A series is stored on 253 levels between its extremes: an error below half a pixel."""
 
-NOT_IN_OLDER = (RISK, HAPPENED, EXCURSION, EXCURSION_HAPPENED)
-"""Arrays that the first sidecars lacked; all others are in every sidecar with forecasts."""
-
 FORECASTS = ("risk/", "shown/")
 """The arrays of forecasts that are drawn; a sidecar without forecasts lacks them."""
 
@@ -78,6 +76,15 @@ SERIES = ("low", "high", "steps")
 
 ROUNDING_NAME = "rounding"
 """The array that holds the rounding of a sidecar."""
+
+
+def may_lack(schema: int) -> set[str]:
+    """Arrays that the sidecar of a row of this schema may lack.
+
+    All others are in every sidecar with forecasts.
+    """
+    newer = {f"by_step/{name}" for name, score in SCORES.items() if score.since > schema}
+    return newer | {RISK, HAPPENED, EXCURSION, EXCURSION_HAPPENED}
 
 
 @dataclass(frozen=True)

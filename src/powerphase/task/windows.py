@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from powerphase.axes import STEP_S
+from powerphase.circuit import Limits
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.case import BASE_KV, Grid
 from powerphase.grid.limits import limits_of
-from powerphase.network import Limits
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
@@ -125,7 +125,7 @@ def layout_of(grid: Grid, limits: Limits, p_scale_mw: float, q_scale_mvar: float
         bus_id=grid.bus_id,
         bus_type=grid.bus_type,
         nominal_kv=grid.bus[:, BASE_KV].copy(),
-        network=grid.network,
+        circuit=grid.circuit,
         limits=limits,
         p_scale_mw=p_scale_mw,
         q_scale_mvar=q_scale_mvar,

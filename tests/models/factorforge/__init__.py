@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY
+from powerphase.circuit import Circuit, Limits
 from powerphase.clock import day_of_week, holiday_share, hour_of_day
-from powerphase.network import Limits, Network
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
 START = "2015-01-01"
@@ -23,9 +23,9 @@ def moments(n_steps: int, start: str = START) -> np.ndarray:
 def layout(n_buses: int) -> Layout:
     """Buses in a row."""
     buses = np.arange(n_buses)
-    types, kv, network = np.full(n_buses, 3), np.full(n_buses, 110.0), Network.chain(n_buses)
-    limits = Limits.equal(network, (0.95, 1.05), 100.0)
-    return Layout("row", buses + 1, types, kv, network, limits, 1.0, 1.0)
+    types, kv, circuit = np.full(n_buses, 3), np.full(n_buses, 110.0), Circuit.chain(n_buses)
+    limits = Limits.equal(circuit, (0.95, 1.05), 100.0)
+    return Layout("row", buses + 1, types, kv, circuit, limits, 1.0, 1.0)
 
 
 def training_of(

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from powerphase.axes import STEP_S, THETA, P, V
+from powerphase.circuit import Circuit, Limits
 from powerphase.models.powerforge import HeadOutputs, PowerForgeConfig, PowerForgeNetwork
-from powerphase.network import Limits, Network
 from powerphase.scenarios import Context, Layout
 
 TINY = PowerForgeConfig(
@@ -41,9 +41,9 @@ ABLATED = {
 def layout(n_buses: int) -> Layout:
     """A chain of buses."""
     buses = np.arange(n_buses)
-    types, kv, network = np.full(n_buses, 3), np.full(n_buses, 110.0), Network.chain(n_buses)
-    limits = Limits.equal(network, (0.95, 1.05), 100.0)
-    return Layout("row", buses + 1, types, kv, network, limits, 1.0, 1.0)
+    types, kv, circuit = np.full(n_buses, 3), np.full(n_buses, 110.0), Circuit.chain(n_buses)
+    limits = Limits.equal(circuit, (0.95, 1.05), 100.0)
+    return Layout("row", buses + 1, types, kv, circuit, limits, 1.0, 1.0)
 
 
 def grid_states(n_steps: int, n_buses: int = 5, n_windows: int = 2, seed: int = 0) -> Tensor:

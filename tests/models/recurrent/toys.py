@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from powerphase.circuit import Circuit, Limits
 from powerphase.models.framework import TrainingConfig
-from powerphase.network import Limits, Network
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 
 CONTEXT, HORIZON, LAGS = 16, 6, (1, 2, 5)
@@ -18,14 +18,14 @@ SMALL = {**LSTM, **TRANSFORMER, "diffusion_steps": 4, "blocks": 2, "paths": 5}
 
 
 def layout_of(n_buses: int) -> Layout:
-    network = Network.chain(n_buses)
+    circuit = Circuit.chain(n_buses)
     return Layout(
         grid="toy",
         bus_id=np.arange(1, n_buses + 1),
         bus_type=np.full(n_buses, 1),
         nominal_kv=np.full(n_buses, 110.0),
-        network=network,
-        limits=Limits.equal(network, (0.95, 1.05), 100.0),
+        circuit=circuit,
+        limits=Limits.equal(circuit, (0.95, 1.05), 100.0),
         p_scale_mw=1.0,
         q_scale_mvar=1.0,
     )

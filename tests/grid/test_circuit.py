@@ -64,10 +64,10 @@ def test_flows_and_loading_equal_matpowers(grid_of: GridOf, name: str) -> None:
     vm_pu, va_rad = state_of(grid)
     expected = matpower_flows(grid, vm_pu * np.exp(1j * va_rad))
     largest = abs(expected).max()
-    actual = grid.network.flow_mva(vm_pu, va_rad)
+    actual = grid.circuit.flow_mva(vm_pu, va_rad)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12 * largest)
     rating = grid.branch[grid.branch_on, RATE_A]
-    loading = grid.network.loading(vm_pu, va_rad, limits.rating_mva)
+    loading = grid.circuit.loading(vm_pu, va_rad, limits.rating_mva)
     rated = rating > 0
     assert np.isnan(loading[~rated]).all()
     np.testing.assert_allclose(
@@ -106,11 +106,11 @@ def test_loading_equals_pandapowers(problem_of: ProblemOf) -> None:
     pandapower.runpp(net, calculate_voltage_angles=True, trafo_model="pi", numba=False)
     state = net.res_bus.loc[grid.bus_id]
     vm_pu, va_rad = state.vm_pu.to_numpy(), np.deg2rad(state.va_degree.to_numpy())
-    network, rating_mva = grid.network, limits_of(grid).rating_mva
-    start_kv, end_kv = grid.bus[network.ends, BASE_KV].T
+    circuit, rating_mva = grid.circuit, limits_of(grid).rating_mva
+    start_kv, end_kv = grid.bus[circuit.ends, BASE_KV].T
     is_line = start_kv == end_kv
 
-    current = abs(network.flow_mva(vm_pu, va_rad)) / vm_pu[network.ends]
+    current = abs(circuit.flow_mva(vm_pu, va_rad)) / vm_pu[circuit.ends]
     by_current = 100 * current.max(1) / rating_mva
     theirs = net.res_line.loading_percent.to_numpy()
     assert len(theirs) == is_line.sum() == 466
@@ -119,17 +119,19 @@ def test_loading_equals_pandapowers(problem_of: ProblemOf) -> None:
     flows = net.res_impedance
     powers = [np.hypot(flows[f"p_{end}_mw"], flows[f"q_{end}_mvar"]) for end in ("from", "to")]
     expected = np.maximum(*powers)
-    ours = (network.loading(vm_pu, va_rad, rating_mva) * rating_mva)[~is_line]
+    ours = (circuit.loading(vm_pu, va_rad, rating_mva) * rating_mva)[~is_line]
     np.testing.assert_allclose(np.sort(ours), np.sort(expected), rtol=1e-7, atol=1e-9)
 
 
-def test_all_power_that_enters_branches_and_shunts_is_the_consumption(problem_of: ProblemOf) -> None:
+def test_power_that_enters_branches_and_shunts_is_the_consumption(
+    problem_of: ProblemOf,
+) -> None:
     """Kirchhoff's law at every bus of a solved state."""
     problem = problem_of("pegase89")
-    grid, network = problem.grid, problem.grid.network
+    grid, circuit = problem.grid, problem.grid.circuit
     voltage = problem.flow.start
-    total = grid.base_mva * abs(voltage) ** 2 * network.shunt_pu.conj()
-    np.add.at(total, network.ends, network.flow_mva(abs(voltage), np.angle(voltage)))
+    total = grid.base_mva * abs(voltage) ** 2 * circuit.shunt_pu.conj()
+    np.add.at(total, circuit.ends, circuit.flow_mva(abs(voltage), np.angle(voltage)))
     p_mw, _ = problem.injections.mean()
     free = grid.bus_type == 1
     np.testing.assert_allclose(-total.real[~free], p_mw[~free], rtol=0, atol=1e-6)
@@ -162,7 +164,7 @@ def test_parallel_branches_and_phase_shifters_flow_by_themselves(grid_of: GridOf
     grid = replace(grid, branch=np.vstack([grid.branch, grid.branch[:1]]))
     grid = changed(grid, len(grid.branch) - 1, shift=-7.0, rate_a=10.0)
     vm_pu, va_rad = state_of(grid)
-    flow = grid.network.flow_mva(vm_pu, va_rad)
+    flow = grid.circuit.flow_mva(vm_pu, va_rad)
     voltage = (vm_pu * np.exp(1j * va_rad))[grid.branch_rows]
     for row in (0, len(grid.branch) - 1):
         expected = two_port_flow(grid, row, *voltage[row])
@@ -175,10 +177,10 @@ def test_names_number_parallel_circuits_in_either_direction(grid_of: GridOf) -> 
     again, back = grid.branch[:1].copy(), grid.branch[:1].copy()
     back[:, [F_BUS, T_BUS]] = back[:, [T_BUS, F_BUS]]
     grid = replace(grid, branch=np.vstack([grid.branch, again, back]))
-    names = grid.network.name
+    names = grid.circuit.name
     assert (names[0], *names[-2:]) == ("1-2", "1-2/2", "2-1/3")
     switched = changed(grid, len(grid.branch) - 2, status=0)
-    assert switched.network.name == (*names[:-2], "2-1/3")
+    assert switched.circuit.name == (*names[:-2], "2-1/3")
     assert len(set(names)) == len(names)
 
 
@@ -190,8 +192,8 @@ def test_a_branch_without_a_limit_has_a_flow_and_no_loading(
     limits = limits_of(grid)
     assert np.flatnonzero(~limits.is_rated).tolist() == [3]
     vm_pu, va_rad = state_of(grid)
-    assert np.isfinite(grid.network.flow_mva(vm_pu, va_rad)).all()
-    loading = grid.network.loading(vm_pu, va_rad, limits.rating_mva)
+    assert np.isfinite(grid.circuit.flow_mva(vm_pu, va_rad)).all()
+    loading = grid.circuit.loading(vm_pu, va_rad, limits.rating_mva)
     assert np.flatnonzero(np.isnan(loading)).tolist() == [3]
 
 
@@ -251,4 +253,4 @@ def test_unknown_limits_raise(grid_of: GridOf) -> None:
 def test_shunts_are_those_of_the_case(grid_of: GridOf) -> None:
     grid = grid_of("ieee118")
     expected = (grid.bus[:, GS] + 1j * grid.bus[:, BS]) / grid.base_mva
-    np.testing.assert_array_equal(grid.network.shunt_pu, expected)
+    np.testing.assert_array_equal(grid.circuit.shunt_pu, expected)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Complex, Float, Int
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class Circuit:
     """The L branches in service and the shunts of the buses, as MATPOWER models them.
 
     A branch is a series impedance with half of its charging at each end, behind an ideal
@@ -33,10 +33,10 @@ class Network:
     shift_rad: Float[np.ndarray, " L"]
     """Phase shift of the transformer."""
     name: tuple[str, ...]
-    """The bus numbers of the ends, such as `4-9`; a second circuit is `4-9/2`."""
+    """The bus numbers of the ends, such as `4-9`; a second branch between them is `4-9/2`."""
 
     @classmethod
-    def chain(cls, n_buses: int, x_pu: float = 0.1, base_mva: float = 100.0) -> "Network":
+    def chain(cls, n_buses: int, x_pu: float = 0.1, base_mva: float = 100.0) -> "Circuit":
         """Buses in a row, numbered from 1, with equal lines between them; for examples."""
         ends = np.stack([np.arange(n_buses - 1), np.arange(1, n_buses)], axis=1)
         zeros = np.zeros(len(ends))
@@ -97,10 +97,10 @@ class Limits:
     """Infinite for a branch without a rating, which is never overloaded."""
 
     @classmethod
-    def equal(cls, network: Network, band_pu: tuple[float, float], rating_mva: float) -> "Limits":
+    def equal(cls, circuit: Circuit, band_pu: tuple[float, float], rating_mva: float) -> "Limits":
         """The same limits at all buses and branches."""
-        low, high = (np.full(len(network.shunt_pu), limit) for limit in band_pu)
-        return cls(low, high, np.full(network.n_branches, rating_mva))
+        low, high = (np.full(len(circuit.shunt_pu), limit) for limit in band_pu)
+        return cls(low, high, np.full(circuit.n_branches, rating_mva))
 
     @property
     def is_rated(self) -> Bool[np.ndarray, " L"]:
