@@ -293,7 +293,7 @@ def rounded_oracle(grid: str) -> float:
 
 def true_necv(grid: str) -> float:
     """NECV of what happened [p.u.]."""
-    return float(rows_of(grid, "oracle")[0].truth["necv"])
+    return float(rows_of(grid, "oracle")[0].truth["necv"] or 0.0)
 
 
 def fingerprint(grid: str) -> str:

@@ -62,7 +62,7 @@ def test_generators_outside_their_reactive_limits_are_counted(undisturbed: Path)
     (unit,) = np.flatnonzero(store.grid.generator_row == row)
     produced = -store.read(bus=int(store.grid.bus_id[row]), variable="Q")
     lowest, highest = store.grid.gen[unit, [QMIN, QMAX]]
-    share = np.mean([not lowest <= q <= highest for q in produced])
+    share = float(np.mean([not lowest <= q <= highest for q in produced]))
     assert certificate.generator_buses == 1
     assert certificate.outside_reactive == (share, share)
     assert certificate.branches == (20, 0)

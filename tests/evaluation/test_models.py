@@ -23,7 +23,7 @@ from powerphase.registry import MODELS
 from tests.dataset.exact import exact_signals
 from tests.models.toys import same_weights, tiny
 
-WINDOWS = {"context": 192, "horizon": 24}
+WINDOWS: dict[str, Any] = {"context": 192, "horizon": 24}
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ Sums = Callable[[Lines, Tensor, Tensor, Tensor], LineSums]
 BACKENDS: dict[str, Sums] = {
     "compiled": Lines.sums,
     "torch": Lines.torch_sums,
-    "torch, step by step": lambda *arguments: Lines.torch_sums(*arguments, chunk_bytes=1),
+    "torch, step by step": lambda lines, *inputs: lines.torch_sums(*inputs, 1),
 }
 LINE_SCORES = {name for name, about in SCORES.items() if about.since == 2}
 HORIZON = 4
@@ -303,7 +303,7 @@ def test_loading_has_gradients_also_without_a_flow() -> None:
     its_layout = layout_of(grid, limits_of(grid), 1.0, 1.0)
     v = torch.ones(grid.n_buses, dtype=torch.float64, requires_grad=True)
     theta = torch.zeros(grid.n_buses, dtype=torch.float64, requires_grad=True)
-    branch_loading(its_layout, v, theta).nansum().backward()  # type: ignore[no-untyped-call]
+    branch_loading(its_layout, v, theta).nansum().backward()
     for part in (v, theta):
         assert part.grad is not None
         assert part.grad.isfinite().all()

@@ -217,9 +217,9 @@ def _data_problems(grid: Grid) -> list[str]:
     invalid_rows = np.flatnonzero(~(rating >= 0).all(axis=1))  # also where one is NaN
     if invalid_rows.size:
         row = grid.branch[invalid_rows[0]]
-        worst = ", ".join(f"{value:g}" for value in row[RATE_A : RATE_C + 1])
+        ratings = ", ".join(f"{value:g}" for value in row[RATE_A : RATE_C + 1])
         problems.append(
-            f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has the ratings {worst} MVA; a rating must be "
+            f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has the ratings {ratings} MVA; a rating must be "
             "positive, or 0 for none"
         )
     if not (grid.bus[:, PD] > 0).any():

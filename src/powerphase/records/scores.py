@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import floor, inf, log10
 from types import MappingProxyType
 
@@ -41,8 +42,8 @@ class Score:
         return self.needs_samples or self.needs_ratings
 
 
-_LINES = {"pointwise": False, "has_types": False, "since": 2}
-"""What scores of lines and of whole states have in common."""
+_StateScore = partial(Score, pointwise=False, has_types=False, since=2)
+"""A score of lines or of whole states."""
 
 SCORES: Mapping[str, Score] = MappingProxyType(
     {
@@ -100,37 +101,37 @@ SCORES: Mapping[str, Score] = MappingProxyType(
         "width_80": Score(
             "width", "How wide is the central 80 %?", "normalised", diagnostic=True,
         ),
-        "loading_crps": Score(
+        "loading_crps": _StateScore(
             "loading CRPS", "How far is each line's distribution of loading from what happened?",
-            "share of rating", needs_ratings=True, proper=True, **_LINES,
+            "share of rating", needs_ratings=True, proper=True,
         ),
-        "overload_brier": Score(
+        "overload_brier": _StateScore(
             "overload Brier", "Is the forecast probability of an overload right?",
-            "probability²", high=1.0, needs_ratings=True, proper=True, **_LINES,
+            "probability²", high=1.0, needs_ratings=True, proper=True,
         ),
-        "overload_twcrps": Score(
+        "overload_twcrps": _StateScore(
             "overload twCRPS", "Is the distribution of loading right above the rating?",
-            "share of rating", needs_ratings=True, proper=True, **_LINES,
+            "share of rating", needs_ratings=True, proper=True,
         ),
-        "any_violation_brier": Score(
+        "any_violation_brier": _StateScore(
             "any-violation Brier", "Is the probability right that the grid violates any limit?",
-            "probability²", high=1.0, proper=True, **_LINES,
+            "probability²", high=1.0, proper=True,
         ),
-        "violation_count_crps": Score(
+        "violation_count_crps": _StateScore(
             "violation-count CRPS", "Is the number of simultaneous violations right?",
-            "violations", proper=True, **_LINES,
+            "violations", proper=True,
         ),
-        "variogram_theta": Score(
+        "variogram_theta": _StateScore(
             "variogram theta", "Do the angles at the two ends of a line differ as they should?",
-            "rad", proper=True, **_LINES,
+            "rad", proper=True,
         ),
-        "variogram_v": Score(
+        "variogram_v": _StateScore(
             "variogram V", "Do the voltages at the two ends of a line differ as they should?",
-            "p.u.", proper=True, **_LINES,
+            "p.u.", proper=True,
         ),
-        "balance_rms_mva": Score(
+        "balance_rms_mva": _StateScore(
             "power balance", "How far are P and Q from the flows that V and θ cause?",
-            "MVA", diagnostic=True, **_LINES,
+            "MVA", diagnostic=True,
         ),
     }
 )  # fmt: skip

@@ -30,7 +30,7 @@ from powerphase.scenarios import Context, Training
 from tests.models.toys import files_in
 from tests.models.typed import outcome_of, reload, run_of, scenarios_of
 
-WINDOWS = {"context": 192, "horizon": 24}
+WINDOWS: dict[str, Any] = {"context": 192, "horizon": 24}
 
 
 @pytest.fixture(scope="module")
