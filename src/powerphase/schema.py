@@ -76,7 +76,6 @@ def read_json(
     error: type[PowerphaseError],
     advice: str,
     version: tuple[str, int] | None = None,
-    upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The JSON object in a file, which must follow its schema.
 
@@ -85,23 +84,17 @@ def read_json(
         schema: the keys of the object and a rule for each.
         error: the exception for an invalid file.
         advice: what to do about an invalid file.
-        version: the key of the format's version and the newest that this package reads.
-        upgrade: makes an object of an older version, from 1 on, one of the newest; without it,
-            only the newest is read.
+        version: the key of the format's version and the only one that this package reads.
     """
     try:
         value = parse_json(read_regular_file(file, MAX_JSON_BYTES).decode())
     except (OSError, ValueError) as cause:
         raise error(f"{file}: cannot be read ({cause}); {advice}") from cause
-    if version and isinstance(value, dict) and version[0] in value:
-        (key, newest), written = version, value[version[0]]
-        known = range(1 if upgrade else newest, newest + 1)
-        if type(written) is not int or written not in known:
-            raise error(
-                f"{file}: written in {key} {short(written)}, this version reads {key} "
-                f"{' or '.join(map(str, known))}; install the powerphase that wrote it"
-            )
-        value = upgrade(value) if upgrade else value
+    if version and isinstance(value, dict) and value.get(version[0], version[1]) != version[1]:
+        raise error(
+            f"{file}: written in {version[0]} {short(value[version[0]])}, this version reads "
+            f"{version[0]} {version[1]}; install the powerphase that wrote it, or {advice}"
+        )
     check(value, schema, str(file), error, advice)
     return dict(value)
 

@@ -1,6 +1,7 @@
 """Forecast files: what was written is read bit for bit, and damage raises an error."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from powerphase.records import (
     FORECAST_MANIFEST,
     ForecastHeader,
     ForecastWriter,
+    chunk_file,
     forecast_file,
     forecast_format,
     forecast_writer,
@@ -553,17 +555,15 @@ def test_a_cost_that_json_cannot_hold_raises(tmp_path: Path) -> None:
 def test_the_manifest_contains_the_header(undisturbed: Path) -> None:
     manifest = json.loads((undisturbed / FORECAST_MANIFEST).read_text())
     progress = {"cost": COST, "finished": [0, 1, 2], "complete": True}
-    assert manifest == {"format": FORMAT, **asdict(HEADER), **progress}
-
-
-def test_a_forecast_of_the_first_format_reads_with_unknown_facts(forecast: Path) -> None:
-    change_manifest(forecast, format=1, **dict.fromkeys(("joint", "model_version"), GONE))
-    header = open_forecast(forecast).header
-    assert header == replace(HEADER, joint=None, model_version=1)
+    files = sorted(files_of(undisturbed))
+    chunks = [file for file in files if "/c/" in file and not file.startswith("time")]
+    sha256 = {file: hashlib.sha256((undisturbed / file).read_bytes()) for file in chunks}
+    checksums = {"sha256": {file: digest.hexdigest() for file, digest in sha256.items()}}
+    assert manifest == {"format": FORMAT, **asdict(HEADER), **progress, **checksums}
 
 
 @pytest.mark.parametrize("name", ["joint", "model_version"])
-def test_a_forecast_of_the_newest_format_states_every_fact(forecast: Path, name: str) -> None:
+def test_a_forecast_states_every_fact(forecast: Path, name: str) -> None:
     change_manifest(forecast, **{name: GONE})
     with pytest.raises(ForecastError, match=name):
         open_forecast(forecast)
@@ -584,9 +584,9 @@ def change_manifest(path: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "fact"),
     [
-        ({"format": 0}, "format 0"),
+        ({"format": 1}, "format 1"),
         ({"format": FORMAT + 1}, f"format {FORMAT + 1}"),
-        ({"format": "1"}, "format '1'"),
+        ({"format": "2"}, "format '2'"),
         ({"complete": False}, "3 of 3"),
         ({"finished": [0, 2]}, "complete"),
         ({"cost": None}, "complete"),
@@ -600,8 +600,10 @@ def change_manifest(path: Path, **changes: Any) -> None:
         ({"joint": 1}, "joint"),
         ({"model_version": 0}, "model_version"),
         ({"n_channels": 24}, r"shape of values .*\(3, 3, 5, 20\)"),
-        ({"windows": HEADER.windows[:2], "finished": [0, 1]}, "shape of values"),
-        ({"horizon": 6}, "shape of values"),
+        ({"windows": HEADER.windows[:2], "finished": [0, 1]}, "checksums"),
+        ({"horizon": 6}, "shape of values|checksums"),
+        ({"sha256": {}}, "checksums"),
+        ({"sha256": {"values/c/0/0/0/0": "none"}}, "sha256"),
         (
             {"windows": ["2016-07-01T00:15", *HEADER.windows[1:]]},
             "^window 0: .*2016-07-01T00:00:00.*2016-07-01T00:15",
@@ -702,6 +704,56 @@ def test_the_error_names_a_damaged_chunk_and_others_can_be_read(
         values, weights = opened.read(window, channels)
         assert same_bits(values, values_of(window)[..., channels])
         assert same_bits(weights, weights_of(window)[..., channels])
+
+
+def test_a_forecast_of_the_first_format_must_be_made_again(forecast: Path) -> None:
+    """It has no checksums, so that nobody can tell whether its chunks are in their places."""
+    file = forecast / FORECAST_MANIFEST
+    manifest = json.loads(file.read_text())
+    del manifest["sha256"]
+    file.write_text(json.dumps({**manifest, "format": 1}))
+    with pytest.raises(ForecastError, match="format 1.*powerphase forecast"):
+        open_forecast(forecast)
+    with pytest.raises(ForecastError, match="format 1"), forecast_writer(forecast, HEADER):
+        pass
+
+
+@pytest.mark.parametrize("name", ["values", "weights"])
+@pytest.mark.parametrize("other", [(0, 0), (2, 1), (1, 1)], ids=["both", "window", "channels"])
+@pytest.mark.parametrize("swaps", [True, False], ids=["swapped", "copied"])
+def test_a_chunk_in_the_place_of_another_is_refused(
+    forecast: Path, name: str, other: tuple[int, int], swaps: bool
+) -> None:
+    """Its own checksum is right, and so is its shape."""
+    files = [forecast / chunk_file(name, *at) for at in ((1, 0), other)]
+    contents = [file.read_bytes() for file in files]
+    for file, content in zip(files[::-1] if swaps else files[1:], contents, strict=False):
+        file.write_bytes(content)
+    opened = open_forecast(forecast)
+    window, number = other
+    with pytest.raises(ForecastError, match=str(files[1])) as caught:
+        opened.read(window, opened.blocks()[number])
+    assert (caught.value.window, caught.value.channel) == (window, number * WIDTH)
+    assert same_bits(opened.read(1, slice(16, C))[0], values_of(1)[..., 16:])
+
+
+def test_weights_that_are_no_distribution_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if somebody wrote them with their checksums."""
+    header = replace(HEADER, windows=HEADER.windows[:1])
+    for wrong in (np.nan, -0.5, 3.0):
+        weights = weights_of(0)
+        weights[1, 9] = wrong
+        with monkeypatch.context() as patch, forecast_writer(tmp_path / str(wrong), header) as w:
+            patch.setattr(forecast_file, "check_weights", lambda *_: None)
+            w.write(0, slice(0, C), values_of(0), weights)
+            w.finish_window(0)
+            w.close(COST)
+        opened = open_forecast(tmp_path / str(wrong))
+        with pytest.raises(ForecastError) as caught:
+            opened.read(0, slice(None))
+        assert (caught.value.window, caught.value.channel) == (0, 9)
 
 
 @pytest.mark.parametrize("harm", [flip, truncate, remove])

@@ -7,6 +7,7 @@ from .forecast_file import read_values as read_values
 from .forecast_format import FORECAST_LOCK as FORECAST_LOCK
 from .forecast_format import FORECAST_MANIFEST as FORECAST_MANIFEST
 from .forecast_format import ForecastHeader as ForecastHeader
+from .forecast_format import chunk_file as chunk_file
 from .result import Result as Result
 from .result import find_results as find_results
 from .result import read_result as read_result

@@ -1,12 +1,13 @@
 """Forecasts on disk: scenarios from which every score can be computed again.
 
 A forecast is a directory: a Zarr 3 group with `values`, `weights` and `time`, and a manifest,
-`forecast.json`, which describes the forecast and lists its finished windows. A window counts once
-it is listed, so what a killed process leaves behind is never read as a forecast.
+`forecast.json`, which describes the forecast and lists its finished windows, with a checksum of each
+of their chunks. A window counts once it is listed, so what a killed process leaves behind is never
+read as a forecast, nor is a chunk that was copied from another window or other channels.
 
 A chunk of `values` holds one window, all scenarios and steps, and about 16 MB of channels; scores
 are computed by such blocks. A channel's scenarios and steps are contiguous, compressed by LZ4 with
-byte shuffling and protected by a CRC. Measured on states of ACTIVSg 500 with noise, chunks take 0.5
+byte shuffling and protected by a CRC within the file. Measured on states of ACTIVSg 500 with noise, chunks take 0.5
 to 0.8 of the raw size (0.5 where half of P and Q is constant, 0.8 where everything is noisy); a
 window of 36,964 channels, 1.4 GB, is written in 5 to 8 s and read in 2.5 s. Uncompressed chunks
 take 0.6 of that time and the full space, 14 GB for ten windows; zstd, which data sets use, saves
@@ -16,6 +17,7 @@ another 0.02 and takes 1.6 times as long. Equal weights shrink to 0.5 %.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from jaxtyping import Bool, Float32, Shaped
 
 from powerphase.axes import STEP_S
 from powerphase.errors import ForecastError
-from powerphase.files import disk_errors, flush, replace_file
+from powerphase.files import disk_errors, flush, read_regular_file, replace_file
 from powerphase.records.forecast_format import (
     ADVICE,
     FORECAST_LOCK,
@@ -34,20 +36,23 @@ from powerphase.records.forecast_format import (
     ForecastManifest,
     check_same_forecast,
     check_weights,
+    chunk_file,
     lock_directory,
     open_for_reading,
     open_for_writing,
     read_forecast_manifest,
+    sha256_of,
 )
 
 
 class ForecastFile:
     """A complete forecast, for reading; create it with `open_forecast`."""
 
-    def __init__(self, path: Path, header: ForecastHeader, cost: dict[str, Any]) -> None:
-        self.path, self.header, self.cost = path, header, cost
-        self._arrays = open_for_reading(path, header)
-        self.time: Shaped[np.ndarray, "B H"] = self._load("time", (0, 0)).astype("datetime64[s]")
+    def __init__(self, path: Path, manifest: ForecastManifest) -> None:
+        self.path, self.header, self.cost = path, manifest.header, manifest.cost or {}
+        self._sha256 = manifest.sha256
+        self._arrays = open_for_reading(path, manifest.header)
+        self.time: Shaped[np.ndarray, "B H"] = self._load("time", "time/c/0/0").astype("M8[s]")
         """Start of every forecast step, `datetime64[s]`, UTC."""
         self._check_time()
 
@@ -59,31 +64,33 @@ class ForecastFile:
         self, window: int, channels: slice
     ) -> tuple[Float32[np.ndarray, "M H C"], Float32[np.ndarray, "M C"]]:
         """Normalised values and weights of a window's scenarios in some channels."""
-        h = self.header
-        start, stop = h.channel_bounds(window, channels)
-        values = np.empty((h.scenarios, h.horizon, stop - start), dtype=np.float32)
-        weights = np.empty((h.scenarios, stop - start), dtype=np.float32)
-        for number, block, part in h.overlapping_blocks(start, stop):
-            target = slice(part.start - start, part.stop - start)
-            selection = (window, ..., part)
+        start, stop = self.header.channel_bounds(window, channels)
+        parts: dict[str, list[np.ndarray]] = {"values": [], "weights": []}
+        for number, block, part in self.header.overlapping_blocks(start, stop):
             try:
-                values[..., target] = self._load("values", (window, 0, 0, number), selection)
-                weights[..., target] = self._load("weights", (window, 0, number), selection)
+                for name, arrays in parts.items():
+                    file = chunk_file(name, window, number)
+                    arrays.append(self._load(name, file, (window, ..., part)))
+                check_weights(self.path, parts["weights"][-1], window, part.start)
             except ForecastError as error:
-                raise ForecastError(error.problem, window=window, channel=block.start) from error
+                channel = block.start if error.channel is None else error.channel
+                raise ForecastError(error.problem, window=window, channel=channel) from error
+        values, weights = (np.concatenate(arrays, axis=-1) for arrays in parts.values())
         return values, weights
 
-    def _load(self, name: str, chunk: tuple[int, ...], selection: Any = ...) -> np.ndarray:
-        array = self._arrays[name]
-        file = self.path / name / array.metadata.encode_chunk_key(chunk)
+    def _load(self, name: str, file: str, selection: Any = ...) -> np.ndarray:
+        """Part of an array; `file` is that of the chunk in which the part lies."""
+        array, path = self._arrays[name], self.path / file
         try:
-            if not file.is_file():  # Zarr would return the fill value
-                raise FileNotFoundError("missing")
+            # Zarr would return the fill value for a missing file, and wait for a pipe.
+            content = read_regular_file(path, 2 * prod(array.chunks) * array.dtype.itemsize + 2**16)
+            if file in self._sha256 and sha256_of(content) != self._sha256[file]:
+                raise ValueError("it is not the file that was written here")
             return np.asarray(array[selection])
         except MemoryError:
             raise
         except Exception as error:  # codecs report broken bytes by many exception types
-            raise ForecastError(f"{file}: the file is damaged ({error}); {ADVICE}") from error
+            raise ForecastError(f"{path}: the file is damaged ({error}); {ADVICE}") from error
 
     def _check_time(self) -> None:
         for window, (row, start) in enumerate(zip(self.time, self.header.windows, strict=True)):
@@ -161,11 +168,12 @@ class ForecastWriter:
             )
         with disk_errors(self.path, ForecastError):
             self._store_chunk()
-            for name in self._arrays:
-                chunks = (self.path / name / "c" / str(window)).rglob("*")
-                for file in filter(Path.is_file, chunks):
-                    flush(file)
-            self._save(replace(self._manifest, finished=self.finished | {window}))
+            sha256 = dict(self._manifest.sha256)
+            for file in self.header.chunk_files(window):
+                flush(self.path / file)
+                sha256[file] = sha256_of((self.path / file).read_bytes())
+            finished = self.finished | {window}
+            self._save(replace(self._manifest, finished=finished, sha256=sha256))
         del self._written[window]
 
     def close(self, cost: dict[str, Any]) -> None:
@@ -273,4 +281,4 @@ def open_forecast(path: str | Path) -> ForecastFile:
             f"{path}: only {n_finished} of {n_windows} windows are finished; run the same "
             "`powerphase forecast` again to finish it"
         )
-    return ForecastFile(Path(path), manifest.header, manifest.cost or {})
+    return ForecastFile(Path(path), manifest)

@@ -1,9 +1,11 @@
 """The format of a forecast on disk: its header, its manifest `forecast.json`, and its arrays."""
 
+import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,15 @@ FORECAST_LOCK = ".powerphase-lock"
 FORMAT = 2
 """Raised whenever a reader of older forecasts would misread or reject a newer one."""
 
-ADDED: dict[int, dict[str, Any]] = {2: {"joint": None, "model_version": 1}}
-"""By format, the keys that it added, with what a file without them is taken to say."""
-
 CHUNK_BYTES = 2**24
+MAX_BUS_BYTES = 2**32
+"""The most that a chunk takes of one bus: 2.8 million scenarios of a day."""
+MAX_TIMES = 10**7
+"""The most forecast steps of all windows together: 285 years of days."""
+
 ADVICE = "restore it, or remove the directory and run the same `powerphase forecast` again"
+
+_CHECKSUM = text("64 hexadecimal digits", r"[0-9a-f]{64}")
 
 # The largest grids have 10⁵ channels; larger counts than these would ask for terabytes.
 HEADER_SCHEMA: dict[str, Schema] = {
@@ -51,7 +57,7 @@ HEADER_SCHEMA: dict[str, Schema] = {
     "context": integer(1, 10**6),
     "horizon": integer(1, 10**5),
     "windows": Rule("a list of ascending UTC times such as '2016-07-01T00:00'", are_window_starts),
-    "fingerprint": text("64 hexadecimal digits", r"[0-9a-f]{64}"),
+    "fingerprint": _CHECKSUM,
     "n_channels": Rule(
         f"a multiple of {len(VARIABLES)} up to 10,000,000",
         lambda value: integer(1, 10**7).holds(value) and value % len(VARIABLES) == 0,
@@ -73,6 +79,10 @@ MANIFEST_SCHEMA: dict[str, Schema] = {
     "format": one_of([FORMAT]),
     "cost": nullable(plain_object),
     "finished": list_of(integer(0)),
+    "sha256": Rule(
+        "checksums by file",
+        lambda value: isinstance(value, dict) and all(map(_CHECKSUM.holds, value.values())),
+    ),
     "complete": one_of([True, False]),
 }
 
@@ -108,6 +118,12 @@ class ForecastHeader:
 
     def __post_init__(self) -> None:
         check(vars(self), HEADER_SCHEMA, "header", ForecastError, "give a valid header")
+        bus_bytes = 4 * len(VARIABLES) * self.scenarios * self.horizon
+        if bus_bytes > MAX_BUS_BYTES or len(self.windows) * self.horizon > MAX_TIMES:
+            raise ForecastError(
+                f"{self.scenarios:,} scenarios of {self.horizon:,} steps in {len(self.windows):,} "
+                "windows are more than a forecast can hold; use fewer"
+            )
 
     @property
     def key(self) -> RowKey:
@@ -121,6 +137,11 @@ class ForecastHeader:
         width = min(per_bus * max(buses, 1), self.n_channels)
         starts = range(0, self.n_channels, width)
         return [slice(start, min(start + width, self.n_channels)) for start in starts]
+
+    def chunk_files(self, window: int) -> Iterator[str]:
+        """The files of a window's chunks, relative to the directory."""
+        for number in range(len(self.blocks())):
+            yield from (chunk_file(name, window, number) for name in ("values", "weights"))
 
     def check_window(self, window: int) -> None:
         """Raise if the forecast has no such window."""
@@ -154,6 +175,9 @@ class ForecastManifest:
     finished: frozenset[int] = frozenset()
     cost: dict[str, Any] | None = None
     complete: bool = False
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    """The checksum of each chunk of the finished windows, by its file: a chunk of another window or
+    of other channels does not have it."""
 
     def __post_init__(self) -> None:
         every = set(range(len(self.header.windows)))
@@ -163,19 +187,42 @@ class ForecastManifest:
             raise ForecastError(f"cost must be a JSON object, found {self.cost!r}")
         if self.complete and (self.cost is None or self.finished != every):
             raise ForecastError("marked as complete, but windows or cost are missing")
+        self._check_checksums()
+
+    def _check_checksums(self) -> None:
+        """Raise unless there is a checksum for each chunk of the finished windows, and no other."""
+        n_chunks = 2 * len(self.header.blocks()) * len(self.finished)
+        files = (self.header.chunk_files(window) for window in self.finished)
+        # Counted first: the header may claim more chunks than can be listed.
+        if len(self.sha256) != n_chunks or not all(map(self.sha256.__contains__, chain(*files))):
+            raise ForecastError(
+                f"{len(self.sha256)} checksums do not belong to the {n_chunks} chunks of the "
+                "finished windows"
+            )
 
     def to_json(self) -> str:
         """The manifest as text; equal manifests give equal text."""
         progress = {"cost": self.cost, "finished": sorted(self.finished), "complete": self.complete}
-        values = {"format": FORMAT, **asdict(self.header), **progress}
+        checksums = {"sha256": dict(sorted(self.sha256.items()))}
+        values = {"format": FORMAT, **asdict(self.header), **progress, **checksums}
         return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ForecastManifest":
         """The manifest that was written as `values`."""
-        names = ("format", "cost", "finished", "complete")
-        _, cost, finished, complete = (values.pop(name) for name in names)
-        return cls(ForecastHeader(**values), frozenset(finished), cost, complete)
+        names = ("format", "cost", "finished", "complete", "sha256")
+        _, cost, finished, complete, sha256 = (values.pop(name) for name in names)
+        return cls(ForecastHeader(**values), frozenset(finished), cost, complete, sha256)
+
+
+def chunk_file(name: str, window: int, number: int) -> str:
+    """The file of a chunk of the array `values` or `weights`, relative to the directory."""
+    return f"{name}/c/{window}/{'0/0' if name == 'values' else '0'}/{number}"
+
+
+def sha256_of(content: bytes) -> str:
+    """The checksum of a chunk."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_forecast_manifest(path: Path) -> ForecastManifest | None:
@@ -183,20 +230,11 @@ def read_forecast_manifest(path: Path) -> ForecastManifest | None:
     file = path / FORECAST_MANIFEST
     if not file.exists():
         return None
-    values = read_json(
-        file, MANIFEST_SCHEMA, ForecastError, ADVICE, ("format", FORMAT), upgrade=_upgrade
-    )
+    values = read_json(file, MANIFEST_SCHEMA, ForecastError, ADVICE, ("format", FORMAT))
     try:
         return ForecastManifest.from_json(values)
     except ForecastError as error:
         raise ForecastError(f"{file}: {error}; {ADVICE}") from error
-
-
-def _upgrade(values: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of an older format as the newest has it."""
-    for later in range(values["format"] + 1, FORMAT + 1):
-        values = ADDED[later] | values
-    return {**values, "format": FORMAT}
 
 
 def check_same_forecast(path: Path, existing: ForecastHeader, new: ForecastHeader) -> None:
