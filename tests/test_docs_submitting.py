@@ -35,7 +35,7 @@ def test_the_commands_of_the_page_score_compare_and_check_the_forecast(
     shown = [run(*command.split()[1:]).stdout for command in commands]
     assert "CRPS" in shown[0]
     assert re.search(r"CRPS +calm-week .*(better|worse|noise)", shown[2])
-    assert "1 match to 5 digits, 0 differ, 1 could not be checked" in shown[3]
+    assert "1 match to 5 digits, 0 differ, 0 are refused, 1 could not be checked" in shown[3]
     row = read_result(next((folder / "results").rglob("calm-week-0.json")))
     assert row.cost["hardware"] == "a laptop"
     assert row.cost["peak_memory_gib"] is None

@@ -1,6 +1,7 @@
 """Rows scored again: what holds, what was changed, and what nobody can tell."""
 
 import csv
+import pickle
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from powerphase.evaluation import (
     CANCELLING,
     Check,
     array_differences,
+    is_confirmed,
     numbers,
     recheck_rows,
     row_differences,
@@ -28,8 +30,11 @@ from powerphase.records import (
     NOT_DRAWN_SEEDS,
     RISK,
     ROUNDINGS,
+    chunk_file,
     expand,
+    forecast_writer,
     may_lack,
+    open_forecast,
     read_result,
     round_arrays,
     rounding_of,
@@ -154,53 +159,140 @@ def test_a_number_that_is_undefined_again_differs(rows: tuple[Result, Result]) -
         ({"model": "ets"}, "no forecast"),
         ({"seed": 7}, "no forecast"),
         ({"variant": "short"}, "no forecast"),
-        ({"fingerprint": "f" * 64}, "fingerprint"),
-        ({"config": {"width": 3}, "task_version": 9}, "task_version, config"),
+        ({"fingerprint": "f" * 64}, "no data set"),
+        ({"config": {"width": 3}}, "config"),
     ],
 )
 def test_a_row_without_its_forecast_is_unchecked(
     change: dict[str, Any],
     reason: str,
     rows: tuple[Result, Result],
+    files: tuple[Path, Path],
     forecasts: Path,
     sixty_days: Store,
 ) -> None:
-    found = check_row(replace(rows[0], **change), Path("row.json"), forecasts, sixty_days)
+    found = check_row(replace(rows[0], **change), files[0], forecasts, sixty_days)
     assert found.outcome == "unchecked"
     assert reason in found.reason
 
 
-def test_a_row_without_its_data_set_is_unchecked(
-    rows: tuple[Result, Result], forecasts: Path, tmp_path: Path
+def of_windows(row: Result, numbers: list[int]) -> Result:
+    """The row as if only these windows had been scored; its means agree with each other."""
+    by_window = {
+        name: series and [series[k] for k in numbers] for name, series in row.by_window.items()
+    }
+    means = {name: series and float(np.mean(series)) for name, series in by_window.items()}
+    by_type = {kind: {name: means[name] for name in scores} for kind, scores in row.by_type.items()}
+    windows = [row.windows[k] for k in numbers]
+    return replace(row, windows=windows, by_window=by_window, scores=means, by_type=by_type)
+
+
+@pytest.mark.parametrize("with_forecast", [True, False])
+@pytest.mark.parametrize("chosen", [[3], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
+def test_a_row_of_other_windows_than_its_task_s_is_refused(
+    rows: tuple[Result, Result],
+    files: tuple[Path, Path],
+    forecasts: Path,
+    sixty_days: Store,
+    tmp_path: Path,
+    chosen: list[int],
+    with_forecast: bool,
 ) -> None:
-    (found,) = recheck_rows({Path("row.json"): rows[0]}, forecasts, tmp_path)
+    """Such as the best one of ten, under the name of the task with ten."""
+    best = of_windows(rows[0], chosen)
+    if with_forecast:
+        whole = open_forecast(forecasts / "a" / "b" / "seven")
+        with forecast_writer(tmp_path / "best", replace(whole.header, windows=best.windows)) as w:
+            for k, window in enumerate(chosen):
+                w.write(k, slice(None), *whole.read(window, slice(None)))
+                w.finish_window(k)
+            w.close({})
+    found = check_row(best, files[0], tmp_path, sixty_days)
+    assert found.outcome == "refused"
+    assert best.windows[0] in found.reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "powerphase-day-ahead-windows"},
+        {"task": "powerphase-day-ahead-all"},
+        {"task": "powerphase-96-steps-ahead"},
+        {"task_version": 9},
+        {"grid": "ieee30"},
+        {"edition": "opsd"},
+    ],
+)
+def test_a_row_of_other_conditions_than_its_data_set_s_is_refused(
+    rows: tuple[Result, Result],
+    files: tuple[Path, Path],
+    forecasts: Path,
+    sixty_days: Store,
+    change: dict[str, Any],
+) -> None:
+    found = check_row(replace(rows[0], **change), files[0], forecasts, sixty_days)
+    assert found.outcome == "refused"
+    assert found.reason
+
+
+@pytest.mark.parametrize("name", ["necv", "violations"])
+@pytest.mark.parametrize("model", ["last-7-days", "ets"], ids=["with forecast", "without"])
+def test_a_row_that_misstates_what_happened_differs(
+    rows: tuple[Result, Result],
+    files: tuple[Path, Path],
+    forecasts: Path,
+    sixty_days: Store,
+    name: str,
+    model: str,
+) -> None:
+    value = rows[0].truth[name]
+    wrong = replace(rows[0], model=model, truth={**rows[0].truth, name: value + 0.01})
+    found = check_row(wrong, files[0], forecasts, sixty_days)
+    assert found.outcome == "differs"
+    assert [(d.name, d.old) for d in found.differences] == [(f"truth.{name}", value + 0.01)]
+    assert found.differences[0].new == pytest.approx(value)
+
+
+def test_a_row_without_its_data_set_is_unchecked(
+    rows: tuple[Result, Result], files: tuple[Path, Path], forecasts: Path, tmp_path: Path
+) -> None:
+    (found,) = recheck_rows({files[0]: rows[0]}, forecasts, tmp_path)
     assert found.outcome == "unchecked"
     assert rows[0].fingerprint[:12] in found.reason
 
 
 def test_a_row_with_two_forecasts_is_unchecked(
-    rows: tuple[Result, Result], forecasts: Path, sixty_days: Store, tmp_path: Path
-) -> None:
-    for name in ("one", "two"):
-        shutil.copytree(forecasts / "week", tmp_path / name)
-    reason = check_row(rows[1], Path("row.json"), tmp_path, sixty_days).reason
-    assert all(str(tmp_path / name) in reason for name in ("one", "two"))
-
-
-def test_a_damaged_forecast_leaves_only_its_row_unchecked(
     rows: tuple[Result, Result],
     files: tuple[Path, Path],
     forecasts: Path,
     sixty_days: Store,
     tmp_path: Path,
 ) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(forecasts / "week", tmp_path / name)
+    reason = check_row(rows[1], files[1], tmp_path, sixty_days).reason
+    assert all(str(tmp_path / name) in reason for name in ("one", "two"))
+
+
+@pytest.mark.parametrize("harm", ["empty", "swap"])
+def test_only_the_row_of_a_damaged_forecast_is_refused(
+    rows: tuple[Result, Result],
+    files: tuple[Path, Path],
+    forecasts: Path,
+    sixty_days: Store,
+    tmp_path: Path,
+    harm: str,
+) -> None:
     broken = Path(shutil.copytree(forecasts, tmp_path / "f"))
-    for chunk in (file for file in (broken / "week" / "values" / "c").rglob("*") if file.is_file()):
-        chunk.write_bytes(b"")
+    first, second = (broken / "week" / chunk_file("values", window, 0) for window in (0, 1))
+    contents = first.read_bytes(), second.read_bytes()
+    first.write_bytes(b"" if harm == "empty" else contents[1])
+    second.write_bytes(contents[0])
     pairs = {files[1]: rows[1], files[0]: rows[0]}
     found = list(recheck_rows(pairs, broken, sixty_days.path, device="cpu"))
-    assert [check.outcome for check in found] == ["unchecked", "matches"]
+    assert [check.outcome for check in found] == ["refused", "matches"]
     assert "week" in found[0].reason
+    assert not is_confirmed(found)
 
 
 def shifted(sidecar: Mapping[str, np.ndarray], name: str, amount: Any) -> dict[str, np.ndarray]:
@@ -301,26 +393,37 @@ def without(sidecar: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndar
 
 @pytest.mark.parametrize(
     "content",
-    [None, b"no arrays", b"PK\x05\x06" + bytes(18)],  # the last is an archive without members
+    [
+        None,
+        b"",
+        b"no arrays",
+        b"PK\x05\x06" + bytes(18),
+        pickle.dumps({"by_bus/crps": [1.0]}),
+        "cut",
+    ],
+    ids=["missing", "empty", "text", "no members", "pickle", "cut"],
 )
-def test_without_its_sidecar_a_correct_row_is_unchecked_and_a_wrong_one_differs(
-    content: bytes | None,
+@pytest.mark.parametrize("model", ["last-7-days", "ets"], ids=["with forecast", "without"])
+def test_a_row_without_a_sound_sidecar_is_refused(
+    content: bytes | str | None,
+    model: str,
     rows: tuple[Result, Result],
+    files: tuple[Path, Path],
     forecasts: Path,
     sixty_days: Store,
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "row.json"
-    if content is not None:
+    if content == "cut":
+        content = files[0].with_suffix(".npz").read_bytes()[:-200]
+    if isinstance(content, bytes):
         file.with_suffix(".npz").write_bytes(content)
-    right = check_row(rows[0], file, forecasts, sixty_days)
-    assert right.outcome == "unchecked"
-    assert str(file.with_suffix(".npz")) in right.reason
-    wrong = check_row(with_crps(rows[0], 0.999), file, forecasts, sixty_days)
-    assert (wrong.outcome, wrong.differences[0].name) == ("differs", "crps")
+    found = check_row(replace(rows[0], model=model), file, forecasts, sixty_days)
+    assert found.outcome == "refused"
+    assert str(file.with_suffix(".npz")) in found.reason
 
 
-def test_an_older_sidecar_matches_and_an_incomplete_one_is_unchecked(
+def test_an_older_sidecar_matches_and_an_incomplete_one_is_refused(
     scored: tuple[Evaluation, Evaluation], forecasts: Path, sixty_days: Store, tmp_path: Path
 ) -> None:
     row, sidecar = scored[0].row, scored[0].sidecar
@@ -328,7 +431,7 @@ def test_an_older_sidecar_matches_and_an_incomplete_one_is_unchecked(
     assert check_row(row, file, forecasts, sixty_days).outcome == "matches"
     write_result(row, without(sidecar, "reliability"), tmp_path)
     lost = check_row(row, file, forecasts, sixty_days)
-    assert lost.outcome == "unchecked"
+    assert lost.outcome == "refused"
     assert "reliability" in lost.reason
 
 
@@ -352,11 +455,11 @@ def test_the_command_fails_if_a_row_is_wrong_and_names_it(
     rows = [evaluation.row for evaluation in scored]
     for evaluation in scored:
         evaluation.save(tmp_path / "honest")
-    write_result(replace(rows[0], model="ets"), {}, tmp_path / "honest")
+    write_result(replace(rows[0], model="ets"), scored[0].sidecar, tmp_path / "honest")
     honest = invoke("leaderboard", tmp_path / "honest", *options)
     assert honest.exit_code == 0, honest.output
-    assert "2 match to 5 digits, 0 differ, 1 could not be checked" in honest.stdout
-    write_result(with_crps(rows[0], 0.5), {}, tmp_path / "other")
+    assert "2 match to 5 digits, 0 differ, 0 are refused, 1 could not be checked" in honest.stdout
+    write_result(with_crps(rows[0], 0.5), scored[0].sidecar, tmp_path / "other")
     wrong = invoke("leaderboard", tmp_path / "other", *options, "--format", "csv")
     assert wrong.exit_code == 1
     lines = list(csv.DictReader(StringIO(wrong.stdout)))
@@ -379,7 +482,7 @@ def test_the_command_fails_if_an_array_is_wrong_and_names_it(
 def test_the_command_fails_if_nothing_could_be_checked(
     scored: tuple[Evaluation, Evaluation], forecasts: Path, sixty_days: Store, tmp_path: Path
 ) -> None:
-    write_result(replace(scored[0].row, model="ets"), {}, tmp_path / "results")
+    write_result(replace(scored[0].row, model="ets"), scored[0].sidecar, tmp_path / "results")
     command = ("leaderboard", tmp_path / "results", "--recompute", "--data", sixty_days.path)
     for format in ("table", "csv"):
         shown = invoke(*command, "--forecasts", forecasts, "--format", format)

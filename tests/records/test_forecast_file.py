@@ -712,7 +712,7 @@ def test_a_forecast_of_the_first_format_must_be_made_again(forecast: Path) -> No
     manifest = json.loads(file.read_text())
     del manifest["sha256"]
     file.write_text(json.dumps({**manifest, "format": 1}))
-    with pytest.raises(ForecastError, match="format 1.*powerphase forecast"):
+    with pytest.raises(ForecastError, match=r"format 1.*powerphase forecast"):
         open_forecast(forecast)
     with pytest.raises(ForecastError, match="format 1"), forecast_writer(forecast, HEADER):
         pass

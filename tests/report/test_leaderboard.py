@@ -328,6 +328,15 @@ def test_rows_on_different_windows_raise() -> None:
         leaderboard([row(), row(model="ets", windows=windows)])
 
 
+@pytest.mark.parametrize("name", ["necv", "violations"])
+def test_rows_that_disagree_on_what_happened_raise(name: str) -> None:
+    truth = row().truth
+    with pytest.raises(ResultError, match=rf"ets-42\.json.*{name}.*powerforge-42\.json"):
+        leaderboard([row(), row(model="ets", truth={**truth, name: truth[name] / 2})])
+    rounded = {key: value * (1 + 1e-6) for key, value in truth.items()}
+    assert len(leaderboard([row(), row(model="ets", truth=rounded)])) == 1
+
+
 def test_grids_have_the_order_of_the_paper_then_by_name() -> None:
     grids = [*PAPER_GRIDS, "activsg200", "ieee14", "zealand"]
     shuffled = random.Random(1).sample(grids, k=len(grids))

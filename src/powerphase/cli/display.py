@@ -90,7 +90,7 @@ def show_checks(checks: "Sequence[Check]", format: str) -> None:
         header=("row", "outcome", "details"),
         groups=(tuple(_check_line(check) for check in checks),),
         above=f"{counts['matches']} match to {DIGITS} digits, {counts['differs']} differ, "
-        f"{counts['unchecked']} could not be checked.",
+        f"{counts['refused']} are refused, {counts['unchecked']} could not be checked.",
         names=3,
     )
     show_sheets(format, lambda: [sheet], as_csv)
@@ -103,8 +103,8 @@ def _check_line(check: "Check") -> "tuple[Cell, ...]":
         first, *rest = check.differences
         details = f"{first.name} is {first.old!r} in the row and {first.new!r} when scored again"
         details += f"; {len(rest)} more differ" if rest else ""
-    differs = check.outcome == "differs"
-    return (str(check.row.path), False), (check.outcome, differs), (details, False)
+    is_wrong = check.outcome in ("differs", "refused")
+    return (str(check.row.path), False), (check.outcome, is_wrong), (details, False)
 
 
 def show_forecast(file: "ForecastFile") -> None:

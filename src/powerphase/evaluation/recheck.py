@@ -1,7 +1,9 @@
 """Rechecking rows: their forecasts are scored again, and the numbers compared.
 
-A row and its sidecar are claims. With the forecast file and the data set, every number can be
-computed again. A row for which either is missing is reported as unchecked, never as correct.
+A row and its sidecar are claims. With the data set, its windows and what happened in them can be
+checked; with the forecast file too, every number can be computed again. A row for which either is
+missing is reported as unchecked, never as correct. One that contradicts its own task, or whose
+sidecar or forecast is damaged, is refused.
 """
 
 import os
@@ -10,15 +12,20 @@ from dataclasses import astuple, dataclass, replace
 from functools import cache
 from math import isclose
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Shaped
 
+from powerphase.axes import KINDS, V
 from powerphase.dataset.layout import MANIFEST
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import PowerphaseError, ResultError
-from powerphase.evaluation.scoring import Evaluation, score
+from powerphase.evaluation.forecasting import task_facts
+from powerphase.evaluation.scoring import score
+from powerphase.metrics.safety import signed_excursion, violates
 from powerphase.records.forecast_format import (
     FORECAST_MANIFEST,
     ForecastHeader,
@@ -42,10 +49,10 @@ from powerphase.records.sidecar import (
     round_arrays,
     rounding_of,
 )
-from powerphase.task.protocol import WindowCount, split_limits
+from powerphase.task.protocol import Protocol, split_limits
 from powerphase.task.windows import Task
 
-Outcome = Literal["matches", "differs", "unchecked"]
+Outcome = Literal["matches", "differs", "refused", "unchecked"]
 
 DIGITS = 5
 """Two numbers match if they differ by at most one unit in the last of so many digits.
@@ -55,6 +62,9 @@ Sums in another order or on another device differ from about the seventh digit o
 
 CONTENT = ("task_version", "fingerprint", "config", "windows")
 """What a row and its forecast must have in common."""
+
+CONDITIONS = ("grid", "edition", "task_version", "windows")
+"""What a row must have in common with its task on its data set."""
 
 CANCELLING = {"excursion_bias": "excursion_error", "twcrps": "necv"}
 """Scores that are differences of excursions, and the score that has the size of these."""
@@ -81,7 +91,7 @@ class Check:
     row: Result
     outcome: Outcome
     reason: str = ""
-    """Why it was not checked."""
+    """Why it was refused or not checked."""
     differences: tuple[Difference, ...] = ()
 
 
@@ -100,31 +110,89 @@ def recheck_rows(
     stores = _find_stores(Path(data))
 
     @cache
-    def make_task(path: Path, **options: Any) -> Task:
-        return Task(path, **options)
+    def make_task(path: Path, name: str) -> Task:
+        forecast_task, limits, rating = split_limits(name)
+        size = vars(Protocol.of_name(forecast_task))
+        return Task(path, **size, limits=limits, rating=rating)
 
     for file, row in rows.items():
-        forecast_task, limits, rating = split_limits(row.task)
-        candidates = files.get(replace(row.key, task=forecast_task), [])
-        problem = _obstacle(row, candidates, stores)
-        if problem:
-            yield Check(row, "unchecked", problem)
-            continue
-        (path, header), store = candidates[0], stores[row.fingerprint]
-        windows: WindowCount = "all" if forecast_task.endswith("-all") else len(header.windows)
         try:
-            size = {"context": header.context, "horizon": header.horizon, "windows": windows}
-            task = make_task(store, **size, limits=limits, rating=rating)
-            again = score(path, task, device=device)
+            sidecar = read_sidecar(file)
+            if not sidecar:
+                raise ResultError(f"{file.with_suffix('.npz')}: is empty; restore it")
+            if row.fingerprint not in stores:
+                yield Check(row, "unchecked", f"no data set {row.fingerprint[:12]}")
+                continue
+            task = make_task(stores[row.fingerprint], row.task)
+            _check_conditions(row, task)
+            forecast_key = replace(row.key, task=split_limits(row.task)[0])
+            yield _check_numbers(file, row, sidecar, task, files.get(forecast_key, []), device)
         except PowerphaseError as error:
-            yield Check(row, "unchecked", str(error))
-            continue
-        yield _compare(file, row, again)
+            yield Check(row, "refused", str(error))
+
+
+def _check_conditions(row: Result, task: Task) -> None:
+    """Raise if the row was scored under other conditions than those of its task."""
+    for name, expected in task_facts(task).items():
+        if name in CONDITIONS and getattr(row, name) != expected:
+            raise ResultError(
+                f"its {name} {short(getattr(row, name))} is not that of its task on this data set, "
+                f"{short(expected)}; score the forecast again"
+            )
+
+
+def _check_numbers(
+    file: Path,
+    row: Result,
+    sidecar: Arrays,
+    task: Task,
+    candidates: Sequence[tuple[Path, ForecastHeader]],
+    device: str,
+) -> Check:
+    """The outcome of a row that has the conditions of its task."""
+    happened = _truth(task)
+    wrong = [
+        Difference(f"truth.{name}", row.truth[name], happened[name])
+        for name in happened
+        if not _match(row.truth[name], happened[name], 0.0)
+    ]
+    if wrong:
+        return Check(row, "differs", differences=tuple(wrong))
+    problem = _obstacle(row, candidates)
+    if problem:
+        return Check(row, "unchecked", problem)
+    again = score(candidates[0][0], task, device=device)
+    differences = [
+        *row_differences(row, again.row),
+        *array_differences(sidecar, again.sidecar),
+    ]
+    if differences:
+        return Check(row, "differs", differences=tuple(differences))
+    _check_complete(file, row.schema, sidecar, again.sidecar)
+    return Check(row, "matches")
+
+
+def _truth(task: Task) -> dict[str, float]:
+    """What happened in the windows of a task, as rows state it."""
+    voltages = (task.test.target(window)[..., V::KINDS] for window in range(len(task.test)))
+    limits = task.layout.limits
+    low, high = (torch.from_numpy(limit).float() for limit in (limits.v_min_pu, limits.v_max_pu))
+    band = low, high
+    means = [
+        (
+            signed_excursion(voltage, band).abs().double().mean(),
+            violates(voltage, band).double().mean(),
+        )
+        for voltage in voltages
+    ]
+    necv, violations = (float(sum(values)) / len(means) for values in zip(*means, strict=True))
+    return {"necv": necv, "violations": violations}
 
 
 def is_confirmed(checks: Sequence[Check]) -> bool:
-    """Whether at least one row was checked and none differs."""
-    return not nothing_checked(checks) and all(check.outcome != "differs" for check in checks)
+    """Whether at least one row matches, and every other one is unchecked."""
+    outcomes = {check.outcome for check in checks}
+    return "matches" in outcomes and outcomes <= {"matches", "unchecked"}
 
 
 def nothing_checked(checks: Sequence[Check]) -> bool:
@@ -187,21 +255,6 @@ def numbers(row: Result) -> dict[str, float | None]:
     return values
 
 
-def _compare(file: Path, row: Result, again: Evaluation) -> Check:
-    """The outcome of a row and its sidecar, given the new ones."""
-    differences = list(row_differences(row, again.row))
-    try:
-        sidecar = read_sidecar(file)
-        differences += array_differences(sidecar, again.sidecar)
-        _check_complete(file, row.schema, sidecar, again.sidecar)
-    except ResultError as error:
-        # A wrong row is wrong even without its arrays; a right one is only half confirmed.
-        if not differences:
-            return Check(row, "unchecked", f"its scores match, but its sidecar does not: {error}")
-    outcome: Outcome = "differs" if differences else "matches"
-    return Check(row, outcome, differences=tuple(differences))
-
-
 def _check_complete(file: Path, schema: int, sidecar: Arrays, again: Arrays) -> None:
     """Raise if the sidecar lacks an array that its schema has: an empty one would match."""
     missing = [name for name in again if name not in {*sidecar, *may_lack(schema)}]
@@ -258,9 +311,7 @@ def _match(old: float | None, new: float | None, least: float) -> bool:
     return isclose(old, new, rel_tol=tolerance, abs_tol=max(ROUNDING, tolerance * least))
 
 
-def _obstacle(
-    row: Result, candidates: Sequence[tuple[Path, ForecastHeader]], stores: Mapping[str, Path]
-) -> str:
+def _obstacle(row: Result, candidates: Sequence[tuple[Path, ForecastHeader]]) -> str:
     """Why a row cannot be checked; empty if it can."""
     if not candidates:
         return "no forecast file"
@@ -270,7 +321,7 @@ def _obstacle(
     differing = [name for name in CONTENT if getattr(header, name) != getattr(row, name)]
     if differing:
         return f"its forecast file has another {', '.join(differing)}"
-    return "" if row.fingerprint in stores else f"no data set {row.fingerprint[:12]}"
+    return ""
 
 
 def _find_forecasts(root: Path) -> dict[RowKey, list[tuple[Path, ForecastHeader]]]:

@@ -1,13 +1,13 @@
 """Forecasts on disk: scenarios from which every score can be computed again.
 
 A forecast is a directory: a Zarr 3 group with `values`, `weights` and `time`, and a manifest,
-`forecast.json`, which describes the forecast and lists its finished windows, with a checksum of each
-of their chunks. A window counts once it is listed, so what a killed process leaves behind is never
-read as a forecast, nor is a chunk that was copied from another window or other channels.
+`forecast.json`, which describes the forecast and lists its finished windows, with a checksum of
+every chunk. A window counts once it is listed, so what a killed process leaves behind is never read
+as a forecast, nor is a chunk that was copied from another window or other channels.
 
 A chunk of `values` holds one window, all scenarios and steps, and about 16 MB of channels; scores
 are computed by such blocks. A channel's scenarios and steps are contiguous, compressed by LZ4 with
-byte shuffling and protected by a CRC within the file. Measured on states of ACTIVSg 500 with noise, chunks take 0.5
+byte shuffling and protected by a CRC. Measured on states of ACTIVSg 500 with noise, chunks take 0.5
 to 0.8 of the raw size (0.5 where half of P and Q is constant, 0.8 where everything is noisy); a
 window of 36,964 channels, 1.4 GB, is written in 5 to 8 s and read in 2.5 s. Uncompressed chunks
 take 0.6 of that time and the full space, 14 GB for ten windows; zstd, which data sets use, saves

@@ -140,8 +140,8 @@ class ForecastHeader:
 
     def chunk_files(self, window: int) -> Iterator[str]:
         """The files of a window's chunks, relative to the directory."""
-        for number in range(len(self.blocks())):
-            yield from (chunk_file(name, window, number) for name in ("values", "weights"))
+        for k in range(len(self.blocks())):
+            yield from (chunk_file(name, window, k) for name in ("values", "weights"))
 
     def check_window(self, window: int) -> None:
         """Raise if the forecast has no such window."""
@@ -215,9 +215,9 @@ class ForecastManifest:
         return cls(ForecastHeader(**values), frozenset(finished), cost, complete, sha256)
 
 
-def chunk_file(name: str, window: int, number: int) -> str:
+def chunk_file(name: str, window: int, block: int) -> str:
     """The file of a chunk of the array `values` or `weights`, relative to the directory."""
-    return f"{name}/c/{window}/{'0/0' if name == 'values' else '0'}/{number}"
+    return f"{name}/c/{window}/{'0/0' if name == 'values' else '0'}/{block}"
 
 
 def sha256_of(content: bytes) -> str:

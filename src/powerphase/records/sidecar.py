@@ -78,6 +78,29 @@ ROUNDING_NAME = "rounding"
 """The array that holds the rounding of a sidecar."""
 
 
+SCHEMA = {
+    ROUNDING_NAME: ("i", "R"),
+    "reliability": ("f", "bins 3"),
+    "by_step/": ("f", "H 4"),
+    "by_bus/": ("f", "N"),
+    "by_bus/crps": ("f", "N 4"),
+    "risk/": ("u", "W N H"),
+    "risk/excursion": ("u", "W N 2"),
+    "shown/bus_id": ("i", "B"),
+    "shown/window": ("i", "W"),
+    "shown/weight": ("f", "W M B 4"),
+    "shown/target_low": ("f", "W B 4"),
+    "shown/target_high": ("f", "W B 4"),
+    "shown/target_steps": ("u", "W B 4 H"),
+    "shown/scenario_low": ("f", "W B 4"),
+    "shown/scenario_high": ("f", "W B 4"),
+    "shown/scenario_steps": ("u", "W B 4 M H"),
+    "physical/": ("f", ""),
+}
+"""The kind of number and the axes of each array, or of all whose names start like this. An axis has
+one size in all arrays of a sidecar; arrays of other names are read by nobody."""
+
+
 def may_lack(schema: int) -> set[str]:
     """Arrays that the sidecar of a row of this schema may lack.
 
@@ -188,7 +211,12 @@ def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     try:
         content = BytesIO(read_regular_file(file, MAX_BYTES))
         with zipfile.ZipFile(content) as archive:
-            return {i.filename.removesuffix(".npy"): _array(archive, i) for i in archive.infolist()}
+            names = archive.namelist()
+            if len(set(names)) < len(names):
+                raise ValueError("two arrays have one name")
+            arrays = {name.removesuffix(".npy"): _array(archive, name) for name in names}
+        _check_axes(arrays)
+        return arrays
     except UNREADABLE as error:
         raise ResultError(
             f"{file}: cannot be read ({error}); restore it or score the forecast again"
@@ -208,8 +236,23 @@ def to_npz(arrays: Arrays, where: str = "sidecar") -> bytes:
     return buffer.getvalue()
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Shaped[np.ndarray, "..."]:
+def _check_axes(arrays: Arrays) -> None:
+    """Raise if an array has another kind of number or another shape than it must have."""
+    sizes = {"3": 3, "4": 4}
+    for name, array in arrays.items():
+        rule = SCHEMA.get(name) or SCHEMA.get(f"{name.partition('/')[0]}/")
+        if rule is None:
+            continue
+        kind, axes = rule
+        pairs = zip(axes.split(), array.shape, strict=False)
+        shape = [sizes.setdefault(axis, size) for axis, size in pairs]
+        if (array.dtype.kind, array.ndim, list(array.shape)) != (kind, len(axes.split()), shape):
+            raise ValueError(f"{name} is {array.dtype} {array.shape}, not {kind} [{axes}]")
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
     """The array of a member; nothing is allocated for more numbers than the member can hold."""
+    info = archive.getinfo(name)
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
         if version != (1, 0):

@@ -13,12 +13,13 @@ import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from math import inf
+from math import inf, isclose
 from typing import TYPE_CHECKING, Any
 
 from powerphase.errors import ResultError
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
+from powerphase.records.result_rules import ROUNDING
 from powerphase.records.row_key import Failure
 from powerphase.records.scores import SCORES, find_score
 from powerphase.report.entries import (
@@ -235,6 +236,13 @@ def _entries(rows: Sequence[Result]) -> tuple[Entry, ...]:
                 f"{row.path}: scored on other windows than {rows[0].path}; score both on the same "
                 "windows"
             )
+        for name, value in row.truth.items():
+            if not isclose(value, rows[0].truth[name], rel_tol=1e-5, abs_tol=ROUNDING):
+                raise ResultError(
+                    f"{row.path} says that the {name} of what happened is {value!r}, "
+                    f"{rows[0].path} says {rows[0].truth[name]!r} of the same windows; score the "
+                    "forecasts again"
+                )
     return with_ranks([entry_of(seeds) for seeds in group_by(rows, lambda row: row.name).values()])
 
 

@@ -5,6 +5,7 @@ different versions are never compared. The task's name contains every option tha
 paper's protocol, so that rows of different tasks are never compared either.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,12 @@ VALIDATION_DAYS = 10
 PAPER_CONTEXT, PAPER_HORIZON, PAPER_WINDOWS = 7 * STEPS_PER_DAY, STEPS_PER_DAY, 10
 
 WindowCount = int | Literal["all"]
+
+_NAME = re.compile(
+    r"powerphase-(?:day|(?P<horizon>[1-9]\d{,5})-steps)-ahead(?:-from-(?P<context>[1-9]\d{,5}))?"
+    r"(?:-(?P<windows>all)|-(?P<count>[1-9]\d{,5})-windows)?",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,21 @@ class Protocol:
         if self.windows != PAPER_WINDOWS:
             name += "-all" if self.windows == "all" else f"-{self.windows}-windows"
         return name
+
+    @classmethod
+    def of_name(cls, name: str) -> "Protocol":
+        """The protocol of the task with this name, in the present version."""
+        match = _NAME.fullmatch(name)
+        if match:
+            windows = match["windows"] or match["count"] or PAPER_WINDOWS
+            protocol = cls(
+                int(match["context"] or PAPER_CONTEXT),
+                int(match["horizon"] or PAPER_HORIZON),
+                "all" if windows == "all" else int(windows),
+            )
+            if protocol.name == name:
+                return protocol
+        raise TaskError(f"no task {name!r}; the paper's is {cls().name!r}")
 
     def splits(self, time: Shaped[np.ndarray, " S"]) -> Splits:
         """The split of a record of whole days that starts at midnight UTC."""

@@ -19,12 +19,14 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.axes import KINDS, V
-from powerphase.errors import ReportError, UnknownName
+from powerphase.errors import PowerphaseError, ReportError, UnknownName
 from powerphase.records import (
     NORMAL_BAND_PU,
     RANKED,
     RISK_LEVELS,
     SCORES,
+    chunk_file,
+    forecast_writer,
     read_results,
     write_result,
 )
@@ -508,6 +510,40 @@ def test_a_forecast_without_rows_of_its_data_raises(built: Built, tmp_path: Path
     rows = built.results / "powerphase-day-ahead/synthetic"
     with pytest.raises(ReportError, match=f"{built.scripted.path}.*ieee14"):
         build_site([rows], tmp_path / "out", forecasts=[built.scripted.path])
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+@pytest.mark.parametrize("change", ["scale", "windows", "nan", "swap"])
+def test_a_forecast_that_cannot_be_of_the_board_is_not_drawn(
+    built: Built, tmp_path: Path, change: str, with_data: bool
+) -> None:
+    rows = next(iter(built.results.glob("powerphase-day-ahead/exact")))
+    path = Path(shutil.copytree(built.scripted.path, tmp_path / "forecast"))
+    header = built.scripted.header
+    if change == "scale":
+        header = replace(header, scale=[2 * header.scale[0], header.scale[1]])
+    elif change == "windows":
+        header = replace(header, windows=["2015-01-01T00:00", *header.windows[1:]])
+    else:
+        shown = chunk_file("values", 0, 0)
+        shutil.copyfile(path / chunk_file("values", 1, 0), path / shown)
+    if change != "swap":
+        shutil.rmtree(path)
+        with forecast_writer(path, header) as writer:
+            for window in range(len(header.windows)):
+                values, weights = built.scripted.read(window, slice(None))
+                values[0, 5, 3] = np.nan if change == "nan" else 1.0
+                writer.write(window, slice(None), values, weights)
+                writer.finish_window(window)
+            writer.close({})
+    forecasts = [built.scripted.path, path]  # without data, the second is compared with the first
+    with pytest.raises(PowerphaseError, match=str(path)):
+        build_site(
+            [rows],
+            tmp_path / "out",
+            forecasts=forecasts,
+            data=[built.store.path] if with_data else [],
+        )
 
 
 def test_a_data_set_without_rows_raises(built: Built, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,7 @@ class BoardPages:
     ) -> None:
         """Write bands and risks of every bus, and add them to the model's row if it has one."""
         h = file.header
+        self._check_forecast(file)
         model = models.setdefault(h.key.stem, _model(name, h.key.name, h.seed))
         model["scenarios"] = h.scenarios
         self._set_bus_ids(h.n_channels // len(VARIABLES))
@@ -138,7 +140,6 @@ class BoardPages:
         risk = risk_content(full.probability, happened, full.windows)
         risk |= excursion_content(full.excursion, beyond)
         sizes.append(self._put(f"{name}-risk", risk | {"known": truth is not None}))
-        self._scale = self._scale or list(h.scale)
         model["whole"] = {
             "file": f"{self._key}/{name}",
             "truth": truth,
@@ -147,6 +148,20 @@ class BoardPages:
             "variables": [VARIABLES[kind] for kind in kinds],
             "bytes": sum(sizes),
         }
+
+    def _check_forecast(self, file: ForecastFile) -> None:
+        """Raise if the windows or scales of a forecast are not those of the board's task."""
+        h = file.header
+        self._scale = self._scale or list(h.scale)
+        for name, actual, needed in (
+            ("scale", h.scale, self._scale),
+            ("windows", h.windows, list(self._board.windows)),
+        ):
+            if actual != needed:
+                raise ReportError(
+                    f"{file.path}: its {name} {short(actual)} differ from {short(needed)}, those "
+                    f"of {self._board.title}; make the forecast again, or leave it out"
+                )
 
     def _write_full_truth(self, series: np.ndarray) -> str:
         """Write the truth at every bus, once; returns its key."""

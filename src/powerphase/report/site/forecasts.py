@@ -16,7 +16,7 @@ from jaxtyping import Float32, Int, Shaped, UInt8
 
 from powerphase.axes import KINDS, STEP_S, VARIABLES, V
 from powerphase.dataset.store import Store
-from powerphase.errors import UnknownName
+from powerphase.errors import ForecastError, UnknownName
 from powerphase.records.forecast_file import ForecastFile
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.records.sidecar import (
@@ -179,6 +179,7 @@ def read_full_forecast(file: ForecastFile, kinds: Sequence[int]) -> FullForecast
     for w, window in enumerate(windows):
         for block in file.blocks():
             values, weights = file.read(int(window), block)
+            _check_finite(file, values, int(window), block.start)
             buses = slice(block.start // KINDS, block.stop // KINDS)
             for k, kind in enumerate(kinds):
                 fan = weighted_quantiles(values[..., kind::KINDS], weights[..., kind::KINDS])
@@ -202,6 +203,21 @@ def excursions(
     total = beyond.sum(axis=0)
     mean = np.divide((beyond * sides).sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
     return np.ceil(mean / EXCURSION_UNIT_PU - 1e-6).clip(0, 255).astype(np.uint8)
+
+
+def _check_finite(
+    file: ForecastFile, values: Float32[np.ndarray, "M H C"], window: int, start: int
+) -> None:
+    """Raise if a value is not a number: no band contains it."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        _, step, channel = np.argwhere(~finite)[0].tolist()
+        raise ForecastError(
+            f"{file.path}: a value is not a finite number; make the forecast again",
+            window=window,
+            step=step,
+            channel=start + channel,
+        )
 
 
 def _risk(
