@@ -114,7 +114,23 @@ def test_a_matrix_inside_an_expression_raises(tmp_path: Path, tail: str) -> None
 
 
 @pytest.mark.parametrize(
-    "value", ["135/sqrt(3)", "1_000", "٣", "1e", "0x10", "pi", "2-1", "1i", "-", "Vbase", "'2'"]
+    "value",
+    [
+        "135/sqrt(3)",
+        "1_000",
+        "1\xa0000",
+        "50\xa0",
+        "5\u2009",
+        "٣",
+        "1e",
+        "0x10",
+        "pi",
+        "2-1",
+        "1i",
+        "-",
+        "Vbase",
+        "'2'",
+    ],
 )
 def test_an_element_that_is_not_a_plain_number_raises(tmp_path: Path, value: str) -> None:
     message = error_message(tmp_path, CASE.replace("\t50\t20", f"\t{value}\t20"))

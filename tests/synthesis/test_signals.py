@@ -226,7 +226,12 @@ def test_a_folder_raises(tmp_path: Path) -> None:
     [
         (b"", "empty"),
         (b"\n" + DAY, "empty"),
-        (DAY.splitlines()[0], "no rows"),
+        (DAY.splitlines()[0] + b"\n", "no rows"),
+        (DAY[: DAY.rindex(b",") + 1], "line 97"),  # an empty cell would be filled
+        (DAY[:-2], "line 97"),  # a number without its last digit would be taken
+        (DAY + b"x" * 300_000, "line 98"),
+        (DAY + b"\n" * 2_000_000, "line 2,000,001"),
+        (gzip.compress(DAY + (b"," * 3 + b"\n") * 100 + b" " * 2**19), "line 198"),
         (b"\x89PNG\r\n\x1a\n\x00", "utf-8"),
         (DAY.replace(b",", b";"), "';'"),
         (DAY.replace(b"50001,", b'50001,"'), "line 97 has 3 fields"),

@@ -112,8 +112,10 @@ def recheck_rows(
     @cache
     def make_task(path: Path, name: str) -> Task:
         forecast_task, limits, rating = split_limits(name)
-        size = vars(Protocol.of_name(forecast_task))
-        return Task(path, **size, limits=limits, rating=rating)
+        size = Protocol.of_name(forecast_task)
+        windows = size.windows
+        shape = {"context": size.context, "horizon": size.horizon}
+        return Task(path, **shape, windows=windows, limits=limits, rating=rating)
 
     for file, row in rows.items():
         try:

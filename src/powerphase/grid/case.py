@@ -25,6 +25,27 @@ GEN_BUS, PG, QG, QMAX, QMIN, VG, MBASE, GEN_STATUS, PMAX, PMIN = range(10)
 F_BUS, T_BUS, BR_R, BR_X, BR_B, RATE_A, RATE_B, RATE_C, TAP, SHIFT, BR_STATUS = range(11)
 COLUMNS = {"bus": 13, "gen": 10, "branch": 11}
 
+LIMITS = {
+    ("bus", PD): ("Pd", -1e6, 1e6),
+    ("bus", QD): ("Qd", -1e6, 1e6),
+    ("bus", GS): ("Gs", -1e6, 1e6),
+    ("bus", BS): ("Bs", -1e6, 1e6),
+    ("bus", BASE_KV): ("baseKV", 0.0, 1e4),
+    ("gen", PG): ("Pg", -1e6, 1e6),
+    ("gen", QG): ("Qg", -1e6, 1e6),
+    ("gen", VG): ("Vg", 0.1, 10.0),
+    ("branch", BR_R): ("r", -1e4, 1e4),
+    ("branch", BR_X): ("x", -1e4, 1e4),
+    ("branch", BR_B): ("b", -1e4, 1e4),
+    ("branch", TAP): ("ratio", 0.0, 10.0),
+    ("branch", SHIFT): ("angle", -360.0, 360.0),
+}
+"""MATPOWER's name and the range of each number that enters a power flow, for what is in service:
+a hundred times what the grids of the catalogue have, or more, where no physical limit is nearer."""
+
+SHORT_PU = 1e-9
+"""An impedance below this connects nothing but numbers; the smallest of the catalogue is 1e-5."""
+
 PQ, PV, SLACK = 1, 2, 3
 """Bus types in MATPOWER's codes."""
 
@@ -222,8 +243,29 @@ def _data_problems(grid: Grid) -> list[str]:
             f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has the ratings {ratings} MVA; a rating must be "
             "positive, or 0 for none"
         )
+    if not problems:
+        problems += _range_problems(grid)
     if not (grid.bus[:, PD] > 0).any():
         problems.append("no bus has a load with P > 0, so nothing would vary")
+    return problems
+
+
+def _range_problems(grid: Grid) -> list[str]:
+    """The first number of each column that no grid has, and the first branch that leads nowhere."""
+    on = {"bus": True, "gen": grid.generator_on, "branch": grid.branch_on}
+    problems = []
+    for (matrix, column), (name, low, high) in LIMITS.items():
+        values = getattr(grid, matrix)[:, column]
+        rows = np.flatnonzero(((values < low) | (values > high)) & on[matrix])
+        if rows.size:
+            problems.append(
+                f"row {rows[0] + 1} of mpc.{matrix} has {name} = {values[rows[0]]:g}; it must be "
+                f"from {low:g} to {high:g}"
+            )
+    loops = np.flatnonzero(grid.branch[:, F_BUS] == grid.branch[:, T_BUS])
+    if loops.size:
+        bus = grid.branch[loops[0], F_BUS]
+        problems.append(f"row {loops[0] + 1} of mpc.branch connects bus {bus:g} with itself")
     return problems
 
 
@@ -247,7 +289,8 @@ def _network_problems(grid: Grid) -> list[str]:
         problems.append(
             f"bus {bus[BUS_I]:g} has type {bus[BUS_TYPE]:g}; remove isolated buses (type 4)"
         )
-    is_short = grid.branch_on & (grid.branch[:, BR_R] == 0) & (grid.branch[:, BR_X] == 0)
+    impedance = np.hypot(grid.branch[:, BR_R], grid.branch[:, BR_X])
+    is_short = grid.branch_on & (impedance < SHORT_PU)
     if is_short.any():
         row = grid.branch[np.flatnonzero(is_short)[0]]
         problems.append(

