@@ -35,10 +35,9 @@ def read_regular_file(file: Path, max_bytes: int) -> bytes:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(file))
         raise OSError(errno.EINVAL, "not a regular file", str(file))
     with file.open("rb") as handle:
-        content = handle.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(file))
-    return content
+        if os.fstat(handle.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(file))
+        return handle.read()
 
 
 def flush(file: Path) -> None:

@@ -11,7 +11,7 @@ cause of several. Sizes are bounded before anything is allocated for them.
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -26,6 +26,9 @@ MAX_JSON_BYTES = 2**26
 
 MAX_COUNT = 10**12
 """No count in a file of this package comes near this number."""
+
+MAX_BUSES, MAX_STEPS = 10**6, 10**6
+"""The largest published grids have 10⁵ buses; 10⁶ steps are 28 years."""
 
 
 class Rule(NamedTuple):
@@ -91,9 +94,10 @@ def read_json(
     except (OSError, ValueError) as cause:
         raise error(f"{file}: cannot be read ({cause}); {advice}") from cause
     if version and isinstance(value, dict) and value.get(version[0], version[1]) != version[1]:
+        writer = f" ({short(value['version'])})" if "version" in value else ""
         raise error(
             f"{file}: written in {version[0]} {short(value[version[0]])}, this version reads "
-            f"{version[0]} {version[1]}; install the powerphase that wrote it, or {advice}"
+            f"{version[0]} {version[1]}; install the powerphase that wrote it{writer}, or {advice}"
         )
     check(value, schema, str(file), error, advice)
     return dict(value)
@@ -139,6 +143,41 @@ def list_of(rule: Rule) -> Rule:
     """A list of values that all follow the rule."""
     words = f"a list with {rule.words} in every item"
     return Rule(words, lambda value: isinstance(value, list) and all(map(rule.holds, value)))
+
+
+def mapping_of(rule: Rule) -> Rule:
+    """An object whose values all follow the rule."""
+    words = f"an object with {rule.words} under every key"
+    return Rule(
+        words, lambda value: isinstance(value, dict) and all(map(rule.holds, value.values()))
+    )
+
+
+def object_with(required: Mapping[str, Schema], optional: Mapping[str, Schema] = {}) -> Rule:
+    """An object with these keys, and any others: what a reader needs of a longer report."""
+
+    def holds(value: Any) -> bool:
+        if not is_json_object(value) or not required.keys() <= value.keys():
+            return False
+        known = {**required, **optional}
+        return not any(any(problems(value[key], known[key])) for key in known.keys() & value.keys())
+
+    return Rule(f"an object with valid {', '.join([*required, *optional])}", holds)
+
+
+def fits_axes(shape: Sequence[int], axes: str, sizes: dict[str, int]) -> bool:
+    """Whether a shape has these axes: a number is a size, a letter has one size everywhere.
+
+    Args:
+        shape: of an array.
+        axes: such as "N 4".
+        sizes: the known sizes of letters, to which those of the shape are added.
+    """
+    names = axes.split()
+    return len(names) == len(shape) and all(
+        (int(name) if name.isdigit() else sizes.setdefault(name, size)) == size
+        for name, size in zip(names, shape, strict=True)
+    )
 
 
 plain_object = Rule("an object of JSON values", is_json_object)

@@ -24,6 +24,7 @@ from jaxtyping import Float, Float32, Int, Shaped, UInt8
 from powerphase.errors import ResultError
 from powerphase.files import read_regular_file
 from powerphase.records.scores import SCORES
+from powerphase.schema import fits_axes
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
@@ -239,15 +240,13 @@ def to_npz(arrays: Arrays, where: str = "sidecar") -> bytes:
 
 def _check_axes(arrays: Arrays) -> None:
     """Raise if an array has another kind of number or another shape than it must have."""
-    sizes = {"3": 3, "4": 4}
+    sizes: dict[str, int] = {}
     for name, array in arrays.items():
         rule = SCHEMA.get(name) or SCHEMA.get(f"{name.partition('/')[0]}/")
         if rule is None:
             continue
         kind, axes = rule
-        pairs = zip(axes.split(), array.shape, strict=False)
-        shape = [sizes.setdefault(axis, size) for axis, size in pairs]
-        if (array.dtype.kind, array.ndim, list(array.shape)) != (kind, len(axes.split()), shape):
+        if array.dtype.kind != kind or not fits_axes(array.shape, axes, sizes):
             raise ValueError(f"{name} is {array.dtype} {array.shape}, not {kind} [{axes}]")
 
 

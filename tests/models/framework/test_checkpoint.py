@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from powerphase.errors import CheckpointError
-from powerphase.models.framework import load_into, read_tensors, write_tensors
+from powerphase.files import read_regular_file
+from powerphase.models.framework import checkpoint, load_into, read_tensors, write_tensors
 
 FACTS = {"model": "powerforge", "seed": 42, "config": {"kernels": [5, 25], "rate": 1e-3}, "θ": None}
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
@@ -446,15 +447,15 @@ def test_weights_that_are_not_finite_raise_despite_a_correct_checksum(
 def test_a_file_that_is_replaced_while_it_is_read_returns_one_content(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, opened = Path.read_bytes, []
+    read, opened = read_regular_file, []
 
-    def replaced_afterwards(path: Path) -> bytes:
+    def replaced_afterwards(path: Path, max_bytes: int) -> bytes:
         opened.append(path)
-        content = read(path)
+        content = read(path, max_bytes)
         write_tensors(file, {"other": torch.ones(2)}, {})
         return content
 
-    monkeypatch.setattr(Path, "read_bytes", replaced_afterwards)
+    monkeypatch.setattr(checkpoint, "read_regular_file", replaced_afterwards)
     tensors, facts = read_tensors(file)
     assert same(tensors, some_tensors())
     assert facts == FACTS

@@ -428,6 +428,28 @@ def test_a_folder_with_other_files_raises_and_is_not_changed(tmp_path: Path) -> 
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"model.json": "{"},
+        {"model.json": '{"modelTopology": {}, "weightsManifest": []}', "group1-shard1of1.bin": "x"},
+        {"model.json": "", "notes.txt": "years of work"},
+        {"thesis.partial": "years of work"},
+        {"weights.safetensors": "somebody else's"},
+        {"log.jsonl": "somebody else's"},
+    ],
+    ids=lambda files: "-".join(files),
+)
+def test_nothing_of_a_folder_that_is_no_training_of_ours_is_lost(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        train(tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == files
+
+
 def test_a_file_in_place_of_the_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     with pytest.raises(CheckpointError, match="run"):

@@ -1,6 +1,6 @@
 """ETS as a forecaster: fitting to a training record, saving, loading and predicting."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64
 from torch import Tensor
 
+from powerphase.axes import KINDS
 from powerphase.cost import (
     Stopwatch,
     commit,
@@ -27,12 +28,14 @@ from powerphase.models.ets.states import (
     initial_states,
     path_deviations,
 )
+from powerphase.models.framework.checkpoint import check_axes
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.ops import window_generators
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Layout, Scenarios, Training
+from powerphase.schema import Schema, integer, nullable, number
 
 OnBlock = Callable[[int, int], None]
 """Called with the number of fitted channels and the number of all channels."""
@@ -76,6 +79,12 @@ class Smoothing:
         return Smoothing(*(tensor.to(device) for tensor in vars(self).values()))
 
 
+AXES = {"smoothing": "3 C", "deviation": "C", "states": "K C"}
+"""The axes of the tensors of a `Smoothing` in a file."""
+
+COUNTS = ("constant", "tiny", "alpha_at_bound", "beta_at_bound", "gamma_at_bound")
+
+
 class ETS(SavedForecaster):
     """Smooths every channel by itself and draws paths with Gaussian errors.
 
@@ -91,6 +100,12 @@ class ETS(SavedForecaster):
     config_type: ClassVar[Any] = ETSConfig
     joint_scenarios = False  # channels draw their errors independently
     takes_device: ClassVar[bool] = True
+    outcome_schema: ClassVar[Mapping[str, Schema]] = {
+        "ets": {
+            **dict.fromkeys(COUNTS, integer(0)),
+            "median": dict.fromkeys(("alpha", "beta", "gamma"), nullable(number())),
+        }
+    }
     counts: ClassVar[str] = "channels fitted"
     """What `on_block` counts."""
 
@@ -242,7 +257,10 @@ class ETS(SavedForecaster):
     def _load_state(self, folder: RunFolder) -> None:
         if folder.header.outcome is None:
             raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
-        self.fitted = Smoothing(**folder.best()[0])
+        tensors, _ = folder.best()
+        sizes = {"C": KINDS * folder.header.domain.n_buses, "K": SEASON + self.config.season}
+        check_axes(tensors, AXES, sizes, str(folder.weights_file))
+        self.fitted = Smoothing(**tensors)
         self.outcome = folder.header.outcome
 
 

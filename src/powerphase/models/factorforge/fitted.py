@@ -10,13 +10,20 @@ import torch
 from jaxtyping import Float32, Float64, Shaped
 from torch import Tensor
 
-from powerphase.axes import KINDS, VARIABLES, P
+from powerphase.axes import KINDS, STEP_S, VARIABLES, P
 from powerphase.errors import ForecastError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import FactorForecaster
 from powerphase.models.factorforge.factors import Factors
 from powerphase.scenarios import Context, Scenarios
 from powerphase.seeds import stream
+
+AXES = {
+    **{"mean": "C", "readout": "C K", "loading": "K C", "noise": "levels C", "restless": "R C"},
+    **{"persistence": "K", "share": "K", "strength": "K"},
+    **{"calendar": "slots W K", "weights": "H F K", "errors": "days H K"},
+}
+"""The axes of the tensors in a file."""
 
 FORECASTER_ARRAYS = ("calendar", "weights", "errors", "strength")
 """The arrays of a `FactorForecaster` in a file."""
@@ -151,6 +158,14 @@ class FittedFactorForge:
         arrays = {name: tensors[name].numpy() for name in FORECASTER_ARRAYS}
         forecaster = FactorForecaster(config, **arrays, seasons=facts["seasons"])
         return cls(factors, forecaster, facts["start_s"])
+
+    def check_inputs(self, n_past: int) -> None:
+        """Raise, in whatever way, if the regressions cannot forecast from so many steps."""
+        step, n_factors = np.timedelta64(STEP_S, "s"), len(self.factors)
+        n_steps = n_past + len(self.forecaster.weights)
+        time = np.datetime64("2016-01-01T00:00:00", "s") + step * np.arange(n_steps)
+        self.forecaster(np.zeros((1, n_past, n_factors)), time[None])
+        self.factors.deviation(torch.zeros((1, n_factors)))
 
     def _check_start(self, start: Shaped[np.ndarray, " B"]) -> None:
         for moment in start:

@@ -8,19 +8,40 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64
 
+from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY, VARIABLES
 from powerphase.cost import Stopwatch, commit, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import fit_factor_forecaster, window_origins
 from powerphase.models.factorforge.factors import OnBlock, find_factors
-from powerphase.models.factorforge.fitted import FittedFactorForge, time_of_day
+from powerphase.models.factorforge.fitted import AXES, FittedFactorForge, time_of_day
+from powerphase.models.framework.checkpoint import check_axes, state_errors
 from powerphase.models.framework.device import world_size
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training import CheckpointStore
 from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.schema import (
+    Schema,
+    check,
+    integer,
+    list_of,
+    mapping_of,
+    nullable,
+    number,
+    object_with,
+    one_of,
+)
 
 CPU = torch.device("cpu")
+
+FACTS = object_with(
+    {"start_s": integer(0, STEP_S * STEPS_PER_DAY - 1), "seasons": one_of([True, False])}
+)
+"""What is saved with the tensors."""
+
+FACTOR = dict.fromkeys(("share", "persistence", "error", "strength"), number())
+"""What the outcome says of each factor."""
 
 
 class FactorForge(SavedForecaster):
@@ -37,6 +58,12 @@ class FactorForge(SavedForecaster):
 
     name: ClassVar[str] = "factorforge"
     config_type: ClassVar[Any] = FactorForgeConfig
+    outcome_schema: ClassVar[Mapping[str, Schema]] = {
+        "factors": {
+            "each": list_of(object_with(FACTOR, {"follows": mapping_of(number())})),
+            "shares": dict.fromkeys(VARIABLES, nullable(number())),
+        }
+    }
     counts: ClassVar[str] = "steps read"
     """What `on_block` counts."""
 
@@ -125,5 +152,12 @@ class FactorForge(SavedForecaster):
     def _load_state(self, folder: RunFolder) -> None:
         if folder.header.outcome is None:
             raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
-        self.fitted = FittedFactorForge.from_tensors(self.config, *folder.best())
+        tensors, facts = folder.best()
+        domain, source = folder.header.domain, str(folder.weights_file)
+        sizes = {"C": KINDS * domain.n_buses, "H": domain.horizon, "slots": STEPS_PER_DAY}
+        check_axes(tensors, AXES, sizes, source)
+        check(facts, FACTS, source, CheckpointError, "restore it or train again")
+        with state_errors(source):
+            self.fitted = FittedFactorForge.from_tensors(self.config, tensors, facts)
+            self.fitted.check_inputs(domain.context)
         self.outcome = folder.header.outcome

@@ -8,7 +8,8 @@ and by then it may have been replaced.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from powerphase.errors import CheckpointError
-from powerphase.files import disk_errors, parse_json, replace_file
+from powerphase.files import disk_errors, parse_json, read_regular_file, replace_file
+from powerphase.schema import MAX_JSON_BYTES, fits_axes
 
 FORMAT = "powerphase"
 METADATA = "__metadata__"
 """The one key of a safetensors header that is not a tensor."""
 PREFIX_BYTES = 8
 """A safetensors file starts with the length of its header, little-endian."""
+MAX_BYTES = 2**36
+"""No network of this package has as many as 17 thousand million weights."""
 SHOWN = 3
 """How many tensors of a kind a message names."""
 
@@ -97,6 +101,45 @@ def load_into(module: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], s
         tensor.copy_(tensors[name])
 
 
+def check_axes(
+    tensors: Mapping[str, Shaped[Tensor, "..."]],
+    axes: Mapping[str, str],
+    sizes: Mapping[str, int],
+    source: str,
+) -> None:
+    """Raise unless the tensors are exactly these, with axes of these sizes.
+
+    Args:
+        tensors: what a file holds.
+        axes: the axes of each tensor, such as "K C".
+        sizes: the sizes of axes that are known.
+        source: where the tensors are from, for messages.
+    """
+    known = dict(sizes)
+    wrong = sorted(tensors.keys() ^ axes.keys())
+    for name in axes.keys() & tensors.keys():
+        tensor = tensors[name]
+        if not tensor.is_floating_point() or not fits_axes(tensor.shape, axes[name], known):
+            wrong.append(f"{name}: {_form(tensor)}")
+    if wrong:
+        raise CheckpointError(
+            f"{source}: its tensors do not fit the model ({_some(wrong)}); restore it, or train "
+            "again"
+        )
+
+
+@contextmanager
+def state_errors(source: str) -> Iterator[None]:
+    """Turn what a model raises for a state that it never saved into an error with advice."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        reason = f"{type(e).__name__}: {e}".partition("\n")[0]
+        raise CheckpointError(
+            f"{source}: holds no state of this model ({reason}); restore it or train again"
+        ) from e
+
+
 def _form(tensor: Shaped[Tensor, "..."]) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
@@ -154,9 +197,7 @@ def _header_bytes(content: bytes) -> int:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
-    except IsADirectoryError as error:
-        raise CheckpointError(f"{file}: is a folder; name a file of weights in it") from error
+        return read_regular_file(file, MAX_BYTES)
     except OSError as error:
         raise CheckpointError(
             f"{file}: cannot be read ({error.strerror}); check the path, or train the model first"
@@ -169,6 +210,8 @@ def _metadata(content: bytes, file: Path) -> dict[str, str]:
     header = content[PREFIX_BYTES : PREFIX_BYTES + n]
     if not header.startswith(b"{"):
         raise _unreadable(file, f"not a safetensors file: its {len(content)} bytes have no header")
+    if n > MAX_JSON_BYTES:
+        raise _unreadable(file, f"damaged: its header claims {n:,} bytes")
     if len(header) < n:
         raise _unreadable(file, f"cut: it ends within its header, after {len(content)} bytes")
     try:

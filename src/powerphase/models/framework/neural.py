@@ -191,8 +191,9 @@ class NeuralForecaster(SavedForecaster):
 
     def _load_state(self, folder: RunFolder) -> None:
         """Load the trained network from the folder."""
+        weights, _ = folder.best()  # before memory is taken for what the header claims
         network = self._initial_network()
-        load_into(network, folder.best()[0], str(folder.weights_file))
+        load_into(network, weights, str(folder.weights_file))
         self.network = network.eval()
         self.outcome, curve = folder.header.outcome, folder.curve()
         self._is_unfinished = self.outcome is None

@@ -15,16 +15,39 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from powerphase.errors import CheckpointError, TrainingError
-from powerphase.files import disk_errors, flush, hold_lock, replace_file
+from powerphase.files import (
+    disk_errors,
+    flush,
+    hold_lock,
+    parse_json,
+    read_regular_file,
+    replace_file,
+)
 from powerphase.models.framework.checkpoint import read_tensors, write_tensors
 from powerphase.scenarios import Layout
+from powerphase.schema import (
+    MAX_BUSES,
+    MAX_JSON_BYTES,
+    MAX_STEPS,
+    Rule,
+    Schema,
+    integer,
+    nullable,
+    number,
+    object_with,
+    one_of,
+    plain_object,
+    problems,
+    read_json,
+    text,
+)
 
 FORMAT = 1
 HEADER, WEIGHTS, RESUME, LOG = (
@@ -33,6 +56,50 @@ HEADER, WEIGHTS, RESUME, LOG = (
     "resume.safetensors",
     "log.jsonl",
 )
+
+
+OUTCOME = object_with(
+    {
+        "steps": nullable(integer(0)),
+        "train_s": nullable(number(0.0)),
+        "peak_memory_gib": nullable(number(0.0)),
+        "hardware": text(),
+    }
+)
+"""What every finished training reports; a model adds its own facts."""
+
+HEADER_SCHEMA: dict[str, Schema] = {
+    "model": text(),
+    "config": plain_object,
+    "seed": integer(0, 2**63),
+    "place": {
+        "grid": text(),
+        "n_buses": integer(1, MAX_BUSES),
+        "buses": text(),
+        "p_scale_mw": number(0.0),
+        "q_scale_mvar": number(0.0),
+        "context": integer(1, MAX_STEPS),
+        "horizon": integer(1, MAX_STEPS),
+    },
+    "data": plain_object,
+    "version": text(),
+    "outcome": nullable(OUTCOME),
+    "format": one_of([FORMAT]),
+}
+
+CRITERION = "validation_"
+"""The start of the name of the score that a training minimises."""
+
+
+def _is_log_line(line: Any) -> bool:
+    if not isinstance(line, dict) or not all(map(nullable(number()).holds, line.values())):
+        return False
+    needed = {"epoch": integer(1), "step": integer(1), "learning_rate": number(0.0)}
+    needed |= {"seconds": number(0.0)} | {n: number() for n in line if n.startswith(CRITERION)}
+    return len(needed) == 5 and all(rule.holds(line.get(name)) for name, rule in needed.items())
+
+
+LOG_LINE = Rule("an object of numbers with epoch, step, validation and seconds", _is_log_line)
 
 
 @dataclass(frozen=True)
@@ -144,9 +211,13 @@ class RunFolder:
 
     def _check_contents(self) -> None:
         """Raise if the folder holds something else, before anything is written."""
-        if not self.path.is_dir() or (self.path / HEADER).exists():
+        if not self.path.is_dir():
             return
-        if any(file.suffix != ".partial" and file.name != ".lock" for file in self.path.iterdir()):
+        if (self.path / HEADER).exists():
+            _read_header(self.path / HEADER)  # it may be somebody else's, or the only one
+            return
+        ours = {".lock", *(f"{name}.partial" for name in (HEADER, WEIGHTS, RESUME, LOG))}
+        if any(file.name not in ours for file in self.path.iterdir()):
             raise CheckpointError(
                 f"{self.path}: holds files of something else; choose another folder"
             )
@@ -226,12 +297,15 @@ class RunFolder:
         if not file.exists():
             return []
         try:
-            texts = file.read_text().split("\n")[:-1]  # a line without an end was cut
-            lines = [json.loads(text) for text in texts]
-            if not all(isinstance(line, dict) and "epoch" in line for line in lines):
-                raise ValueError("a line has no epoch")
+            text = read_regular_file(file, MAX_JSON_BYTES).decode()
+            lines = [parse_json(line) for line in text.split("\n")[:-1]]  # the last may be cut
+            wrong = [k for k, line in enumerate(lines, 1) if any(problems(line, LOG_LINE))]
+            if wrong:
+                raise ValueError(f"line {wrong[0]} must be {LOG_LINE.words}")
+            if any(line.keys() != lines[0].keys() for line in lines):
+                raise ValueError("its lines have different keys")
             return lines
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: not a log ({error}); remove it") from error
 
     def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -279,21 +353,13 @@ def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_line(line: Mapping[str, Any]) -> str:
-    return json.dumps(line) + "\n"
+    finite = {name: value if isfinite(value) else None for name, value in line.items()}
+    return json.dumps(finite) + "\n"
 
 
 def _read_header(file: Path) -> Header:
-    if not file.is_file():
+    if not file.exists():
         raise CheckpointError(f"{file.parent}: not a training; it has no {HEADER}")
-    try:
-        facts = json.loads(file.read_text())
-        if not all(isinstance(facts[name], dict) for name in ("config", "place", "data")):
-            raise ValueError("config, place and data must be tables")
-        if facts["format"] != FORMAT:
-            raise CheckpointError(
-                f"{file}: has format {facts['format']!r}, and this version reads {FORMAT}; use "
-                f"powerphase {facts.get('version')}"
-            )
-        return Header(domain=Domain(**facts.pop("place")), **facts)
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: not the header of a training ({error})") from error
+    advice = "restore it, or choose another folder"
+    facts = read_json(file, HEADER_SCHEMA, CheckpointError, advice, version=("format", FORMAT))
+    return Header(domain=Domain(**facts.pop("place")), **facts)

@@ -16,6 +16,7 @@ from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import CheckpointStore
 from powerphase.registry import results_version
 from powerphase.scenarios import Context, Training
+from powerphase.schema import Schema, check, object_with
 
 S = TypeVar("S", bound="SavedForecaster")
 
@@ -33,6 +34,8 @@ class SavedForecaster(ABC):
     name: ClassVar[str]
     config_type: ClassVar[Any]
     """The config's class; its `VARIANTS` are the words that may follow the name."""
+    outcome_schema: ClassVar[Mapping[str, Schema]] = {}
+    """What its outcome has beyond the facts that all trainings have."""
     takes_device: ClassVar[bool] = False
     """Whether its constructor takes the device to be fitted on."""
 
@@ -56,6 +59,7 @@ class SavedForecaster(ABC):
             raise CheckpointError(f"{run}: holds a training of {header.model}, not of {cls.name}")
         model = cls(make_config(cls.config_type, header.config), seed=header.seed, run=run)
         model.data, model._domain, model._is_loaded = header.data, header.domain, True
+        check_outcome(header, cls, str(run))
         model._load_state(folder)
         return model
 
@@ -178,6 +182,13 @@ class SavedForecaster(ABC):
 def _fitted_version(outcome: Mapping[str, Any]) -> int:
     """The version of the code that fitted a model; trainings that do not state it count as 1."""
     return int(outcome.get("results_version", 1))
+
+
+def check_outcome(header: Header, kind: type[SavedForecaster], source: str) -> None:
+    """Raise if the outcome of a finished training lacks what the model reports."""
+    if header.outcome is not None:
+        rule, advice = object_with(kind.outcome_schema), "restore it or train again"
+        check(header.outcome, rule, f"{source}: outcome", CheckpointError, advice)
 
 
 class InMemoryCheckpoints:

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from powerphase.cost import hardware
 from powerphase.errors import TrainingError
-from powerphase.models.framework.checkpoint import load_into
+from powerphase.models.framework.checkpoint import load_into, state_errors
 from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.device import ProcessGroup, process_group
 from powerphase.models.framework.network import Losses, Network
@@ -127,7 +127,8 @@ class Trainer:
     def _train(self, group: ProcessGroup, size: int) -> None:
         saved = self.checkpoints.load_state()
         if saved is not None:
-            self._restore(*saved)
+            with state_errors("the saved training"):
+                self._restore(*saved)
             self.continued = True
         group.check_epoch(self.epoch)
         if self.epoch == self.config.epochs:
