@@ -90,16 +90,32 @@ def read_json(
         version: the key of the format's version and the only one that this package reads.
     """
     try:
-        value = parse_json(read_regular_file(file, MAX_JSON_BYTES).decode())
-    except (OSError, ValueError) as cause:
+        content = read_regular_file(file, MAX_JSON_BYTES)
+    except OSError as cause:
         raise error(f"{file}: cannot be read ({cause}); {advice}") from cause
+    return parse_object(content, str(file), schema, error, advice, version)
+
+
+def parse_object(
+    content: bytes,
+    where: str,
+    schema: Schema,
+    error: type[PowerphaseError],
+    advice: str,
+    version: tuple[str, int] | None = None,
+) -> dict[str, Any]:
+    """The JSON object in the content of a file, which must follow its schema; see `read_json`."""
+    try:
+        value = parse_json(content.decode())
+    except ValueError as cause:
+        raise error(f"{where}: cannot be read ({cause}); {advice}") from cause
     if version and isinstance(value, dict) and value.get(version[0], version[1]) != version[1]:
         writer = f" ({short(value['version'])})" if "version" in value else ""
         raise error(
-            f"{file}: written in {version[0]} {short(value[version[0]])}, this version reads "
+            f"{where}: written in {version[0]} {short(value[version[0]])}, this version reads "
             f"{version[0]} {version[1]}; install the powerphase that wrote it{writer}, or {advice}"
         )
-    check(value, schema, str(file), error, advice)
+    check(value, schema, where, error, advice)
     return dict(value)
 
 

@@ -27,7 +27,9 @@ from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES, P, Q
+from powerphase.dataset.manifest_schema import manifest_schema
 from powerphase.errors import StoreError
+from powerphase.schema import parse_object
 
 BLOCK_STEPS = 10 * STEPS_PER_DAY
 CHUNK_CHANNELS = 128
@@ -62,6 +64,9 @@ PER_STEP: dict[str, tuple[str, float, str]] = {
 }
 """Type, fill value and meaning of the arrays with one value per step."""
 
+
+SCHEMA = manifest_schema(FORMAT, (STATE, *PER_STEP))
+ADVICE = "restore it or generate the data set anew"
 
 Static = Mapping[str, tuple[np.ndarray, str]]
 """Values and meaning of the arrays that describe the whole data set."""
@@ -211,20 +216,15 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str, path: str) -> "Manifest":
         """The manifest in `text`, which was read from `path`."""
-        try:
-            values = json.loads(text)
-            if (number := values.pop("format")) != FORMAT:
-                raise StoreError(
-                    f"{path}: written in format {number}, this version reads format {FORMAT}; "
-                    "install the powerphase that wrote it"
-                )
-            del values["complete"]
-            blocks = {int(k): BlockRecord(**record) for k, record in values.pop("blocks").items()}
-            return cls(blocks=blocks, **values)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(
-                f"{path}: not a manifest of powerphase ({error}); restore it or generate anew"
-            ) from error
+        values = parse_object(
+            text.encode(), path, SCHEMA, StoreError, ADVICE, version=("format", FORMAT)
+        )
+        del values["format"], values["complete"]
+        blocks = {key: BlockRecord(**record) for key, record in values.pop("blocks").items()}
+        n_blocks = -(-values["n_steps"] // values["block_steps"])
+        if not blocks.keys() <= set(map(str, range(n_blocks))):
+            raise StoreError(f"{path}: has other blocks than 0 to {n_blocks - 1}; {ADVICE}")
+        return cls(blocks={int(key): record for key, record in blocks.items()}, **values)
 
 
 def library_versions() -> dict[str, str]:

@@ -1,8 +1,10 @@
 """Read a data set, from a directory or a URL."""
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
+from errno import EFBIG
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,14 @@ from powerphase.dataset.layout import (
     sha256_of,
 )
 from powerphase.errors import StoreError, UnknownName
+from powerphase.files import read_regular_file
 from powerphase.grid.case import Grid
+
+MAX_FILE_BYTES = 2**28
+"""No manifest and no file outside the blocks comes near this size."""
+
+MAX_ARRAY_BYTES = 2**44
+"""Two years of the largest published grid, 82,000 buses, are a 200th of it."""
 
 TimeRange = slice | str | np.datetime64 | None
 
@@ -80,10 +89,32 @@ class Store:
             raise UnknownName.among("array", name, known)
         if name not in self._arrays:
             try:
-                self._arrays[name] = zarr.open_array(zarr_store(self.path), path=name, mode="r")
+                self._check_files(name)
+                array = zarr.open_array(zarr_store(self.path), path=name, mode="r")
+                self._check_shape(name, array)
             except Exception as error:  # Zarr has no common error for broken metadata
                 raise self._damage_error(f"{name}/zarr.json", error) from error
+            self._arrays[name] = array
         return self._arrays[name]
+
+    def _check_files(self, name: str) -> None:
+        """Raise if the metadata are not those of the manifest, or a chunk is no regular file."""
+        file = f"{name}/zarr.json"
+        if self._file_sha256(file) != self.manifest.static_sha256[file]:
+            raise ValueError("it differs from the manifest")
+        chunks = "" if is_url(self.path) else f"{self.path}/{name}/c"
+        for folder, _, files in os.walk(chunks):
+            for chunk in files:
+                if not Path(folder, chunk).is_file():  # Zarr would wait for a pipe
+                    raise ValueError(f"{chunk} is not a regular file")
+
+    def _check_shape(self, name: str, array: "zarr.Array[Any]") -> None:
+        """Raise if an array has another size than the manifest says, or an enormous one."""
+        n_steps, n_channels = self.manifest.n_steps, len(VARIABLES) * self.manifest.n_buses
+        shapes = {STATE: (n_steps, n_channels), **dict.fromkeys((*PER_STEP, "time"), (n_steps,))}
+        shapes["signals"] = (n_steps, 3)
+        if array.shape != shapes.get(name, array.shape) or array.nbytes > MAX_ARRAY_BYTES:
+            raise ValueError(f"its shape is {array.shape}")
 
     def read(
         self,
@@ -239,11 +270,14 @@ def read_manifest(path: str | Path) -> Manifest | None:
 def read_bytes(path: str) -> bytes:
     """The content of a local file or of a URL."""
     if not is_url(path):
-        return Path(path).read_bytes()
+        return read_regular_file(Path(path), MAX_FILE_BYTES)
     import fsspec
 
     with fsspec.open(path, "rb") as file:
-        return bytes(file.read())
+        content = bytes(file.read(MAX_FILE_BYTES + 1))
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(EFBIG, f"larger than {MAX_FILE_BYTES:,} bytes", path)
+    return content
 
 
 def is_url(path: str | Path) -> bool:

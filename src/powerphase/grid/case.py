@@ -207,6 +207,10 @@ def _find_problems(grid: Grid) -> list[str]:
 
 
 def _data_problems(grid: Grid) -> list[str]:
+    for name, width in COLUMNS.items():
+        shape = getattr(grid, name).shape
+        if len(shape) != 2 or shape[0] < 1 or shape[1] != width:
+            return [f"mpc.{name} has the shape {shape}; it needs rows of {width} columns"]
     problems = []
     if not (np.isfinite(grid.base_mva) and grid.base_mva > 0):
         problems.append(f"baseMVA is {grid.base_mva:g}; it must be positive")

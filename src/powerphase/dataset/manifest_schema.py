@@ -1,0 +1,81 @@
+"""What the manifest of a data set must hold."""
+
+from datetime import date
+from typing import Any
+
+from powerphase.schema import (
+    MAX_BUSES,
+    Rule,
+    Schema,
+    integer,
+    list_of,
+    mapping_of,
+    nullable,
+    number,
+    object_with,
+    one_of,
+    text,
+)
+
+MAX_STEPS = 10**7
+"""285 years of quarter hours."""
+
+CHECKSUM = text("64 hexadecimal digits", r"[0-9a-f]{64}")
+
+
+def manifest_schema(format_number: int, block_arrays: tuple[str, ...]) -> dict[str, Schema]:
+    """The schema of a manifest whose blocks have these arrays."""
+    checksums = object_with(dict.fromkeys(block_arrays, CHECKSUM))
+    block: dict[str, Schema] = {
+        "sha256": checksums,
+        "provenance": _numbers(4, integer(0)),
+        "largest": _numbers(2, number(0.0)),
+        "unsolved": integer(0),
+        "promised": nullable(checksums),
+    }
+    return {
+        "format": one_of([format_number]),
+        "grid": text(),
+        "edition": text(),
+        "fingerprint": CHECKSUM,
+        "recipe": _RECIPE,
+        "n_steps": integer(1, MAX_STEPS),
+        "n_buses": integer(1, MAX_BUSES),
+        "block_steps": integer(1, MAX_STEPS),
+        "attribution": list_of(text(pattern=r"(?s).*")),
+        "filled_signal_values": integer(0),
+        "made_with": mapping_of(text()),
+        "cpu_features": list_of(text()),
+        "static_sha256": mapping_of(CHECKSUM),
+        "blocks": mapping_of(object_with(block)),
+        "complete": one_of([True, False]),
+    }
+
+
+def _numbers(count: int, rule: Rule) -> Rule:
+    every = list_of(rule)
+    words = f"{count} numbers, each {rule.words}"
+    return Rule(words, lambda value: every.holds(value) and len(value) == count)
+
+
+def _is_day(value: Any) -> bool:
+    try:
+        return date.fromisoformat(value).isoformat() == value
+    except (TypeError, ValueError):
+        return False
+
+
+_DAY = Rule("a day such as '2016-07-01'", _is_day)
+
+_RECIPE: dict[str, Schema] = {
+    "grid_sha256": CHECKSUM,
+    "signals_sha256": CHECKSUM,
+    "seed": integer(0, 2**64),
+    "dispatch": text(),
+    "setpoint": Rule(
+        "'case' or a voltage [p.u.]", lambda value: value == "case" or number(0.0).holds(value)
+    ),
+    "start": _DAY,
+    "end": _DAY,
+    "version": integer(1),
+}
