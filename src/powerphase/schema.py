@@ -136,6 +136,13 @@ def number(low: float | int = -inf, high: float | int = inf) -> Rule:
     return Rule(f"a number in [{low:g}, {high:g}]", holds)
 
 
+def real(low: float = -inf, high: float = inf) -> Rule:
+    """A finite number that is written with a decimal point or an exponent."""
+    within = number(low, high)
+    words = f"{within.words}, with a decimal point"
+    return Rule(words, lambda value: isinstance(value, float) and within.holds(value))
+
+
 def integer(low: int, high: int = MAX_COUNT) -> Rule:
     """A whole number within these limits."""
     within = number(low, high)

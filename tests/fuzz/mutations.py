@@ -4,16 +4,22 @@ Every mutation draws from the generator that it is given and from nothing else, 
 repeated by its number.
 """
 
+import gzip
 import io
 import json
 import os
 import random
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
+
+from powerphase.models.framework import checkpoint, read_tensors, write_tensors
 
 Mutation = Callable[[Path, random.Random], None]
 
@@ -280,3 +286,147 @@ def in_some_file(mutations: Sequence[Mutation]) -> Mutation:
         rng.choice(mutations)(rng.choice(files), rng)
 
     return mutate
+
+
+def swap_files(part: str) -> Mutation:
+    """A mutation that swaps two files below a folder, or copies one over the other."""
+
+    def mutate(folder: Path, rng: random.Random) -> None:
+        files = [file for file in folder.rglob("*") if file.is_file() and f"/{part}/" in str(file)]
+        first, second = rng.sample(sorted(files), 2)
+        contents = first.read_bytes(), second.read_bytes()
+        if rng.random() < 0.5:
+            first.write_bytes(contents[1])
+        second.write_bytes(contents[0])
+
+    return mutate
+
+
+ODD_TOKENS = (
+    *("", "-1", "0", "1e308", "-1e308", "1e-308", "1e999", "nan", "inf", "NaN", "1_000", "0x10"),
+    *("1\xa0000", "\u0663", "'text'", "[1]", "{}", "9" * 400, "1e", "2026-01-01", "true", ";", ","),
+)
+"""What no number of a text file looks like, or only some do."""
+
+
+def replace_token(file: Path, rng: random.Random) -> None:
+    """Put something odd in place of a number."""
+    text = file.read_text()
+    numbers = list(re.finditer(r"-?\d+(\.\d+)?", text))
+    chosen = rng.choice(numbers)
+    file.write_text(text[: chosen.start()] + rng.choice(ODD_TOKENS) + text[chosen.end() :])
+
+
+def edit_lines(file: Path, rng: random.Random) -> None:
+    """Delete, repeat, swap or cut a line, or repeat one very often."""
+    lines = file.read_text().split("\n")
+    k, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    changes: Sequence[Callable[[], list[str]]] = (
+        lambda: lines[:k] + lines[k + 1 :],
+        lambda: [*lines[:k], lines[k], *lines[k:]],
+        lambda: [lines[other] if i == k else line for i, line in enumerate(lines)],
+        lambda: [*lines[:k], lines[k][: rng.randrange(len(lines[k]) + 1)]],
+        lambda: [*lines[:k], lines[k] * 1000, *lines[k + 1 :]],
+        lambda: [*lines[:k], *[""] * 10_000, *lines[k:]],
+    )
+    file.write_text("\n".join(rng.choice(changes)()))
+
+
+def compress(inner: Mutation) -> Mutation:
+    """The mutation, of a file that is then compressed, and perhaps damaged again."""
+
+    def mutate(file: Path, rng: random.Random) -> None:
+        inner(file, rng)
+        if file.is_file():
+            file.write_bytes(gzip.compress(file.read_bytes(), 1))
+            if rng.random() < 0.5:
+                rng.choice(BYTES)(file, rng)
+
+    return mutate
+
+
+TEXT: Sequence[Mutation] = (replace_token, replace_token, edit_lines)
+
+
+def edit_json_line(file: Path, rng: random.Random) -> None:
+    """Damage one line of a file with a JSON document in each line."""
+    lines = file.read_text().split("\n")
+    k = rng.randrange(len(lines) - 1)
+    single = file.with_name("line.json")
+    single.write_text(lines[k])
+    rng.choice(JSON)(single, rng)
+    lines[k] = single.read_text()
+    file.write_text("\n".join(lines))
+
+
+def sign_tensors(
+    change: Callable[[dict[str, Any], dict[str, Any], random.Random], None],
+) -> Mutation:
+    """A mutation of tensors and facts that keeps the checksum of their file right."""
+
+    def mutate(file: Path, rng: random.Random) -> None:
+        tensors, facts = read_tensors(file)
+        change(tensors, facts, rng)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint, "_check_finite", lambda *_: None)
+            write_tensors(file, tensors, facts)
+
+    return mutate
+
+
+def edit_tensor(tensors: dict[str, Any], _: dict[str, Any], rng: random.Random) -> None:
+    """Replace, remove or add a tensor."""
+    name = rng.choice(sorted(tensors))
+    tensor = tensors[name]
+    changes: Sequence[Callable[[], Any]] = (
+        lambda: torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else None,
+        lambda: torch.full_like(tensor, torch.inf) if tensor.is_floating_point() else None,
+        lambda: tensor.to(torch.int64),
+        lambda: tensor.to(torch.complex64),
+        lambda: tensor[None],
+        lambda: tensor.reshape(-1)[:0],
+        lambda: torch.cat([tensor.reshape(-1)] * 2),
+        lambda: None,
+    )
+    new = rng.choice(changes)()
+    tensors["superfluous"] = tensor
+    if rng.random() < 0.9:
+        del tensors["superfluous"]
+        del tensors[name]
+        if new is not None:
+            tensors[name] = new
+
+
+def edit_fact(_: dict[str, Any], facts: dict[str, Any], rng: random.Random) -> None:
+    """Replace or remove what is stored with the tensors."""
+    key = rng.choice(sorted(facts))
+    if rng.random() < 0.3:
+        del facts[key]
+    else:
+        odd = [value for value in ODD_VALUES if value == value and value != float("inf")]
+        facts[key] = rng.choice(odd)
+
+
+def claim_huge_tensor(file: Path, rng: random.Random) -> None:
+    """Let the header ask for terabytes, or be as long."""
+    content = file.read_bytes()
+    n = int.from_bytes(content[:8], "little")
+    if rng.random() < 0.3:
+        length = rng.choice([2**63, 2**40, 10**8, len(content)])
+        file.write_bytes(length.to_bytes(8, "little") + content[8:])
+        return
+    header = json.loads(content[8 : 8 + n])
+    name = rng.choice([key for key in header if key != "__metadata__"])
+    header[name]["shape"] = [10**6, 10**6]
+    if rng.random() < 0.5:
+        header[name]["data_offsets"] = [0, 4 * 10**12]
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + n :])
+
+
+SAFETENSORS: Sequence[Mutation] = (
+    sign_tensors(edit_tensor),
+    sign_tensors(edit_tensor),
+    sign_tensors(edit_fact),
+    claim_huge_tensor,
+)

@@ -14,6 +14,7 @@ from powerphase.schema import (
     number,
     object_with,
     one_of,
+    real,
     text,
 )
 
@@ -29,7 +30,7 @@ def manifest_schema(format_number: int, block_arrays: tuple[str, ...]) -> dict[s
     block: dict[str, Schema] = {
         "sha256": checksums,
         "provenance": _numbers(4, integer(0)),
-        "largest": _numbers(2, number(0.0)),
+        "largest": _numbers(2, real(0.0)),
         "unsolved": integer(0),
         "promised": nullable(checksums),
     }

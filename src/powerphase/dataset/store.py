@@ -1,6 +1,5 @@
 """Read a data set, from a directory or a URL."""
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
@@ -89,7 +88,7 @@ class Store:
             raise UnknownName.among("array", name, known)
         if name not in self._arrays:
             try:
-                self._check_files(name)
+                self._check_metadata(name)
                 array = zarr.open_array(zarr_store(self.path), path=name, mode="r")
                 self._check_shape(name, array)
             except Exception as error:  # Zarr has no common error for broken metadata
@@ -97,16 +96,36 @@ class Store:
             self._arrays[name] = array
         return self._arrays[name]
 
-    def _check_files(self, name: str) -> None:
-        """Raise if the metadata are not those of the manifest, or a chunk is no regular file."""
+    def _check_metadata(self, name: str) -> None:
+        """Raise if the metadata of an array are not those of the manifest."""
         file = f"{name}/zarr.json"
         if self._file_sha256(file) != self.manifest.static_sha256[file]:
             raise ValueError("it differs from the manifest")
-        chunks = "" if is_url(self.path) else f"{self.path}/{name}/c"
-        for folder, _, files in os.walk(chunks):
-            for chunk in files:
-                if not Path(folder, chunk).is_file():  # Zarr would wait for a pipe
-                    raise ValueError(f"{chunk} is not a regular file")
+
+    def _check_chunks(self, name: str, selection: Any) -> None:
+        """Raise if a chunk is missing, where Zarr would give NaN, or a pipe, where it would wait.
+
+        Only files are checked: a URL is read whole or not at all.
+        """
+        if is_url(self.path):
+            return
+        steps = selection[0] if isinstance(selection, tuple) else selection
+        if name in (STATE, *PER_STEP):
+            tail = "/0" if name == STATE else ""
+            numbers = self._block_numbers(steps if isinstance(steps, slice) else slice(None))
+            files = [f"{name}/c/{number}{tail}" for number in numbers]
+        else:
+            files = [file for file in self.manifest.static_sha256 if file.startswith(f"{name}/c/")]
+        for file in files:
+            if not Path(self.path, file).is_file():
+                raise FileNotFoundError(f"{file} is missing or not a regular file")
+
+    def _block_numbers(self, steps: slice) -> list[int]:
+        """The finished blocks to which these steps belong."""
+        m = self.manifest
+        first, stop, _ = steps.indices(m.n_steps)
+        numbers = range(first // m.block_steps, -(-stop // m.block_steps))
+        return [number for number in numbers if number in m.blocks]
 
     def _check_shape(self, name: str, array: "zarr.Array[Any]") -> None:
         """Raise if an array has another size than the manifest says, or an enormous one."""
@@ -194,7 +213,9 @@ class Store:
     def _load(self, name: str, selection: Any = ...) -> np.ndarray:
         """Part of an array, by orthogonal selection."""
         try:
-            return np.asarray(self.array(name).oindex[selection])
+            array = self.array(name)
+            self._check_chunks(name, selection)
+            return np.asarray(array.oindex[selection])
         except (MemoryError, StoreError):
             raise
         except Exception as error:  # codecs have no common error for broken bytes

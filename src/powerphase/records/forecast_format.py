@@ -212,6 +212,7 @@ class ForecastManifest:
         """The manifest that was written as `values`."""
         names = ("format", "cost", "finished", "complete", "sha256")
         _, cost, finished, complete, sha256 = (values.pop(name) for name in names)
+        values["scale"] = [float(value) for value in values["scale"]]
         return cls(ForecastHeader(**values), frozenset(finished), cost, complete, sha256)
 
 

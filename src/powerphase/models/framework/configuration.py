@@ -21,9 +21,12 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from powerphase.errors import ConfigError, UnknownName
-from powerphase.files import parse_json
+from powerphase.files import parse_json, read_regular_file
 
 C = TypeVar("C")
+
+MAX_BYTES = 2**20
+"""No config that a person or this package writes comes near this size."""
 
 SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
@@ -264,7 +267,7 @@ def _read_table(file: Path) -> dict[str, Any]:
     if suffix not in parsers:
         raise ConfigError(f"{file}: found the suffix {file.suffix!r}; name a .toml or .json file")
     try:
-        data = parsers[suffix](file.read_text(encoding="utf-8"))
+        data = parsers[suffix](read_regular_file(file, MAX_BYTES).decode())
     except OSError as error:
         raise ConfigError(
             f"{file}: cannot be read ({error.strerror}); name an existing .toml or .json file"

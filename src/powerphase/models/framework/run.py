@@ -46,6 +46,7 @@ from powerphase.schema import (
     plain_object,
     problems,
     read_json,
+    real,
     text,
 )
 
@@ -57,6 +58,9 @@ HEADER, WEIGHTS, RESUME, LOG = (
     "log.jsonl",
 )
 
+
+MAX_SCALE = 1e9
+"""A million times the largest P or Q of a grid, in MW or MVAr."""
 
 OUTCOME = object_with(
     {
@@ -76,8 +80,8 @@ HEADER_SCHEMA: dict[str, Schema] = {
         "grid": text(),
         "n_buses": integer(1, MAX_BUSES),
         "buses": text(),
-        "p_scale_mw": number(0.0),
-        "q_scale_mvar": number(0.0),
+        "p_scale_mw": real(0.0, MAX_SCALE),
+        "q_scale_mvar": real(0.0, MAX_SCALE),
         "context": integer(1, MAX_STEPS),
         "horizon": integer(1, MAX_STEPS),
     },
