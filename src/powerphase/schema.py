@@ -176,6 +176,12 @@ def mapping_of(rule: Rule) -> Rule:
     )
 
 
+def exactly(schema: Mapping[str, Schema]) -> Rule:
+    """An object that follows the schema, for use within lists and mappings."""
+    words = f"an object with valid {', '.join(schema)}"
+    return Rule(words, lambda value: not any(problems(value, schema)))
+
+
 def object_with(required: Mapping[str, Schema], optional: Mapping[str, Schema] = {}) -> Rule:
     """An object with these keys, and any others: what a reader needs of a longer report."""
 

@@ -7,6 +7,7 @@ from powerphase.schema import (
     MAX_BUSES,
     Rule,
     Schema,
+    exactly,
     integer,
     list_of,
     mapping_of,
@@ -48,7 +49,7 @@ def manifest_schema(format_number: int, block_arrays: tuple[str, ...]) -> dict[s
         "made_with": mapping_of(text()),
         "cpu_features": list_of(text()),
         "static_sha256": mapping_of(CHECKSUM),
-        "blocks": mapping_of(object_with(block)),
+        "blocks": mapping_of(exactly(block)),
         "complete": one_of([True, False]),
     }
 

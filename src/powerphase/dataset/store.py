@@ -102,23 +102,22 @@ class Store:
         if self._file_sha256(file) != self.manifest.static_sha256[file]:
             raise ValueError("it differs from the manifest")
 
-    def _check_chunks(self, name: str, selection: Any) -> None:
-        """Raise if a chunk is missing, where Zarr would give NaN, or a pipe, where it would wait.
+    def _check_chunks(self, name: str, selection: Any) -> list[int]:
+        """The finished blocks of a selection; raise if a file of it is missing or a pipe.
 
-        Only files are checked: a URL is read whole or not at all.
+        Zarr would give a fill value for the one and wait for the other. A URL is not checked.
         """
-        if is_url(self.path):
-            return
         steps = selection[0] if isinstance(selection, tuple) else selection
+        numbers = self._block_numbers(steps if isinstance(steps, slice) else slice(None))
         if name in (STATE, *PER_STEP):
             tail = "/0" if name == STATE else ""
-            numbers = self._block_numbers(steps if isinstance(steps, slice) else slice(None))
             files = [f"{name}/c/{number}{tail}" for number in numbers]
         else:
             files = [file for file in self.manifest.static_sha256 if file.startswith(f"{name}/c/")]
         for file in files:
-            if not Path(self.path, file).is_file():
+            if not is_url(self.path) and not Path(self.path, file).is_file():
                 raise FileNotFoundError(f"{file} is missing or not a regular file")
+        return numbers
 
     def _block_numbers(self, steps: slice) -> list[int]:
         """The finished blocks to which these steps belong."""
@@ -214,8 +213,12 @@ class Store:
         """Part of an array, by orthogonal selection."""
         try:
             array = self.array(name)
-            self._check_chunks(name, selection)
-            return np.asarray(array.oindex[selection])
+            numbers = self._check_chunks(name, selection)
+            values = np.asarray(array.oindex[selection])
+            solved = not any(self.manifest.blocks[number].unsolved for number in numbers)
+            if name == STATE and solved and values.size and np.isnan(values.min()):
+                raise ValueError("states are missing")  # Zarr's values for a lost part of a file
+            return values
         except (MemoryError, StoreError):
             raise
         except Exception as error:  # codecs have no common error for broken bytes

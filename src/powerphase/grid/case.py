@@ -37,7 +37,7 @@ LIMITS = {
     ("branch", BR_R): ("r", -1e4, 1e4),
     ("branch", BR_X): ("x", -1e4, 1e4),
     ("branch", BR_B): ("b", -1e4, 1e4),
-    ("branch", TAP): ("ratio", 0.0, 10.0),
+    ("branch", TAP): ("ratio", 0.1, 10.0),
     ("branch", SHIFT): ("angle", -360.0, 360.0),
 }
 """MATPOWER's name and the range of each number that enters a power flow, for what is in service:
@@ -260,7 +260,10 @@ def _range_problems(grid: Grid) -> list[str]:
     problems = []
     for (matrix, column), (name, low, high) in LIMITS.items():
         values = getattr(grid, matrix)[:, column]
-        rows = np.flatnonzero(((values < low) | (values > high)) & on[matrix])
+        is_wrong = (values < low) | (values > high)
+        if column == TAP and matrix == "branch":
+            is_wrong &= values != 0  # a line, which has no ratio
+        rows = np.flatnonzero(is_wrong & on[matrix])
         if rows.size:
             problems.append(
                 f"row {rows[0] + 1} of mpc.{matrix} has {name} = {values[rows[0]]:g}; it must be "

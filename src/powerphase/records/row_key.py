@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from powerphase.errors import ResultError
 from powerphase.files import replace_file
-from powerphase.schema import integer, list_of, nullable, number, read_json, text
+from powerphase.schema import integer, list_of, nullable, read_json, real, text
 
 FAILURE_SUFFIX = ".failed.json"
 
@@ -109,7 +109,7 @@ FAILURE_SCHEMA = {
     "seed": integer(0),
     "sentence": text(pattern=r"(?s).*"),
     "last_lines": list_of(text(pattern=r"(?s).*")),
-    "seconds": number(0.0),
+    "seconds": real(0.0),
     "date": text(),
     "commit": nullable(text()),
 }

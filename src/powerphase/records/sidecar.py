@@ -239,7 +239,7 @@ def to_npz(arrays: Arrays, where: str = "sidecar") -> bytes:
 
 
 def _check_axes(arrays: Arrays) -> None:
-    """Raise if an array has another kind of number or another shape than it must have."""
+    """Raise if an array has another kind of number or another shape, or cannot be drawn."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         rule = SCHEMA.get(name) or SCHEMA.get(f"{name.partition('/')[0]}/")
@@ -248,6 +248,8 @@ def _check_axes(arrays: Arrays) -> None:
         kind, axes = rule
         if array.dtype.kind != kind or not fits_axes(array.shape, axes, sizes):
             raise ValueError(f"{name} is {array.dtype} {array.shape}, not {kind} [{axes}]")
+        if name.startswith("shown/") and not np.isfinite(array).all():
+            raise ValueError(f"{name} has numbers that are not finite")
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
