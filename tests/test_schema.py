@@ -10,14 +10,19 @@ import pytest
 from powerphase.errors import ResultError
 from powerphase.schema import (
     Schema,
+    exactly,
+    fits_axes,
     integer,
     list_of,
+    mapping_of,
     nullable,
     number,
+    object_with,
     one_of,
     plain_object,
     problems,
     read_json,
+    real,
     text,
 )
 
@@ -103,3 +108,28 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     for name in ("pipe", ".", "missing"):
         with pytest.raises(ResultError, match="cannot be read"):
             read_json(tmp_path / name, SCHEMA, ResultError, "fix")
+
+
+def test_an_open_object_needs_its_keys_and_may_have_others() -> None:
+    rule = object_with({"a": integer(0)}, {"b": {"c": text()}})
+    for sound in ({"a": 1}, {"a": 1, "more": [None]}, {"a": 1, "b": {"c": "x"}}):
+        assert rule.holds(sound), sound
+    for wrong in ([], {}, {"a": -1}, {"a": 1, "b": {}}, {"a": 1, "b": {"c": "x", "d": 1}}):
+        assert not rule.holds(wrong), wrong
+
+
+def test_the_values_of_a_mapping_follow_one_rule() -> None:
+    rule = mapping_of(exactly({"a": real(0.0)}))
+    assert rule.holds({})
+    assert rule.holds({"x": {"a": 1.5}, "y": {"a": 0.0}})
+    for wrong in ([], {"x": {"a": 1}}, {"x": {}}, {"x": {"a": 1.5, "b": 2}}, {"x": None}):
+        assert not rule.holds(wrong), wrong
+
+
+def test_an_axis_has_one_size_in_all_arrays() -> None:
+    sizes: dict[str, int] = {"N": 3}
+    assert fits_axes((3, 4), "N 4", sizes)
+    assert fits_axes((3, 7), "N H", sizes)
+    assert fits_axes((), "", sizes)
+    for shape, axes in (((4, 4), "N 4"), ((3, 3), "N 4"), ((3,), "N 4"), ((8,), "H"), ((1,), "")):
+        assert not fits_axes(shape, axes, sizes), (shape, axes)

@@ -72,7 +72,7 @@ def test_a_failure_is_read_faithfully_or_rejected(tmp_path: Path) -> None:
 def test_a_sidecar_is_readable_or_rejected(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     series = rng.normal(size=(2, 3, 5, 6, 4)).astype(np.float32)  # W M H B 4
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "by_bus/crps": rng.random((6, 4)).astype(np.float32),
         "by_bus/brier": rng.random(6).astype(np.float32),
         "by_step/crps": rng.random((5, 4)).astype(np.float32),
