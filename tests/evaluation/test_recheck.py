@@ -181,7 +181,10 @@ def of_windows(row: Result, numbers: list[int]) -> Result:
     by_window = {
         name: series and [series[k] for k in numbers] for name, series in row.by_window.items()
     }
-    means = {name: series and float(np.mean(series)) for name, series in by_window.items()}
+    means = {
+        name: None if series is None else float(np.mean(series))
+        for name, series in by_window.items()
+    }
     by_type = {kind: {name: means[name] for name in scores} for kind, scores in row.by_type.items()}
     windows = [row.windows[k] for k in numbers]
     return replace(row, windows=windows, by_window=by_window, scores=means, by_type=by_type)
