@@ -5,6 +5,7 @@ import gzip
 import json
 import tomllib
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,12 @@ def test_signals_are_read_faithfully_or_rejected(tmp_path: Path) -> None:
         content = damaged.read_bytes()
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
-        rows = {row[TIME_COLUMN]: row for row in csv.DictReader(content.decode().splitlines())}
+        table = list(csv.DictReader(content.decode().splitlines()))
+        rows = {datetime.fromisoformat(row[TIME_COLUMN].strip()): row for row in table}
         n_blank = 0
         for time, values in zip(accepted.time, accepted.values_mw.tolist(), strict=True):
-            cells = [rows[f"{time}Z"][name].strip().lower() for name in COLUMNS.values()]
+            row = rows[time.item().replace(tzinfo=UTC)]
+            cells = [row[name].strip().lower() for name in COLUMNS.values()]
             blank = [cell in ("", "na", "nan") for cell in cells]
             n_blank += sum(blank)
             for is_blank, cell, value in zip(blank, cells, values, strict=True):

@@ -30,7 +30,7 @@ from powerphase.records import (
 from tests.records.rows import NEW_FACTS, WINDOWS, first_schema, row
 
 ARRAYS: dict[str, np.ndarray] = {
-    "by_bus/crps": np.linspace(0, 1, 8).reshape(2, 4),
+    "by_bus/crps": np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4),
     "by_step/cvar_0.1": np.arange(4, dtype=np.float32)[None],
     "scenarios": np.arange(24, dtype=np.float16).reshape(2, 3, 4),
     "buses": np.array([7, 104]),

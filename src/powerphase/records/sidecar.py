@@ -80,27 +80,27 @@ ROUNDING_NAME = "rounding"
 
 
 SCHEMA = {
-    ROUNDING_NAME: ("i", "R"),
-    "reliability": ("f", "bins 3"),
-    "by_step/": ("f", "H 4"),
-    "by_bus/": ("f", "N"),
-    "by_bus/crps": ("f", "N 4"),
-    "risk/": ("u", "W N H"),
-    EXCURSION: ("u", "W N 2"),
-    EXCURSION_HAPPENED: ("u", "W N 2"),
-    "shown/bus_id": ("i", "B"),
-    "shown/window": ("i", "W"),
-    "shown/weight": ("f", "W M B 4"),
-    "shown/target_low": ("f", "W B 4"),
-    "shown/target_high": ("f", "W B 4"),
-    "shown/target_steps": ("u", "W B 4 H"),
-    "shown/scenario_low": ("f", "W B 4"),
-    "shown/scenario_high": ("f", "W B 4"),
-    "shown/scenario_steps": ("u", "W B 4 M H"),
-    "physical/": ("f", ""),
+    ROUNDING_NAME: ("i8", "R"),
+    "reliability": ("f8", "bins 3"),
+    "by_step/": ("f4", "H 4"),
+    "by_bus/": ("f4", "N"),
+    "by_bus/crps": ("f4", "N 4"),
+    "risk/": ("u1", "W N H"),
+    EXCURSION: ("u1", "W N 2"),
+    EXCURSION_HAPPENED: ("u1", "W N 2"),
+    "shown/bus_id": ("i8", "B"),
+    "shown/window": ("i8", "W"),
+    "shown/weight": ("f4", "W M B 4"),
+    "shown/target_low": ("f4", "W B 4"),
+    "shown/target_high": ("f4", "W B 4"),
+    "shown/target_steps": ("u1", "W B 4 H"),
+    "shown/scenario_low": ("f4", "W B 4"),
+    "shown/scenario_high": ("f4", "W B 4"),
+    "shown/scenario_steps": ("u1", "W B 4 M H"),
+    "physical/": ("f8", ""),
 }
-"""The kind of number and the axes of each array, or of all whose names start like this. An axis has
-one size in all arrays of a sidecar; arrays of other names are read by nobody."""
+"""The type and the axes of each array, or of all whose names start like this. An axis has one size
+in all arrays of a sidecar; arrays of other names are read by nobody."""
 
 
 def may_lack(schema: int) -> set[str]:
@@ -239,15 +239,15 @@ def to_npz(arrays: Arrays, where: str = "sidecar") -> bytes:
 
 
 def _check_axes(arrays: Arrays) -> None:
-    """Raise if an array has another kind of number or another shape, or cannot be drawn."""
+    """Raise if an array has another type or shape, or cannot be drawn."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         rule = SCHEMA.get(name) or SCHEMA.get(f"{name.partition('/')[0]}/")
         if rule is None:
             continue
-        kind, axes = rule
-        if array.dtype.kind != kind or not fits_axes(array.shape, axes, sizes):
-            raise ValueError(f"{name} is {array.dtype} {array.shape}, not {kind} [{axes}]")
+        dtype, axes = rule
+        if array.dtype != np.dtype(dtype) or not fits_axes(array.shape, axes, sizes):
+            raise ValueError(f"{name} is {array.dtype} {array.shape}, not {dtype} [{axes}]")
         if name.startswith("shown/") and not np.isfinite(array).all():
             raise ValueError(f"{name} has numbers that are not finite")
 

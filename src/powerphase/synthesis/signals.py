@@ -49,6 +49,9 @@ MAX_BYTES, MAX_LINE, MAX_LINES = 2**28, 2**18, 2_000_000
 _STEP = np.timedelta64(STEP_S, "s")
 _DAY = np.timedelta64(1, "D")
 _BLANK = frozenset({"", "na", "nan"})
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII
+)
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.ASCII | re.IGNORECASE)
 
 
@@ -234,8 +237,11 @@ def _read_clock(path: Path, rows: _Rows) -> Shaped[np.ndarray, " rows"]:
 def _timestamp(text: str) -> datetime | str:
     """The UTC time in `text`, without its zone, or what is wrong with it."""
     try:
-        stamp = datetime.fromisoformat(text.strip())
+        # fromisoformat alone would also accept 00:00:Z, which lacks its seconds.
+        stamp = datetime.fromisoformat(text.strip()) if _TIME.fullmatch(text.strip()) else None
     except ValueError:
+        stamp = None
+    if stamp is None:
         return "expected a time in UTC such as 2015-01-01T00:00:00Z"
     # A time without a zone may be local, and nobody would notice an error of an hour.
     if stamp.tzinfo is None:
