@@ -19,7 +19,6 @@ from jaxtyping import Float, Float32, Int
 from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
 from powerphase.dataset.layout import PROVENANCE, STATE, largest_power
 from powerphase.dataset.reactive import ReactiveLimits
-from powerphase.dataset.recipe import Recipe
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.admittance import admittance_matrix, consumption_mva
 from powerphase.grid.case import Grid
@@ -129,7 +128,7 @@ class _BlockCheck:
 def verify(path: str | Path, on_progress: Callable[[int, int], None] | None = None) -> Certificate:
     """Check every stored byte and every stored step of the data set at `path`."""
     store = open_store(path, unfinished_ok=True)
-    manifest, damaged = store.manifest, _find_damage(store)
+    manifest, damaged = store.manifest, store.damage_outside_blocks()
     blocks = sorted(manifest.blocks)
     ac_check = None if damaged else AcCheck(store.grid)
     reactive = None if damaged else ReactiveLimits(store.grid)
@@ -206,20 +205,6 @@ def _check_block(
         provenance=np.bincount(intact.get("provenance", np.zeros(0, dtype=int)), minlength=4),
         n_outside=n_outside,
     )
-
-
-def _find_damage(store: Store) -> list[str]:
-    """Files that changed, and claims of the manifest that contradict its recipe."""
-    manifest, damaged = store.manifest, store.damaged_files()
-    recipe = Recipe(**manifest.recipe)
-    days = np.datetime64(recipe.end) - np.datetime64(recipe.start) + 1
-    if recipe.fingerprint != manifest.fingerprint:
-        damaged.append("manifest (fingerprint contradicts its recipe)")
-    if manifest.n_steps != days.astype(int) * STEPS_PER_DAY:
-        damaged.append("manifest (n_steps contradicts its recipe)")
-    if not damaged and store.grid.sha256 != recipe.grid_sha256:
-        damaged.append("grid (not that of the recipe)")
-    return damaged
 
 
 def _summarise(worst: Float[np.ndarray, " S"]) -> Mismatch:

@@ -13,7 +13,7 @@ import zarr
 from jaxtyping import Float, Float32, Shaped, UInt8
 from zarr.storage import StoreLike
 
-from powerphase.axes import VARIABLES
+from powerphase.axes import STEPS_PER_DAY, VARIABLES
 from powerphase.dataset.layout import (
     MANIFEST,
     PER_STEP,
@@ -23,6 +23,7 @@ from powerphase.dataset.layout import (
     largest_power,
     sha256_of,
 )
+from powerphase.dataset.recipe import Recipe
 from powerphase.errors import StoreError, UnknownName
 from powerphase.files import read_regular_file
 from powerphase.grid.case import Grid
@@ -34,19 +35,27 @@ MAX_ARRAY_BYTES = 2**44
 """Two years of the largest published grid, 82,000 buses, are a 200th of it."""
 
 TimeRange = slice | str | np.datetime64 | None
+REMEDY = (
+    "`powerphase verify` lists all damage, and the `powerphase generate` command that made the "
+    "data set repairs it"
+)
+Stamp = tuple[int, int] | None
+"""Size and time of the last change of a block's file; None at a URL."""
 
 
 class Store:
     """A finished data set, of which only the requested slices are read from disk.
 
     `read` selects states by time, bus and variable. Everything else in the data set is an array
-    with a name: `array("backoff")`, `array("grid/power_factor")`.
+    with a name: `array("backoff")`, `array("grid/power_factor")`. A `Task` reads by `read_states`,
+    which compares every block that it touches with its checksum.
     """
 
     def __init__(self, path: str | Path, manifest: Manifest) -> None:
         self.path = str(path)
         self.manifest = manifest
         self._arrays: dict[str, zarr.Array[Any]] = {}
+        self._verified: dict[int, Stamp] = {}
 
     def __repr__(self) -> str:
         m = self.manifest
@@ -166,19 +175,34 @@ class Store:
         return values[:, 0] if isinstance(bus, int | np.integer) else values
 
     def read_states(self, steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
-        """States of consecutive channels in stored order, [P, Q, V, θ] per bus."""
+        """States of consecutive channels in stored order, [P, Q, V, θ] per bus.
+
+        Raises if a block that holds some of these steps is not the one of the manifest. A block is
+        checked once, and again if its file has changed since.
+        """
+        for number in self._touched(steps):
+            self._verify_states(number)
         return self._load(STATE, (steps, channels))
+
+    def is_verified(self, steps: slice) -> bool:
+        """Whether all blocks that hold some of these steps were checked when they were read."""
+        return all(number in self._verified for number in self._touched(steps))
+
+    def verify_files(self) -> None:
+        """Raise if metadata, clock, signals or grid are not those of the manifest and recipe."""
+        if damaged := self.damage_outside_blocks():
+            raise self._invalid_error(", ".join(damaged))
 
     def largest_power(self, steps: slice) -> list[float]:
         """Largest |P| [MW] and |Q| [MVAr] in `steps`; reads only blocks that are cut by `steps`."""
         m, by_block = self.manifest, [[0.0, 0.0]]
-        for number in range(steps.start // m.block_steps, -(-steps.stop // m.block_steps)):
+        for number in self._touched(steps):
             block = m.steps(number)
             part = slice(max(block.start, steps.start), min(block.stop, steps.stop))
             if part == block:
                 by_block.append(m.blocks[number].largest)
             else:
-                by_block.append(largest_power(self._load(STATE, part)))
+                by_block.append(largest_power(self.read_states(part, slice(None))))
         return [float(value) for value in np.max(by_block, axis=0)]
 
     def read_block(self, number: int) -> Block:
@@ -203,6 +227,49 @@ class Store:
         expected = self.manifest.static_sha256
         return [name for name in expected if self._file_sha256(name) != expected[name]]
 
+    def damage_outside_blocks(self) -> list[str]:
+        """Files that changed, and claims of the manifest that contradict its recipe."""
+        manifest, damaged = self.manifest, self.damaged_files()
+        try:
+            recipe = Recipe(**manifest.recipe)
+            days = np.datetime64(recipe.end) - np.datetime64(recipe.start) + 1
+        except (TypeError, ValueError) as error:
+            return [*damaged, f"manifest (not a recipe: {error})"]
+        if recipe.fingerprint != manifest.fingerprint:
+            damaged.append("manifest (fingerprint contradicts its recipe)")
+        if manifest.n_steps != days.astype(int) * STEPS_PER_DAY:
+            damaged.append("manifest (n_steps contradicts its recipe)")
+        if not damaged and self.grid.sha256 != recipe.grid_sha256:
+            damaged.append("grid (not that of the recipe)")
+        return damaged
+
+    def _touched(self, steps: slice) -> range:
+        """The blocks that hold some of these steps."""
+        first, stop, _ = steps.indices(self.manifest.n_steps)
+        size = self.manifest.block_steps
+        return range(first // size, -(-stop // size)) if first < stop else range(0)
+
+    def _verify_states(self, number: int) -> None:
+        """Raise if the states of a block differ from the manifest's record of it."""
+        stamp = self._stamp(number)  # before the read, so that a later change is noticed
+        if self._verified.get(number, ()) == stamp:
+            return
+        name, record = f"{STATE}, block {number}", self.manifest.blocks[number]
+        try:
+            states = self._load(STATE, self.manifest.steps(number))
+        except StoreError as error:
+            raise self._invalid_error(name) from error
+        if sha256_of(states) != record.sha256[STATE] or largest_power(states) != record.largest:
+            raise self._invalid_error(name)
+        self._verified[number] = stamp
+
+    def _stamp(self, number: int) -> Stamp:
+        file = Path(self.path) / STATE / "c" / str(number) / "0"
+        if is_url(self.path) or not file.exists():  # a missing block reads as NaN
+            return None
+        facts = file.stat()
+        return facts.st_size, facts.st_mtime_ns
+
     def _file_sha256(self, name: str) -> str | None:
         try:
             return sha256_of(read_bytes(f"{self.path}/{name}"))
@@ -225,10 +292,10 @@ class Store:
             raise self._damage_error(name, error) from error
 
     def _damage_error(self, name: str, error: Exception) -> StoreError:
-        return StoreError(
-            f"{self.path}: {name} cannot be read ({error}); `powerphase verify` lists all damage, "
-            "and the `powerphase generate` command that made the data set repairs it"
-        )
+        return StoreError(f"{self.path}: {name} cannot be read ({error}); {REMEDY}")
+
+    def _invalid_error(self, parts: str) -> StoreError:
+        return StoreError(f"{self.path}: not what the manifest states: {parts}; {REMEDY}")
 
     def _steps(self, time: TimeRange) -> slice:
         if time is None:

@@ -26,6 +26,8 @@ from powerphase.task.protocol import (
 class Task:
     """What to forecast on one data set; by default exactly as in the paper.
 
+    Everything that is read of the data set is compared with its checksums; damage raises.
+
     Args:
         store: the data set, or its path.
         context: steps that a forecaster sees before each window.
@@ -48,6 +50,7 @@ class Task:
         rating: str = "a",
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
+        self.store.verify_files()
         self.protocol = Protocol(context, horizon, windows, limits, rating)
         self.splits: Splits = self.protocol.splits(self.store.time)
         self._origins = self.protocol.test_origins(self.splits)
@@ -73,6 +76,12 @@ class Task:
     def test(self) -> Windows:
         """The windows that are scored."""
         return self._windows(self._origins, self.splits.stop)
+
+    @property
+    def targets_verified(self) -> bool:
+        """Whether the targets of all test windows were read, and agree with their checksums."""
+        steps = [slice(int(k), int(k) + self.protocol.horizon) for k in self._origins]
+        return all(self.store.is_verified(target) for target in steps)
 
     @cached_property
     def training(self) -> Training:
