@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerphase import Store, Task, forecast, outlook, score
+from powerphase import Evaluation, Store, Task, forecast, outlook, score
 from powerphase.dataset import open_store
 from powerphase.errors import StoreError
 from powerphase.models import Climatology, FactorForge, LastWeek
@@ -35,7 +35,7 @@ def swap(data: Path, number: int) -> None:
     shutil.copy(shard(data, (number + 1) % LAST), shard(data, number))
 
 
-def score_last_week(task: Task) -> object:
+def score_last_week(task: Task) -> Evaluation:
     return score(forecast(LastWeek(), task), task)
 
 
@@ -75,7 +75,7 @@ def test_targets_count_as_verified_once_they_were_read(sixty_days: Store) -> Non
     assert not task.targets_verified
     task.test.target(0)
     assert not task.targets_verified
-    score_last_week(task)
+    assert score_last_week(task).row.data_verified
     assert task.targets_verified
 
 

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Shaped
+from jaxtyping import Bool, Float32, Float64, Int, Shaped
 from torch import Tensor
 
-from powerphase.axes import KINDS, STEP_S, WEIGHT_TOLERANCE, V
-from powerphase.cost import Stopwatch
-from powerphase.errors import ForecastError, TaskError
-from powerphase.evaluation.forecasting import check_forecaster, predict_blocks
+from powerphase.axes import WEIGHT_TOLERANCE
+from powerphase.errors import ForecastError
+from powerphase.evaluation.day_risk import (
+    DECIMALS,
+    STEP_HOURS,
+    Band,
+    Sides,
+    check_band,
+    ever_outside,
+    joint_form,
+    probability,
+    voltage_blocks,
+)
+from powerphase.evaluation.forecasting import check_forecaster
 from powerphase.metrics.marginal import Fan
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.models.framework.device import choose_device
@@ -29,13 +39,17 @@ class Outlook:
     """A model's forecast of every bus's voltage [p.u.] for the day after the record."""
 
     description: Description
+    """The model in the form whose scenarios were read; `joint` says what `ever` is."""
     n_scenarios: int
     layout: Layout
     time: Shaped[np.ndarray, " H"]
     """Start of each step, UTC."""
-    band_pu: tuple[float, float]
+    band_pu: Band
     ever: Float32[np.ndarray, " N"]
-    """Probability that a bus leaves the band at any time of the day."""
+    """Probability that a bus leaves the band at any time of the day.
+
+    If `description.joint` is False, only a lower bound: the probability in the worst step.
+    """
     below: Float32[np.ndarray, "H N"]
     """Probability that it is below the band in each step."""
     above: Float32[np.ndarray, "H N"]
@@ -44,9 +58,14 @@ class Outlook:
     high: Float32[np.ndarray, "H N"]
 
     @cached_property
-    def hours(self) -> Float32[np.ndarray, " N"]:
+    def outside(self) -> Float64[np.ndarray, "H N"]:
+        """Probability that a bus is outside the band in each step."""
+        return np.round(self.below.astype(float) + self.above, DECIMALS)
+
+    @cached_property
+    def hours(self) -> Float64[np.ndarray, " N"]:
         """Expected number of hours that each bus is outside the band."""
-        return (self.below + self.above).sum(0) * np.float32(STEP_S / 3600)
+        return np.round(self.outside.sum(0) * STEP_HOURS, DECIMALS)
 
     @cached_property
     def margin(self) -> Float32[np.ndarray, "H N"]:
@@ -57,13 +76,12 @@ class Outlook:
     @cached_property
     def riskiest_step(self) -> Int[np.ndarray, " N"]:
         """When each bus is most likely outside; of several steps, the one with the least margin."""
-        outside = self.below + self.above
-        return np.where(outside == outside.max(0), self.margin, np.inf).argmin(0)
+        return np.where(self.outside == self.outside.max(0), self.margin, np.inf).argmin(0)
 
     @cached_property
     def always(self) -> Bool[np.ndarray, " N"]:
-        """Which buses are outside in every step of every scenario, up to rounding of weights."""
-        return ((self.below + self.above) > 1 - WEIGHT_TOLERANCE).all(0)
+        """Which buses are outside in every step of every scenario."""
+        return (self.outside > 1 - WEIGHT_TOLERANCE).all(0)
 
     @cached_property
     def order(self) -> Int[np.ndarray, " N"]:
@@ -78,7 +96,7 @@ def outlook(
     model: Forecaster,
     task: Task,
     *,
-    band_pu: tuple[float, float] = NORMAL_BAND_PU,
+    band_pu: Band = NORMAL_BAND_PU,
     device: str = "auto",
 ) -> Outlook:
     """Fit the model, and forecast the day after the record.
@@ -89,43 +107,31 @@ def outlook(
         band_pu: the lower and the upper limit of the voltage.
         device: cpu, cuda, or auto for a GPU if there is one.
     """
-    lowest, highest = band_pu
-    if not lowest < highest:
-        raise TaskError(
-            f"the band from {lowest} to {highest} p.u. is empty; give the lower limit first"
-        )
+    check_band(band_pu)
     torch_device = choose_device(device)
     check_forecaster(model)
     model.fit(task.training)
-    context, n_buses = task.tomorrow, task.layout.n_buses
+    form = joint_form(model)
+    description, context, n_buses = describe(form), task.tomorrow, task.layout.n_buses
     sizes = {"ever": (n_buses,)} | dict.fromkeys(BY_STEP, (context.horizon, n_buses))
     parts = {name: np.full(size, np.nan, np.float32) for name, size in sizes.items()}
     n_scenarios = 0
-    for channels, scenarios in predict_blocks(model, context.to(torch_device), Stopwatch()):
-        first = (V - channels.start) % KINDS
-        voltages = scenarios.of_channels(slice(first, None, KINDS))
-        _, n_scenarios, _, n_in_block = voltages.values.shape
-        if n_in_block == 0:  # a block may be smaller than a bus
-            continue
-        bus = (channels.start + first) // KINDS
-        for name, values in _summarise(voltages, band_pu).items():
-            parts[name][..., bus : bus + n_in_block] = values[0].cpu().numpy()
+    for buses, voltages in voltage_blocks(form, context.to(torch_device)):
+        n_scenarios = voltages.values.shape[1]
+        for name, values in _summarise(voltages, band_pu, description.joint).items():
+            parts[name][..., buses] = values[0].cpu().numpy()
     if missing := int(np.isnan(parts["ever"]).sum()):
         raise ForecastError(f"predict returned no voltages for {missing} of {n_buses} buses")
     time = context.future_time[0]
-    return Outlook(describe(model), n_scenarios, task.layout, time, band_pu, **parts)
+    return Outlook(description, n_scenarios, task.layout, time, band_pu, **parts)
 
 
-def _summarise(voltages: Scenarios, band_pu: tuple[float, float]) -> dict[str, Tensor]:
+def _summarise(voltages: Scenarios, band_pu: Band, joint: bool | None) -> dict[str, Tensor]:
     """The outlook's values for some buses."""
-    lowest, highest = band_pu
-    outside = (voltages.values < lowest) | (voltages.values > highest)
-    leaves = outside.any(2).to(voltages.values.dtype)
-    fan = Fan.of(voltages)
-    below, above = (
-        fan.expect(side.to(fan.values.dtype)).clamp(0, 1)
-        for side in (fan.values < lowest, fan.values > highest)
+    sides = Sides.of(voltages.values, band_pu)
+    by_step = (
+        *(probability(voltages, side) for side in (sides.below, sides.above)),
+        *Fan.of(voltages).central_interval,
     )
-    ever = (voltages.normalised_weights * leaves).sum(1).clamp(0, 1)
-    by_step = (below, above, *fan.central_interval)
+    ever = ever_outside(voltages, sides.outside, joint)
     return {"ever": ever, **dict(zip(BY_STEP, by_step, strict=True))}

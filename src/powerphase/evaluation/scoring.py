@@ -160,6 +160,7 @@ def _make_row(forecast: Forecast, task: Task, card: Scorecard, cost: dict[str, A
         version=version("powerphase"),
         commit=commit(),
         date=datetime.now(UTC).date().isoformat(),
+        data_verified=task.targets_verified,
     )
 
 

@@ -1,6 +1,8 @@
 """FactorForge as a forecaster: fitting to a training record, saving, loading and predicting."""
 
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -97,6 +99,12 @@ class FactorForge(SavedForecaster):
     def joint_scenarios(self) -> bool:
         """Whether scenarios are joint draws; those of a fan are quantiles of every channel."""
         return bool(self.config.coupling == "draws")
+
+    def joint_form(self, count: int) -> "FactorForge":
+        """This fitted model with so many joint draws as its scenarios, instead of a fan."""
+        form = copy(self)
+        form.config = replace(self.config, coupling="draws", scenarios=count)
+        return form
 
     def _predict(self, context: Context) -> Scenarios:
         """The scenarios of these windows."""

@@ -1,0 +1,105 @@
+"""Which scenarios tell the risk of a whole day: the one choice behind `outlook` and `calibrate`.
+
+Whether a bus leaves its band at any time of a day depends on how its steps belong together. Only
+joint scenarios, each of which is one future of the whole grid, say so. Quantiles of every step do
+not: read as futures, they move all steps of a day together and hide risk.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float64
+from torch import Tensor
+
+from powerphase.axes import KINDS, STEP_S, V
+from powerphase.cost import Stopwatch
+from powerphase.errors import TaskError
+from powerphase.evaluation.forecasting import predict_blocks
+from powerphase.models.framework.base import Forecaster, describe
+from powerphase.scenarios import Context, Scenarios
+
+JOINT_SCENARIOS = 100
+"""Scenarios of a model that can make any number; chosen on validation days (docs/task.md)."""
+
+DECIMALS = 6
+"""Probabilities are rounded to so many, because a float sum of weights must not break ties."""
+
+STEP_HOURS = STEP_S / 3600
+
+Band = tuple[float, float]
+"""The lower and the upper limit of the voltage [p.u.]."""
+
+
+def joint_form(model: Forecaster) -> Forecaster:
+    """The fitted model in the form whose scenarios an outlook reads.
+
+    A model may have the method `joint_form(count)`, which returns it with so many joint scenarios;
+    any other model is taken as it is.
+    """
+    make = getattr(model, "joint_form", None)
+    if describe(model).joint or make is None:
+        return model
+    form: Forecaster = make(JOINT_SCENARIOS)
+    return form
+
+
+def voltage_blocks(
+    model: Forecaster, context: Context, window: int = 0
+) -> Iterator[tuple[slice, Scenarios]]:
+    """The voltages of a prediction, by consecutive buses."""
+    for channels, scenarios in predict_blocks(model, context, Stopwatch(), window):
+        first = (V - channels.start) % KINDS
+        voltages = scenarios.of_channels(slice(first, None, KINDS))
+        n_buses = voltages.values.shape[-1]
+        if n_buses:  # a block may be smaller than a bus
+            bus = (channels.start + first) // KINDS
+            yield slice(bus, bus + n_buses), voltages
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Which voltages are below and above the band."""
+
+    below: Bool[Tensor, "*S N"]
+    above: Bool[Tensor, "*S N"]
+
+    @classmethod
+    def of(cls, voltage: Tensor, band_pu: Band) -> "Sides":
+        """The sides of these voltages."""
+        lowest, highest = band_pu
+        return cls(voltage < lowest, voltage > highest)
+
+    @property
+    def outside(self) -> Bool[Tensor, "*S N"]:
+        """Which are on either side."""
+        return self.below | self.above
+
+
+def probability(voltages: Scenarios, event: Bool[Tensor, "B M *H N"]) -> Float64[Tensor, "B *H N"]:
+    """The weight of the scenarios in which something happens."""
+    weights = voltages.weights.double()
+    weights = weights / weights.sum(1, keepdim=True)
+    if event.ndim == 4:
+        weights = weights.unsqueeze(2)
+    return (weights * event).sum(1).round(decimals=DECIMALS).clamp(0, 1)
+
+
+def ever_outside(
+    voltages: Scenarios, outside: Bool[Tensor, "B M H N"], joint: bool | None
+) -> Float64[Tensor, "B N"]:
+    """The probability of leaving the band at any time of the day.
+
+    Scenarios that are not joint give a lower bound only: the probability of the worst step.
+    """
+    if joint is False:
+        return probability(voltages, outside).amax(1)
+    return probability(voltages, outside.any(2))
+
+
+def check_band(band_pu: Band) -> None:
+    """Raise if no voltage is within the band."""
+    lowest, highest = band_pu
+    if not lowest < highest:
+        raise TaskError(
+            f"the band from {lowest} to {highest} p.u. is empty; give the lower limit first"
+        )
