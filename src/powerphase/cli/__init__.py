@@ -24,7 +24,8 @@ app.add_typer(signals_app, name="signals", no_args_is_help=True)
 signals_app.command()(data.fetch)
 for _command in (
     *(data.grids, data.generate, data.verify, data.info),
-    *(models.train, models.forecast, models.tomorrow, models.score, models.bench),
+    *(models.train, models.forecast, models.tomorrow, models.calibration),
+    *(models.score, models.bench),
     *(reports.leaderboard, reports.table, reports.compare, reports.safety, reports.figure),
     *(reports.report, models.quickstart),
 ):

@@ -1,4 +1,4 @@
-"""Commands that run models: train, forecast, score, tomorrow, bench and quickstart."""
+"""Commands that run models: train, forecast, score, tomorrow, calibration, bench, quickstart."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -210,6 +210,53 @@ def tomorrow(
     task = make_task(data, "1")  # the test windows do not matter
     forecaster, band_pu = make_forecaster(model, task, seed, device), (low, high)
     show_outlook(lambda: outlook(forecaster, task, band_pu=band_pu, device=device), buses, format)
+
+
+def calibration(
+    model: Model,
+    data: Data,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the diagrams: .svg, .pdf or .png.")
+    ] = None,
+    windows: Windows = "all",
+    split: Annotated[
+        str, typer.Option(help="test, for a final score, or validation, for choices.")
+    ] = "test",
+    scored: Annotated[
+        bool,
+        typer.Option("--scored", help="Take the scenarios that are scored, joint or not."),
+    ] = False,
+    low: Annotated[float, typer.Option(help="Lower limit of the voltage band [p.u.].")] = LOWEST,
+    high: Annotated[float, typer.Option(help="Upper limit of the voltage band [p.u.].")] = HIGHEST,
+    seed: Seed = 42,
+    device: Device = "auto",
+    format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
+) -> None:
+    """Compare what `tomorrow` would have said of every test day with what happened.
+
+    Shows how often buses left the band, and for how many hours, by what was forecast. Diagrams
+    need matplotlib.
+
+    Example: `powerphase calibration factorforge --data data/ieee57 --out calibration.svg`
+    """
+    from powerphase.cli.calibration_display import check_request, show_calibration
+    from powerphase.evaluation.calibration import calibrate
+    from powerphase.evaluation.models import make_forecaster
+
+    check_request(out, format)
+    task = make_task(data, windows)
+    forecaster = make_forecaster(model, task, seed, device)
+    with progress(f"{Path(model).name} windows", MofNCompleteColumn()) as report:
+        done = calibrate(
+            forecaster,
+            task,
+            split=split,
+            joint=not scored,
+            band_pu=(low, high),
+            device=device,
+            on_progress=report,
+        )
+    show_calibration(done, out, format)
 
 
 def bench(

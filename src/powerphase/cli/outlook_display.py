@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADER = ("bus", "kV", "chance", "hours", "riskiest", "chance then", "side", "80 % then [p.u.]")
 COLUMNS = (
     *("bus", "nominal_kv", "chance", "hours_outside"),
-    *("riskiest_time_utc", "chance_then", "side_then", "low_80_pu", "high_80_pu"),
+    *("riskiest_time_utc", "chance_then", "side_then", "low_80_pu", "high_80_pu", "joint"),
 )
 
 EXPLANATION = (
@@ -26,6 +26,17 @@ EXPLANATION = (
     "side and the central 80 % at that time. Probabilities are the weights of {n} scenarios, "
     "so rarer events than the lightest scenario do not appear."
 )
+MARGINAL = (
+    "{model} forecasts every step by itself, not whole days: the chance of leaving the band at any "
+    "time is at least (≥) that of the worst step, and may be much higher. factorforge forecasts "
+    "whole days."
+)
+UNKNOWN = (
+    "{model} does not state whether each of its scenarios is one future of the whole grid "
+    "(`joint_scenarios`); if not, chance is too low."
+)
+NOTES = {True: (), False: (MARGINAL,), None: (UNKNOWN,)}
+"""What to say about chance, by whether the scenarios are joint."""
 
 
 def show_outlook(make: "Callable[[], Outlook]", n_buses: int, format: str) -> None:
@@ -40,13 +51,14 @@ def sheet(outlook: "Outlook", n_buses: int) -> Sheet:
     """At most `n_buses` buses that may leave the band, the most likely first."""
     changing = [int(k) for k in outlook.order if outlook.ever[k] > 0 and not outlook.always[k]]
     outside = [str(number) for number in outlook.layout.bus_id[outlook.always]]
-    below = [EXPLANATION.format(n=outlook.n_scenarios)] if changing else []
+    name = full_name(outlook.description.model, outlook.description.variant)
+    texts = (EXPLANATION, *NOTES[outlook.description.joint])
+    below = [text.format(n=outlook.n_scenarios, model=name) for text in texts if changing]
     if outside:
         below.append(f"Outside all day in every scenario: bus {', '.join(outside)}.")
     if len(changing) > n_buses:
         below.append(f"Only the {n_buses} most likely are shown; --format csv lists all.")
     day = f"{_minute(outlook.time[0]):.10}"
-    name = full_name(outlook.description.model, outlook.description.variant)
     return Sheet(
         title=f"{outlook.layout.grid} on {day}, by {name}",
         header=HEADER,
@@ -68,7 +80,7 @@ def _summary(outlook: "Outlook", n_changing: int, n_outside: int) -> str:
 
 def _nearest(outlook: "Outlook") -> str:
     """The bus with the smallest margin, if all stay within the band."""
-    number, *_, time, _, _, low, high = _facts(outlook, int(outlook.order[0]))
+    number, *_, time, _, _, low, high, _ = _facts(outlook, int(outlook.order[0]))
     return (
         f"Bus {number} comes nearest to a limit: its central 80 % lie from {low:.3f} to "
         f"{high:.3f} p.u. at {time.partition('T')[2]} UTC."
@@ -89,9 +101,10 @@ def as_csv(outlook: "Outlook") -> str:
 
 
 def _line(outlook: "Outlook", bus: int) -> tuple[Cell, ...]:
-    number, kv, chance, hours, time, then, side, low, high = _facts(outlook, bus)
+    number, kv, chance, hours, time, then, side, low, high, joint = _facts(outlook, bus)
+    least = "≥ " if joint == "no" and chance < 1 else ""
     texts = (
-        *(str(number), f"{kv:g}" if kv else MISSING, _share(chance), f"{hours:.1f}"),
+        *(str(number), f"{kv:g}" if kv else MISSING, least + _share(chance), f"{hours:.1f}"),
         *(time.partition("T")[2], _share(then), side, f"{low:.3f} to {high:.3f}"),
     )
     return tuple((text, False) for text in texts)
@@ -119,4 +132,5 @@ def _facts(outlook: "Outlook", bus: int) -> tuple[Any, ...]:
         round(below + above, 5),
         side,
         *interval,
+        {True: "yes", False: "no", None: "unknown"}[outlook.description.joint],
     )

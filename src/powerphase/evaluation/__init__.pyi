@@ -1,3 +1,7 @@
+from .calibration import Bin as Bin
+from .calibration import Calibration as Calibration
+from .calibration import Decomposition as Decomposition
+from .calibration import calibrate as calibrate
 from .forecasting import Forecast as Forecast
 from .forecasting import forecast as forecast
 from .forecasting import load_forecast as load_forecast

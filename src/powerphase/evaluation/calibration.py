@@ -4,25 +4,26 @@ Buses that always or never leave the band say nothing about a forecast. Only tho
 it on some, but not all, days of the record that models are fitted on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64
+from jaxtyping import Bool, Float32, Float64, Shaped
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from powerphase.axes import KINDS, V
-from powerphase.errors import TaskError
+from powerphase.errors import TaskError, UnknownName
 from powerphase.evaluation.day_risk import (
     STEP_HOURS,
     Band,
     Sides,
     check_band,
+    choose_scenarios,
     ever_outside,
-    joint_form,
     voltage_blocks,
 )
 from powerphase.evaluation.forecasting import Progress, check_forecaster
@@ -33,7 +34,22 @@ from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.scenarios import READ_STEPS, Layout, Scenarios, Training
 from powerphase.task.windows import Task
 
-Split = Literal["test", "validation"]
+SPLITS = ("test", "validation")
+
+CHANCE_EDGES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+HOUR_EDGES = (0.0, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0)
+"""The bins of the reliability diagrams."""
+
+
+class Bin(NamedTuple):
+    """The forecasts in one bin of a reliability diagram, means of forecasts and outcomes."""
+
+    low: float
+    high: float
+    """Excluded, except in the last bin."""
+    count: int
+    said: float
+    happened: float
 
 
 @dataclass(frozen=True)
@@ -70,12 +86,13 @@ class Calibration:
     """A model's forecasts of leaving the band on B days at the N buses that count."""
 
     description: Description
-    """The model in the form whose scenarios were read."""
+    """The model; `joint` is that of the scenarios that were read."""
     n_scenarios: int
     layout: Layout
     buses: Bool[np.ndarray, " all_buses"]
     """Which buses count."""
-    split: Split
+    split: str
+    """One of `SPLITS`."""
     days: list[str]
     band_pu: Band
     chance: Float64[np.ndarray, "B N"]
@@ -99,12 +116,22 @@ class Calibration:
         """Squared error of the expected hours [h²], and its parts."""
         return Decomposition.of(self.hours.ravel(), self.hours_outside.ravel())
 
+    @property
+    def chance_bins(self) -> list[Bin]:
+        """Forecast probabilities, and how often the band was left."""
+        return _bins(self.chance, self.left, CHANCE_EDGES)
+
+    @property
+    def hour_bins(self) -> list[Bin]:
+        """Forecast hours, and the hours that happened."""
+        return _bins(self.hours, self.hours_outside, HOUR_EDGES)
+
 
 def calibrate(
     model: Forecaster,
     task: Task,
     *,
-    split: Split = "test",
+    split: str = "test",
     joint: bool = True,
     band_pu: Band = NORMAL_BAND_PU,
     device: str = "auto",
@@ -123,6 +150,8 @@ def calibrate(
         on_progress: called with the number of windows done, and the number of all.
     """
     check_band(band_pu)
+    if split not in SPLITS:
+        raise UnknownName.among("split", split, SPLITS)
     torch_device = choose_device(device)
     check_forecaster(model)
     buses = _changing_buses(task.training, task.protocol.horizon, band_pu)
@@ -134,9 +163,9 @@ def calibrate(
             "or grid"
         )
     model.fit(task.training)
-    form = joint_form(model) if joint else model
+    form, description = choose_scenarios(model) if joint else (model, describe(model))
     windows = task.test if split == "test" else task.training.validation
-    description, n_scenarios, days = describe(form), 0, []
+    n_scenarios, days = 0, []
     for window in range(len(windows)):
         context, target = windows.context(window).to(torch_device), windows.target(window)
         happened = target[..., V::KINDS].to(torch_device)
@@ -169,6 +198,24 @@ def _compare(
         crps(fan, true_hours)[:, 0],
     )
     return torch.cat([quantity.double() for quantity in quantities])
+
+
+def _bins(
+    said: Float64[np.ndarray, "B N"], happened: Shaped[np.ndarray, "B N"], edges: Sequence[float]
+) -> list[Bin]:
+    """The bins that hold any forecasts."""
+    number = np.digitize(said, edges[1:-1])
+    filled = [(k, number == k) for k in range(len(edges) - 1)]
+    return [
+        Bin(
+            edges[k],
+            edges[k + 1],
+            int(part.sum()),
+            *(float(x[part].mean()) for x in (said, happened)),
+        )
+        for k, part in filled
+        if part.any()
+    ]
 
 
 def _changing_buses(train: Training, horizon: int, band_pu: Band) -> Bool[np.ndarray, " N"]:

@@ -6,7 +6,7 @@ not: read as futures, they move all steps of a day together and hide risk.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Bool, Float64
 from torch import Tensor
@@ -15,7 +15,7 @@ from powerphase.axes import KINDS, STEP_S, V
 from powerphase.cost import Stopwatch
 from powerphase.errors import TaskError
 from powerphase.evaluation.forecasting import predict_blocks
-from powerphase.models.framework.base import Forecaster, describe
+from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.scenarios import Context, Scenarios
 
 JOINT_SCENARIOS = 100
@@ -30,17 +30,17 @@ Band = tuple[float, float]
 """The lower and the upper limit of the voltage [p.u.]."""
 
 
-def joint_form(model: Forecaster) -> Forecaster:
-    """The fitted model in the form whose scenarios an outlook reads.
+def choose_scenarios(model: Forecaster) -> tuple[Forecaster, Description]:
+    """The fitted model in the form whose scenarios are read, and its description.
 
     A model may have the method `joint_form(count)`, which returns it with so many joint scenarios;
-    any other model is taken as it is.
+    any other model is taken as it is. The description is the given model's, but for `joint`.
     """
-    make = getattr(model, "joint_form", None)
-    if describe(model).joint or make is None:
-        return model
+    description, make = describe(model), getattr(model, "joint_form", None)
+    if description.joint or make is None:
+        return model, description
     form: Forecaster = make(JOINT_SCENARIOS)
-    return form
+    return form, replace(description, joint=describe(form).joint)
 
 
 def voltage_blocks(

@@ -18,14 +18,14 @@ from powerphase.evaluation.day_risk import (
     Band,
     Sides,
     check_band,
+    choose_scenarios,
     ever_outside,
-    joint_form,
     probability,
     voltage_blocks,
 )
 from powerphase.evaluation.forecasting import check_forecaster
 from powerphase.metrics.marginal import Fan
-from powerphase.models.framework.base import Description, Forecaster, describe
+from powerphase.models.framework.base import Description, Forecaster
 from powerphase.models.framework.device import choose_device
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.scenarios import Layout, Scenarios
@@ -39,7 +39,7 @@ class Outlook:
     """A model's forecast of every bus's voltage [p.u.] for the day after the record."""
 
     description: Description
-    """The model in the form whose scenarios were read; `joint` says what `ever` is."""
+    """The model; `joint` is that of the scenarios that were read."""
     n_scenarios: int
     layout: Layout
     time: Shaped[np.ndarray, " H"]
@@ -111,8 +111,8 @@ def outlook(
     torch_device = choose_device(device)
     check_forecaster(model)
     model.fit(task.training)
-    form = joint_form(model)
-    description, context, n_buses = describe(form), task.tomorrow, task.layout.n_buses
+    form, description = choose_scenarios(model)
+    context, n_buses = task.tomorrow, task.layout.n_buses
     sizes = {"ever": (n_buses,)} | dict.fromkeys(BY_STEP, (context.horizon, n_buses))
     parts = {name: np.full(size, np.nan, np.float32) for name, size in sizes.items()}
     n_scenarios = 0

@@ -33,6 +33,8 @@ from powerphase.synthesis.sources import load_signals
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from powerphase.report.plots import Diagrams
+
 FORMATS = ("pdf", "svg", "png")
 # Dates would make equal figures differ.
 UNDATED: Mapping[str, dict[str, Any]] = MappingProxyType(
@@ -100,6 +102,21 @@ def write_figure(drawn: DrawnFigure, out: Path, formats: Iterable[str] = FORMATS
             replace_file(file, content.getvalue())
         written.append(file)
     return written
+
+
+def check_figure_file(file: Path) -> None:
+    """Raise if a figure could not be written to this file."""
+    if (suffix := file.suffix.removeprefix(".")) not in FORMATS:
+        raise UnknownName.among("format", suffix, FORMATS)
+    _style()
+
+
+def calibration_figure(curves: "Mapping[str, Diagrams]", stem: str) -> DrawnFigure:
+    """Reliability diagrams of leaving the band and of the hours outside, by model."""
+    with _style():
+        from powerphase.report.plots import calibration
+
+        return DrawnFigure(calibration(curves), stem)
 
 
 def _check_options(name: str, takes: Sequence[str], options: FigureOptions) -> None:

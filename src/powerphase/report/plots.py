@@ -43,6 +43,11 @@ SHAPE_LOOKS = {
 STROKES = "+1234"
 """Markers made of strokes, which a rim would hide."""
 
+Points = Sequence[tuple[int, float, float]]
+"""Number, mean forecast and mean outcome of each bin of a reliability diagram."""
+Diagrams = tuple[Points, Points]
+"""The points for the chance of leaving the band, and for the hours outside."""
+
 
 def archetypes(signals: Signals) -> Figure:
     """The five load shapes over three days, with unit mean over the whole record."""
@@ -130,6 +135,30 @@ def reliability(rows: Mapping[str, FigureRow]) -> Figure:
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     axes.set(xlabel="forecast probability of leaving the band", ylabel="share that left it")
     figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def calibration(curves: Mapping[str, Diagrams]) -> Figure:
+    """How often buses left the band on a day, and for how long, by what was forecast."""
+    figure = Figure(figsize=(PAGE_IN, 3.2))
+    chance, hours = figure.subplots(1, 2)
+    looks = looks_of(curves)
+    for axes, part, top in ((chance, 0, 1.0), (hours, 1, 24.0)):
+        axes.plot([0, top], [0, top], color="0.8", linewidth=2.5, zorder=1)
+        for name, diagrams in curves.items():
+            look = looks[name]
+            count, said, happened = np.array(diagrams[part], dtype=float).reshape(-1, 3).T
+            axes.plot(said, happened, color=look.colour, dashes=look.dashes, label=look.title)
+            axes.scatter(
+                said, happened, s=8 + 60 * np.sqrt(count / count.sum()), color=look.colour,
+                marker=look.marker, linewidths=0.4, edgecolors="white", zorder=3,
+            )  # fmt: skip
+        edge = 0.02 * top
+        axes.set(xlim=(-edge, top + edge), ylim=(-edge, top + edge), aspect="equal")
+    chance.set(xlabel="forecast chance of leaving the band", ylabel="share of days it was left")
+    hours.set(xlabel="forecast hours outside the band", ylabel="mean hours outside")
+    lines, titles = chance.get_legend_handles_labels()
+    figure.legend(lines, titles, loc="outside upper center", ncols=3)
     return figure
 
 
