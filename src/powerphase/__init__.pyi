@@ -6,6 +6,8 @@ from .dataset.generation import generate as generate
 from .dataset.store import Store as Store
 from .dataset.store import open as open
 from .errors import PowerphaseError as PowerphaseError
+from .evaluation.calibration import Calibration as Calibration
+from .evaluation.calibration import calibrate as calibrate
 from .evaluation.channels import ChannelScores as ChannelScores
 from .evaluation.channels import score_channels as score_channels
 from .evaluation.forecasting import Forecast as Forecast

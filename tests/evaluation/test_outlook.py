@@ -13,7 +13,7 @@ from powerphase import Context, Outlook, Scenarios, Store, Task, Training, outlo
 from powerphase.axes import KINDS, V
 from powerphase.cli.outlook_display import as_csv, sheet
 from powerphase.errors import ForecastError, TaskError
-from powerphase.models import LastSevenDays
+from powerphase.models import Climatology, FactorForge, LastSevenDays
 
 WEIGHTS = (0.5, 0.3, 0.2)
 NOON = 48
@@ -102,6 +102,53 @@ def test_scenarios_of_equal_weight_count_alike(task: Task) -> None:
     assert day.ever == pytest.approx((week > 1).any(1).mean(0), abs=1e-6)
     assert day.above == pytest.approx((week > 1).mean(0), abs=1e-6)
     assert 0 < day.ever.mean() < 1
+
+
+class Tied(Planted):
+    """Bus 1 leaves the band in two scenarios, bus 2 in one of the same weight, but for longer."""
+
+    def predict(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
+        values = torch.ones(1, 4, context.horizon, context.layout.n_channels)
+        values[0, :2, NOON, V] = 0.94
+        values[0, 2, NOON : NOON + 2, KINDS + V] = 0.94
+        weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+        yield (
+            slice(None),
+            Scenarios(
+                values.double(), weights[None, :, None].expand(1, 4, context.layout.n_channels)
+            ),
+        )
+
+
+def test_rounding_of_weights_does_not_decide_between_buses_of_equal_chance(task: Task) -> None:
+    assert 0.1 + 0.2 > 0.3
+    day = outlook(Tied(), task, device="cpu")
+    assert day.ever[0] == day.ever[1] == np.float32(0.3)
+    assert day.order[:2].tolist() == [1, 0]
+
+
+def test_factorforge_is_read_by_its_joint_draws(task: Task) -> None:
+    model, band_pu = FactorForge(), (0.0, 1.01)
+    day = outlook(model, task, band_pu=band_pu, device="cpu")
+    assert (day.n_scenarios, day.description.joint, day.description.variant) == (100, True, None)
+    draws = model.joint_form(100).predict(task.tomorrow)
+    assert isinstance(draws, Scenarios)
+    left = (draws.values[0, ..., V::KINDS] > band_pu[1]).any(1).double().mean(0).numpy()
+    assert day.ever == pytest.approx(left, abs=1e-6)
+    assert ((day.ever > 0) & (day.ever < 1)).any()
+    assert model.config.coupling == "fan"
+
+
+def test_the_chance_of_scenarios_that_are_not_joint_is_marked_as_a_bound(task: Task) -> None:
+    voltages = task.tomorrow.past[0, :, V::KINDS]
+    band_pu = (0.0, float(voltages.median()))
+    day = outlook(Climatology(), task, band_pu=band_pu, device="cpu")
+    assert np.array_equal(day.ever, day.outside.max(0).astype(np.float32))
+    chances = [line[2][0] for line in sheet(day, 14).groups[0]]
+    partial = [text for text in chances if text != "100%"]
+    assert partial
+    assert all(text.startswith("≥ ") for text in partial)
+    assert {line["joint"] for line in csv.DictReader(StringIO(as_csv(day)))} == {"no"}
 
 
 def test_impossible_requests_raise(task: Task) -> None:
