@@ -7,6 +7,7 @@ import typer
 
 from powerphase.cli import data, models, reports
 from powerphase.cli.display import console, problems
+from powerphase.cli.quickstart import quickstart
 from powerphase.errors import PowerphaseError, user_code_location
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ for _command in (
     *(models.train, models.forecast, models.tomorrow, models.calibration),
     *(models.score, models.bench),
     *(reports.leaderboard, reports.table, reports.compare, reports.safety, reports.figure),
-    *(reports.report, models.quickstart),
+    *(reports.report, quickstart),
 ):
     app.command()(_command)
 

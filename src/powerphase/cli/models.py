@@ -1,4 +1,4 @@
-"""Commands that run models: train, forecast, score, tomorrow, calibration, bench, quickstart."""
+"""Commands that run models: train, forecast, score, tomorrow, calibration and bench."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn
 
-from powerphase.cli.data import generate, verify_store
 from powerphase.cli.display import (
     console,
     progress,
@@ -30,7 +29,6 @@ from powerphase.cli.options import (
     parse_windows,
     split_list,
 )
-from powerphase.cli.reports import leaderboard
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.registry import bench_models, models_help
 
@@ -39,16 +37,6 @@ if TYPE_CHECKING:
     from powerphase.task.windows import Task
 
 LOWEST, HIGHEST = NORMAL_BAND_PU
-
-PRETRAINED = Path(__file__).parents[1] / "pretrained" / "powerforge-activsg500-synthetic"
-"""The training of PowerForge that comes with the package."""
-
-QUICKSTART_MODELS = ("last-week", "last-7-days", "climatology", "oracle", "factorforge")
-QUICKSTART = {
-    "activsg500": (*QUICKSTART_MODELS, str(PRETRAINED)),
-    "ieee57": QUICKSTART_MODELS,
-}
-"""The models of each grid; the second grid is small, and some of its voltages leave the band."""
 
 Model = Annotated[
     str,
@@ -357,42 +345,6 @@ def bench(
     show_failures(failures)
     if failures:
         raise typer.Exit(1)
-
-
-def quickstart(
-    out: Annotated[Path, typer.Option(help="Folder for data, results and the site.")] = Path(
-        "data/quickstart"
-    ),
-) -> None:
-    """Make two data sets, score six forecasters, and build a leaderboard and a site.
-
-    The grids are ACTIVSg 500, and IEEE 57, where some voltages leave their band; both records last
-    two years. FactorForge and the references are fitted on the spot; PowerForge comes trained on
-    ACTIVSg 500.
-
-    Example: `powerphase quickstart`
-    """
-    from powerphase.report.site.build import build_site
-
-    results, certificates = out / "results", {}
-    for grid, models in QUICKSTART.items():
-        data = out / grid
-        generate(grid, out=data)
-        certificates[str(data)] = verify_store(str(data))
-        if not certificates[str(data)].valid:
-            raise typer.Exit(1)
-        task = make_task(str(data), "10")
-        for model in models:
-            evaluate(model, task, seed=42, device="auto").save(results)
-    leaderboard([results])
-    console.print(
-        "FactorForge was fitted just now; PowerForge came trained with the package, on the paper's "
-        "budget. The oracle is not ranked."
-    )
-    data_sets = [out / grid for grid in QUICKSTART]
-    site = build_site([results], out / "site", data=data_sets, certificates=certificates)
-    console.print(f"rows in {results}; `powerphase info ROW` shows all scores of a row")
-    console.print(f"open {site.index.resolve()} in a browser", soft_wrap=True)
 
 
 def evaluate(
