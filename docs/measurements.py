@@ -171,3 +171,35 @@ def network_growth() -> dict[str, dict[str, float]]:
             "forecast": large["forecast_s"] / small["forecast_s"],
         }
     return growth
+
+
+def calibrated(grid: str, form: str = "draws-100", split: str = "test") -> dict[str, Any]:
+    """What FactorForge said of the risk of days in one form, and what happened."""
+    rows: list[dict[str, Any]] = measured("calibration")["rows"]
+    key = (grid, form, split)
+    return next(row for row in rows if (row["grid"], row["form"], row["split"]) == key)
+
+
+def calibration_lines(grid: str) -> list[str]:
+    """The lines of a table: the bins of the chance, for the fan and for joint draws."""
+    forms = [calibrated(grid, form)["chance_bins"] for form in ("fan", "draws-100")]
+    both = [{part["low"]: part for part in bins} for bins in forms]
+    lines = []
+    for low in sorted({*both[0], *both[1]}):
+        cells = [f"{100 * low:.0f} to {100 * low + 10:.0f} %"]
+        for bins in both:
+            part = bins.get(low)
+            numbers = (part["count"], part["said"], part["happened"]) if part else None
+            cells += (
+                [f"{numbers[0]:,}", *(f"{x:.0%}" for x in numbers[1:])] if numbers else ["–"] * 3
+            )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:
+    """How often voltages leave the band, for some grids and set-points."""
+    rows: dict[tuple[str, Any], dict[str, Any]] = {
+        (row["grid"], row["setpoint"]): row for row in measured("first_look")["rows"]
+    }
+    return [rows[pair] for pair in pairs]

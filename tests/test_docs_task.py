@@ -1,4 +1,4 @@
-"""The examples on the page of the task run as written."""
+"""The examples on the pages of the task and of tomorrow run as written, one after the other."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,16 @@ import pytest
 
 from tests.pages import blocks
 
-PAGE = (Path(__file__).parents[1] / "docs" / "task.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def test_the_examples_run_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    example, tomorrow = blocks(PAGE, "python")
+    (example,), (tomorrow,) = (
+        blocks((DOCS / page).read_text(encoding="utf-8"), "python")
+        for page in ("task.md", "tomorrow.md")
+    )
     assert len(example.split("store = ")[0].strip().splitlines()) <= 40
     monkeypatch.chdir(tmp_path)
     exec(compile(f"{example}\n{tomorrow}", "task.md", "exec"), {"__name__": "example"})

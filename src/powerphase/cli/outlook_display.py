@@ -74,8 +74,8 @@ def _summary(outlook: "Outlook", n_changing: int, n_outside: int) -> str:
     band, n_buses = f"{low:g} to {high:g} p.u.", f"{outlook.layout.n_buses:,} buses"
     if n_changing + n_outside == 0:
         return f"No bus of {n_buses} leaves {band} in any scenario. {_nearest(outlook)}"
-    always = f"; {n_outside:,} are outside all day" if n_outside else ""
-    return f"{n_changing:,} of {n_buses} may leave {band}{always}."
+    always = f"; {n_outside:,} are outside all day." if n_outside else ""
+    return f"{n_changing:,} of {n_buses} may leave {band}{always}"  # p.u. ends with a full stop
 
 
 def _nearest(outlook: "Outlook") -> str:

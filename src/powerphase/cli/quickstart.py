@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from powerphase.task.windows import Task
 
 GRID, SETPOINT = "activsg500", "case"
-"""With the set-points of its case file, 25 of its buses are above the band on some nights, and none
-all day; docs/data_sets.md compares grids and set-points."""
+"""With the set-points of its case file, some of its buses are above the band on some nights, and
+none all day; docs/data_sets.md compares grids and set-points."""
 
 PRETRAINED = Path(__file__).parents[1] / "pretrained" / "powerforge-activsg500-synthetic"
 """The training of PowerForge that comes with the package."""

@@ -1,0 +1,72 @@
+"""What FactorForge's fan and its joint draws say of the risk of a day, and what happened.
+
+    python benchmarks/calibration.py data/ieee57 data/activsg500 --figures docs/figures
+
+With `--out` it writes the numbers to a file.
+
+The number of draws is compared on validation days; the test days show the final choice.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from powerphase import Calibration, Task, calibrate
+from powerphase.cli.calibration_display import as_json, points
+from powerphase.models import FactorForge
+from powerphase.report.figures import calibration_figure, write_figure
+
+COUNTS = (16, 50, 100, 200)
+CHOSEN = 100
+
+
+def main() -> None:
+    """Fit FactorForge to each data set and compare its forms."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--figures", type=Path)
+    options = parser.parse_args()
+    rows = [row for data in options.data for row in compare(data, options.figures)]
+    if options.out:
+        options.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+
+
+def compare(data: Path, figures: Path | None) -> list[dict[str, Any]]:
+    """The rows of one data set; writes its figure."""
+    task = Task(data, windows="all")
+    with TemporaryDirectory() as run:
+        FactorForge(run=run).fit(task.training)
+        model = FactorForge.load(run)  # is not fitted again
+    forms = {"fan": model} | {f"draws-{count}": model.joint_form(count) for count in COUNTS}
+    rows, tested = [], {}
+    for split, names in (("validation", tuple(forms)), ("test", ("fan", f"draws-{CHOSEN}"))):
+        for name in names:
+            done = calibrate(forms[name], task, split=split, joint=False, device="cpu")
+            rows.append(row(name, done, task))
+            if split == "test":
+                tested["factorforge" if name != "fan" else "factorforge+fan"] = points(done)
+    if figures:
+        drawn = calibration_figure(tested, f"calibration-{task.layout.grid}")
+        write_figure(drawn, figures, ["svg"])
+    return rows
+
+
+def row(form: str, done: Calibration, task: Task) -> dict[str, Any]:
+    """The numbers of one form, which are also printed."""
+    manifest = task.store.manifest
+    facts = {"edition": manifest.edition, "setpoint": manifest.recipe["setpoint"]}
+    numbers: dict[str, Any] = {"form": form, **facts, **as_json(done)}
+    brier = done.brier
+    print(
+        f"{numbers['grid']} {numbers['split']} {form}: Brier {brier.score:.4f}, reliability "
+        f"{brier.reliability:.4f}, CRPS of hours {numbers['hours_crps']:.4f} h",
+        flush=True,
+    )
+    return numbers
+
+
+if __name__ == "__main__":
+    main()
