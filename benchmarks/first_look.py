@@ -56,7 +56,7 @@ def measure(name: str, setpoint: Any, signals: Signals) -> dict[str, Any]:
     voltage = np.stack([day.state[:, V::KINDS] for day in days])  # (days, steps, buses)
     low, high = NORMAL_BAND_PU
     outside = (voltage < low) | (voltage > high)
-    passing = outside.any(1) & ~outside.all(1)
+    passing: np.ndarray = np.any(outside, axis=1) & ~np.all(outside, axis=1)
     return {
         "grid": name,
         "setpoint": setpoint,

@@ -4,8 +4,11 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from powerphase.dataset import make_record, open_store
 
 
 def flip(path: Path, at: float) -> None:
@@ -32,3 +35,11 @@ def edit_manifest(store: Path) -> Iterator[dict[str, Any]]:
     manifest = json.loads(path.read_text())
     yield manifest
     path.write_text(json.dumps(manifest))
+
+
+def seal(store: Path) -> None:
+    """State the present blocks in the manifest, as if the data set had been made with them."""
+    data = open_store(store)
+    with edit_manifest(store) as manifest:
+        for number in data.manifest.blocks:
+            manifest["blocks"][str(number)] = asdict(make_record(data.read_block(number)))

@@ -43,7 +43,7 @@ def week(task: Task, band: tuple[float, float]) -> Calibration:
 def test_chance_and_hours_are_those_of_the_scenarios(
     week: Calibration, days: Array, band: tuple[float, float]
 ) -> None:
-    outside = (days > np.float32(band[1]))[:, :, week.buses]
+    outside = days[:, :, week.buses] > np.float32(band[1])
     hours, first = outside.sum(1) / 4, 60 - len(week.days)
     assert len(week.days) == 15
     for k in range(len(week.days)):
@@ -70,7 +70,7 @@ def test_bins_hold_every_forecast_once(week: Calibration) -> None:
         (week.chance_bins, week.chance, week.left),
         (week.hour_bins, week.hours, week.hours_outside),
     ):
-        counts = np.array([part.count for part in bins])
+        counts = np.array([part.bus_days for part in bins])
         assert counts.sum() == said.size
         for mean, name in ((said.mean(), "said"), (happened.mean(), "happened")):
             parts = np.array([getattr(part, name) for part in bins])

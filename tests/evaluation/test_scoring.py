@@ -38,6 +38,7 @@ from powerphase.records import (
     read_result,
     read_sidecar,
 )
+from tests.damage import seal
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_a_row_and_a_forecast_file_state_what_the_model_states(task: Task, tmp_p
     assert stored.description == live.description
     for source in (live, stored):
         row = score(source, task).row
-        assert (row.joint, row.model_version, row.data_verified) == (False, 5, None)
+        assert (row.joint, row.model_version, row.data_verified) == (False, 5, True)
 
 
 class Answers:
@@ -115,6 +116,7 @@ def test_predict_cannot_see_the_target(task: Task, tmp_path: Path) -> None:
     changed = shutil.copytree(task.store.path, tmp_path / "changed")
     state = zarr.open_array(changed / "state", mode="r+")
     state[origin:] = np.asarray(state[origin:]) * 3 + 1
+    seal(changed)
     other = Task(open_store(changed))
     assert not torch.equal(other.test.target(window), task.test.target(window))
     for model in (LastWeek, LastSevenDays, Climatology):

@@ -10,6 +10,7 @@ from .layout import PROVENANCE as PROVENANCE
 from .layout import Block as Block
 from .layout import BlockRecord as BlockRecord
 from .layout import Manifest as Manifest
+from .layout import make_record as make_record
 from .layout import sha256_of as sha256_of
 from .layout import static_files as static_files
 from .options import RecipeOptions as RecipeOptions

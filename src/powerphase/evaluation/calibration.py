@@ -47,7 +47,7 @@ class Bin(NamedTuple):
     low: float
     high: float
     """Excluded, except in the last bin."""
-    count: int
+    bus_days: int
     said: float
     happened: float
 

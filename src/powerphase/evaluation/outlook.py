@@ -81,7 +81,7 @@ class Outlook:
     @cached_property
     def always(self) -> Bool[np.ndarray, " N"]:
         """Which buses are outside in every step of every scenario."""
-        return (self.outside > 1 - WEIGHT_TOLERANCE).all(0)
+        return np.all(self.outside > 1 - WEIGHT_TOLERANCE, axis=0)
 
     @cached_property
     def order(self) -> Int[np.ndarray, " N"]:
