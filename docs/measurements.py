@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from powerphase.axes import KINDS
+from powerphase.grid import CATALOG
 from powerphase.models.powerforge import BATCH_SIZES, PowerForgeConfig
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "measured"
@@ -202,4 +203,4 @@ def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:
     rows: dict[tuple[str, Any], dict[str, Any]] = {
         (row["grid"], row["setpoint"]): row for row in measured("first_look")["rows"]
     }
-    return [rows[pair] for pair in pairs]
+    return [{**rows[pair], "title": CATALOG[pair[0]].title} for pair in pairs]
