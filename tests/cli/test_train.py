@@ -75,7 +75,7 @@ def test_train_writes_a_run_and_shows_it(trained: tuple[Path, Result]) -> None:
         "finished, 2 epochs",
         "seed 42",
         "ieee14, 14 buses",
-        "validation CRPS",
+        "validation loss",
         "hidden 8",
     ):
         assert fact in done.stdout
@@ -91,7 +91,7 @@ def test_info_shows_the_same_about_a_finished_run(trained: tuple[Path, Result]) 
     _, _, summary = done.stdout.partition("\n")
     assert shown.stdout == summary
     outcome = outcome_of(folder)
-    assert f"{outcome['validation_crps']:.5f} after epoch {outcome['best_epoch']}" in shown.stdout
+    assert f"{outcome['validation_loss']:.5f} after epoch {outcome['best_epoch']}" in shown.stdout
     assert f"{outcome['train_s']:.1f} s to fit" in shown.stdout
     assert outcome["hardware"] in shown.stdout
 

@@ -203,9 +203,9 @@ def test_the_outcome_agrees_with_the_folder(fitted: PowerForge) -> None:
     folder = RunFolder.open(run_of(fitted))
     curve, outcome = folder.curve(), outcome_of(fitted)
     assert outcome == folder.header.outcome
-    result = [line["validation_crps"] for line in curve]
+    result = [line["validation_loss"] for line in curve]
     assert outcome["best_epoch"] == 1 + result.index(min(result))
-    assert outcome["validation_crps"] == min(result)
+    assert outcome["validation_loss"] == min(result)
     assert outcome["train_s"] == curve[-1]["seconds"]
     assert outcome["hardware"] == hardware(CPU)
     assert outcome["steps"] == curve[-1]["step"] == 6
@@ -323,8 +323,8 @@ def test_a_training_can_continue_in_blocks(task: Task, fitted: PowerForge, tmp_p
     )
     model.fit(task.training)
     assert seen == [4, 5, 6]
-    expected = outcome_of(fitted)["validation_crps"]
-    assert outcome_of(model)["validation_crps"] == pytest.approx(expected, rel=1e-2)
+    expected = outcome_of(fitted)["validation_loss"]
+    assert outcome_of(model)["validation_loss"] == pytest.approx(expected, rel=1e-2)
 
 
 def test_an_unknown_device_of_a_model_raises(task: Task) -> None:

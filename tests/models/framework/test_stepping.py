@@ -164,15 +164,15 @@ class Shortcut(Toy):
 
 def test_a_network_s_crps_replaces_that_of_its_scenarios() -> None:
     shelf = Shelf()
-    config = replace(CONFIG, epochs=1, batches_per_epoch=1)
+    config = replace(CONFIG, epochs=1, batches_per_epoch=1, criterion="crps")
     Trainer(Shortcut(0.25), wavy_training(), config, 42, CPU, shelf).run()
     assert shelf.lines[0]["validation_crps"] == pytest.approx(0.25)
 
 
-def test_the_default_criterion_is_the_crps_of_the_scenarios() -> None:
+def test_a_network_can_be_validated_by_the_crps_of_its_scenarios() -> None:
     torch.manual_seed(0)
     net, train = Toy().eval(), wavy_training()
-    trainer = Trainer(net, train, CONFIG, 42, CPU, Shelf())
+    trainer = Trainer(net, train, replace(CONFIG, criterion="crps"), 42, CPU, Shelf())
     context, target = train.validation.context(0), train.validation.target(0)
     expected = crps(Fan.of(net.scenarios(context)), target).mean()
     torch.testing.assert_close(trainer._criterion(context, target), expected.double())
@@ -276,11 +276,8 @@ def test_the_seed_fixes_dropout_and_noise_of_a_captured_step() -> None:
     assert len({round(loss, 4) for loss in losses}) == 3
 
 
-def test_a_network_can_be_validated_by_its_loss() -> None:
-    class ByLoss(Toy):
-        criterion = "loss"
-
-    net, train, shelf = ByLoss(), wavy_training(), Shelf()
+def test_networks_are_validated_by_their_loss() -> None:
+    net, train, shelf = Toy(), wavy_training(), Shelf()
     trainer = Trainer(net, train, replace(CONFIG, epochs=5, batches_per_epoch=5), 42, CPU, shelf)
     net.eval()
     context, target = train.validation.context(0), train.validation.target(0)

@@ -1,4 +1,4 @@
-"""The training loop: determined by its seed, validated by CRPS, with errors that say what to do."""
+"""The training loop: fixed by its seed, chosen by validation, with errors that say what to do."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -74,6 +74,7 @@ def run(
 ) -> Shelf:
     """Train the network on the flat record, or another one."""
     budget = {"epochs": 3, "batches_per_epoch": 3, "batch_size": 4, "weight_decay": 0.0}
+    budget["criterion"] = "crps"
     shelf = Shelf() if checkpoints is None else checkpoints
     config = TrainingConfig(**{**budget, **changes})
     Trainer(network, train or flat_training(), config, 42, CPU, shelf).run()
@@ -116,7 +117,8 @@ def test_seed_and_number_fix_the_random_numbers_of_a_step() -> None:
             return 0.0
 
         network = Scripted([1.0] * 6, per_epoch, width)
-        config = TrainingConfig(epochs=epochs, batches_per_epoch=per_epoch, batch_size=4)
+        budget = {"epochs": epochs, "batches_per_epoch": per_epoch, "batch_size": 4}
+        config = TrainingConfig(**budget, criterion="crps")
         Trainer(network, flat_training(), config, seed, CPU, Shelf()).run()
         return seen
 
@@ -184,7 +186,8 @@ def test_cudnn_stays_enabled_during_a_training() -> None:
 
 
 def test_validation_equals_the_benchmark_s_crps(task: Task) -> None:
-    model, shelf, windows = PowerForge(tiny()), Shelf(), task.training.validation
+    model = PowerForge(tiny(training={"criterion": "crps"}))
+    shelf, windows = Shelf(), task.training.validation
     model.configure(task.training)
     network = model._initial_network()
     trainer = Trainer(network, task.training, model.config.training, 42, CPU, shelf)
@@ -255,7 +258,7 @@ def test_a_line_of_the_log_is_the_mean_of_its_epoch() -> None:
 
 def test_progress_counts_steps_and_reports_the_last_epoch() -> None:
     seen: list[Progress] = []
-    config = TrainingConfig(epochs=2, batches_per_epoch=3, batch_size=4, weight_decay=0.0)
+    config = TrainingConfig(epochs=2, batches_per_epoch=3, batch_size=4, criterion="crps")
     shelf = Shelf()
     Trainer(Scripted([2.0, 1.0]), flat_training(), config, 42, CPU, shelf, seen.append).run()
     assert [(now.step, now.steps) for now in seen] == [(k, 6) for k in range(1, 7)]

@@ -63,6 +63,9 @@ class TrainingConfig:
     patience: int = 10
     """Epochs without a better validation before the learning rate is lowered."""
     factor: float = 0.5
+    criterion: Literal["loss", "crps"] = "loss"
+    """What is computed on the validation windows to choose the best epoch and to lower the learning
+    rate: the model's loss, or the CRPS of its scenarios."""
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
     """Of matrix products and their inputs; all else is float32. tf32 is for GPUs, and means float32
     on a CPU."""

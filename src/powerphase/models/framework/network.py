@@ -1,7 +1,7 @@
 """The base classes of networks, and what a network returns for a batch."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,8 +11,6 @@ from powerphase.errors import TrainingError
 from powerphase.metrics import marginal
 from powerphase.models.framework.base import Prediction
 from powerphase.scenarios import Batches, Context, Scenarios
-
-Criterion = Literal["crps", "loss"]
 
 
 class Losses(NamedTuple):
@@ -27,11 +25,8 @@ class Losses(NamedTuple):
 class Network(nn.Module, ABC):
     """A network that the training loop can train.
 
-    A subclass defines `forward` and `scenarios`; the rest has defaults. Networks are validated by
-    the CRPS of their scenarios, or by their loss if `criterion` is "loss".
+    A subclass defines `forward` and `scenarios`; the rest has defaults.
     """
-
-    criterion: ClassVar[Criterion] = "crps"
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -61,7 +56,7 @@ class Network(nn.Module, ABC):
         if not isinstance(scenarios, Scenarios):
             raise TrainingError(
                 f"{type(self).__name__} returns its scenarios in blocks of channels, which cannot "
-                "be validated by CRPS; define crps, or set criterion to 'loss'"
+                "be validated by CRPS; define crps, or set the training's criterion to 'loss'"
             )
         return marginal.crps(marginal.Fan.of(scenarios), target).mean(dtype=torch.float64)
 

@@ -42,7 +42,7 @@ class Progress(NamedTuple):
     """Mean of the last epoch."""
     validation: float | None = None
     """The criterion on the validation windows, after the last epoch."""
-    criterion: str = "crps"
+    criterion: str = "loss"
 
 
 OnProgress = Callable[[Progress], None]
@@ -97,7 +97,7 @@ class Trainer:
         self.seed, self.device, self.checkpoints = seed, device, checkpoints
         self._report = on_progress or (lambda progress: None)
         self._reset_optimiser()
-        self.criterion, self.stages = network.criterion, network.stages
+        self.criterion, self.stages = config.criterion, network.stages
         self.stage = 0
         self.epoch, self.best, self.seconds = 0, inf, 0.0
         self.hardware: list[str] = []
@@ -201,10 +201,7 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, windows: list[Any], group: ProcessGroup) -> float:
-        """Mean of the criterion on the validation windows, for checkpoints and the schedule.
-
-        The default is not the loss: some losses can be lowered by moving their weights alone.
-        """
+        """Mean of the criterion on the validation windows, for checkpoints and the schedule."""
         self.network.eval()
         seed_torch(self.device, self.seed, "validation")
         total = torch.zeros((), dtype=torch.float64, device=self.device)

@@ -73,7 +73,7 @@ def memory_gib(
     training = batch * (factors.decoded * at_once * decoded + encoded)
     share = max(1, batch // VALIDATION_SHARE)
     validation = training * share / batch
-    if config.objective != "ordered-quantile":
+    if config.training.criterion == "crps" and config.objective != "ordered-quantile":
         validation = VALIDATION_TENSORS * share * n_channels * decoded
     # A captured step keeps its memory to itself.
     peak = training + validation if fast else max(training, validation)

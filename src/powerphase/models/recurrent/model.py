@@ -51,7 +51,6 @@ class RecurrentNetwork(CapturableNetwork):
     """
 
     name: ClassVar[str]
-    criterion = "loss"
     encoder_type: ClassVar[Callable[..., Any]] = RecurrentEncoder
     paths_at_once: int | None = None
     """How many paths to roll out at a time; None for as many as keep the values of a step small."""

@@ -39,7 +39,6 @@ class TactisNetwork(CapturableNetwork):
             takes less memory and gives the same result.
     """
 
-    criterion = "loss"
     joint: Tensor
 
     def __init__(

@@ -90,8 +90,6 @@ class TimePrismNetwork(CapturableNetwork):
             the same result.
     """
 
-    criterion = "loss"
-
     def __init__(
         self,
         config: TimePrismConfig,
