@@ -30,6 +30,8 @@ from .safety import signed_excursion as signed_excursion
 from .safety import twcrps as twcrps
 from .safety import violates as violates
 from .safety import violation_probability as violation_probability
+from .slope import daily_products as daily_products
+from .slope import daily_slope as daily_slope
 from .streaming import BLOCK_BYTES as BLOCK_BYTES
 from .streaming import RELIABILITY_BINS as RELIABILITY_BINS
 from .streaming import Scorecard as Scorecard

@@ -1,0 +1,40 @@
+"""How much of the daily cycle a forecast contains.
+
+No score: a forecast may have a good slope and a bad CRPS. It says why a CRPS is bad: a model that
+knows neither the hour nor the last value forecasts a flat line, whose slope is 0.
+"""
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from powerphase.axes import KINDS, STEPS_PER_DAY
+
+
+def daily_slope(
+    mean: Float[Tensor, "B H C"], target: Float[Tensor, "B H C"], day_steps: int = STEPS_PER_DAY
+) -> Float64[Tensor, " 4"]:
+    """The slope of the forecast mean on the truth within the day, of P, Q, V and θ.
+
+    1 for the whole daily cycle, 0 for a flat line, NaN if the truth of a kind is constant. Each
+    channel's mean over each day of the horizon is subtracted from forecast and truth; the slope is
+    then that of one regression over all windows, steps and channels of a kind, so channels count by
+    the size of their cycle.
+    """
+    cross, square = daily_products(mean, target, day_steps).unflatten(1, (-1, KINDS)).sum(1)
+    return cross / square
+
+
+def daily_products(
+    mean: Float[Tensor, "B H C"], target: Float[Tensor, "B H C"], day_steps: int = STEPS_PER_DAY
+) -> Float64[Tensor, "2 C"]:
+    """The sums behind `daily_slope` by channel: forecast times truth, and truth times truth.
+
+    Sums of several blocks of windows or channels can be added or joined.
+    """
+    products = torch.zeros((2, target.shape[2]), dtype=torch.float64, device=target.device)
+    pairs = zip(mean.split(day_steps, 1), target.split(day_steps, 1), strict=True)
+    for day in pairs:
+        forecast, truth = (part.double() - part.double().mean(1, keepdim=True) for part in day)
+        products += torch.stack([forecast * truth, truth.square()]).sum((1, 2))
+    return products
