@@ -162,7 +162,7 @@ def _model(model: str, variant: str | None, seed: int) -> str:
 
 def show_run(run: "RunFolder") -> None:
     """Show a training: its state, parameters by part, configuration and validation curve."""
-    from powerphase.models.framework.configuration import make_config
+    from powerphase.models.framework.configuration import restore_config
     from powerphase.models.framework.saved import check_outcome
     from powerphase.registry import model_class
 
@@ -170,7 +170,7 @@ def show_run(run: "RunFolder") -> None:
     table = _facts(f"training {run.path}")
     kind = model_class(h.model)
     check_outcome(h, kind, str(run.path))
-    variant = make_config(kind.config_type, h.config).variant(h.domain.grid)
+    variant = restore_config(kind.config_type, h.config).variant(h.domain.grid)
     table.add_row("model", _model(h.model, variant, h.seed))
     data = [f"{name} {str(value)[:12]}" for name, value in h.data.items() if name != "grid"]
     table.add_row("data", f"{h.domain.grid}, {h.domain.n_buses:,} buses; {', '.join(data)}")

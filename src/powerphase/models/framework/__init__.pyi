@@ -15,6 +15,7 @@ from .configuration import changed_fields as changed_fields
 from .configuration import make_config as make_config
 from .configuration import read_config as read_config
 from .configuration import replace_fields as replace_fields
+from .configuration import restore_config as restore_config
 from .configuration import variant_of as variant_of
 from .device import DEVICES as DEVICES
 from .device import ProcessGroup as ProcessGroup

@@ -105,6 +105,19 @@ def make_config(kind: type[C], data: Mapping[str, Any]) -> C:
     return config
 
 
+def restore_config(kind: type[C], saved: Mapping[str, Any]) -> C:
+    """The config that a training saved, perhaps before the type had all its fields.
+
+    The type's `EARLIER`, if it has one, says what was true of older trainings: the values (by
+    dotted name) of fields that their configs lack, where they differ from today's defaults.
+    """
+    data = {**saved, "training": {**saved["training"]}} if "training" in saved else {**saved}
+    for name, value in getattr(kind, "EARLIER", {}).items():
+        table, _, last = name.rpartition(".")
+        (data[table] if table else data).setdefault(last, value)
+    return make_config(kind, data)
+
+
 def read_config(kind: type[C], file: str | Path) -> C:
     """The config of that type in a `.toml` or `.json` file."""
     data = _read_table(Path(file))

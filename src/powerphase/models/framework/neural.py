@@ -19,7 +19,7 @@ from powerphase.cost import (
 from powerphase.errors import ForecastError, TrainingError
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import load_into
-from powerphase.models.framework.configuration import make_config
+from powerphase.models.framework.configuration import restore_config
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.run import Domain, RunFolder, is_run
@@ -115,7 +115,7 @@ class NeuralForecaster(SavedForecaster):
     @classmethod
     def fitted_tensors(cls, folder: RunFolder) -> dict[str, Tensor]:
         """The trained weights in the folder, without running averages and frozen weights."""
-        model = cls(make_config(cls.config_type, folder.header.config))
+        model = cls(restore_config(cls.config_type, folder.header.config))
         with torch.device("meta"):
             names = cls.trained_parameters(model.make_network(folder.header.domain))
         return {name: tensor for name, tensor in folder.best()[0].items() if name in names}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from powerphase.errors import CheckpointError, ForecastError
 from powerphase.models.framework.base import Prediction
-from powerphase.models.framework.configuration import make_config
+from powerphase.models.framework.configuration import restore_config
 from powerphase.models.framework.device import is_rank_zero
 from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import CheckpointStore
@@ -57,7 +57,7 @@ class SavedForecaster(ABC):
         header = folder.header
         if header.model != cls.name:
             raise CheckpointError(f"{run}: holds a training of {header.model}, not of {cls.name}")
-        model = cls(make_config(cls.config_type, header.config), seed=header.seed, run=run)
+        model = cls(restore_config(cls.config_type, header.config), seed=header.seed, run=run)
         model.data, model._domain, model._is_loaded = header.data, header.domain, True
         check_outcome(header, cls, str(run))
         model._load_state(folder)

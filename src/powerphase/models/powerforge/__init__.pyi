@@ -4,6 +4,7 @@ from .anchor import wrap as wrap
 from .config import ABLATIONS as ABLATIONS
 from .config import BATCH_SIZES as BATCH_SIZES
 from .config import DEFAULT_BATCH_SIZE as DEFAULT_BATCH_SIZE
+from .config import READINGS as READINGS
 from .config import PowerForgeConfig as PowerForgeConfig
 from .decoder import Decoder as Decoder
 from .decoder import HeadOutputs as HeadOutputs

@@ -1,8 +1,9 @@
 """Every constant of PowerForge; the defaults are the paper's."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import ConfigError
@@ -29,6 +30,16 @@ ABLATIONS = {
     "mixer": "no-mixer",
 }
 """The paper's six ablations: the field that is switched, and the variant's name."""
+
+READINGS: Variants = MappingProxyType(
+    {
+        "clamp": {"voltage_gate": "clamp"},
+        "moving-channels": {"still_channels": "skip", "deviation_floor": 1e-4},
+        "fine-deviation": {"deviation_floor": 1e-4},
+        "crps-checkpoint": {"training.criterion": "crps"},
+    }
+)
+"""Other readings of what the paper leaves open."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,9 @@ class PowerForgeConfig:
     voltage_range: float = 0.05
     """Initial value of Δ_V, the learned bound of a voltage's residual [p.u.]."""
     voltage_range_floor: float = 1e-4
+    voltage_gate: Literal["softplus", "clamp"] = "softplus"
+    """How Δ_V keeps above its floor: floor + softplus of the parameter, or the parameter clamped at
+    the floor. The clamp cuts the gradient, so a Δ_V that has once reached the floor stays there."""
     noise: Literal["gaussian", "student-t"] = "gaussian"
     student_degrees: float = 3.0
     noise_start: float = 1e-3
@@ -90,15 +104,20 @@ class PowerForgeConfig:
     """Standard deviations of the target that the fan may span without a penalty."""
     width_levels: tuple[float, ...] = (0.1, 0.9)
     jitter_weight: float = 0.001
-    deviation_floor: float = 1e-4
+    deviation_floor: float = 1e-2
     """Least standard deviation of a target by which width and jitter are divided. Half of all P and
     Q are constant, so it matters."""
+    still_channels: Literal["floor", "skip"] = "floor"
+    """Channels whose deviation is below the floor are divided by the floor, or have neither width
+    nor jitter."""
     physics: bool = True
     voltage_weight: float = 0.05
     angle_weight: float = 0.01
     type_weight_penalty: float = 2e-4
     type_weight_range: tuple[float, ...] = (0.3, 3.0)
     calibration_batches: int = 40
+    volatility_floor: float = 1e-4
+    """Least volatility of a kind from which its initial weight is computed."""
     gate_weight: float = 2e-4
 
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -107,8 +126,12 @@ class PowerForgeConfig:
         {
             **{word: {name: False} for name, word in ABLATIONS.items()},
             "winner-takes-all": {"objective": "winner-takes-all"},
+            **READINGS,
             **SHORT,
         }
+    )
+    EARLIER: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"voltage_gate": "clamp", "training.criterion": "crps"}
     )
 
     def __post_init__(self) -> None:
@@ -121,7 +144,7 @@ class PowerForgeConfig:
         more = ("scale_hidden", "node_embedding", "type_embedding", "calibration_batches")
         positive = (
             *("noise_start", "scenario_start", "head_start", "voltage_range_floor"),
-            *("temperature", "deviation_floor", "width_cap", "student_degrees"),
+            *("temperature", "deviation_floor", "volatility_floor", "width_cap", "student_degrees"),
         )
         low, high = self.lowest_level, self.highest_level
         return [
@@ -137,6 +160,10 @@ class PowerForgeConfig:
                 "type_weight_range must be two ascending numbers",
             ),
             *((getattr(self, name) <= 0, f"{name} must be above 0") for name in positive),
+            (
+                self.voltage_range <= self.voltage_range_floor,
+                "voltage_range must be above voltage_range_floor",
+            ),
             (self.stabiliser < 0, "stabiliser must be 0 or more"),
             (
                 self.bias_steps > self.segments * self.segment_steps,

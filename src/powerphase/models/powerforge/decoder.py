@@ -69,6 +69,13 @@ class HeadOutputs(NamedTuple):
         return torch.tanh(bridge[number] + of_bus + self.gate_table[number].T.unsqueeze(2))
 
 
+def _range_start(config: PowerForgeConfig) -> float:
+    """The parameter of Δ_V before training."""
+    if config.voltage_gate == "clamp":
+        return config.voltage_range
+    return log(expm1(config.voltage_range - config.voltage_range_floor))
+
+
 def _heads(n_in: int, n_out: int) -> Any:
     """Two linear maps, a list to mypy and a module to torch."""
     return nn.ModuleList(nn.Linear(n_in, n_out) for _ in range(2))
@@ -85,7 +92,7 @@ class Decoder(nn.Module):
         self.mean = _heads(hidden, horizon)
         self.spread = _heads(hidden, horizon)
         self.gate = _heads(hidden, horizon)
-        self.voltage_range = nn.Parameter(torch.tensor(config.voltage_range))
+        self.voltage_range = nn.Parameter(torch.tensor(_range_start(config)))
         self.bridge = Bridge(config, horizon) if config.bridge else None
         for head in (*self.mean, *self.spread, *self.gate):
             head.weight.data *= config.head_start
@@ -96,7 +103,11 @@ class Decoder(nn.Module):
     @property
     def bounds(self) -> Float[Tensor, " 2"]:
         """The largest residual of a voltage, Δ_V [p.u.], and of an angle, π [rad]."""
-        voltage = self.voltage_range.clamp(min=self.config.voltage_range_floor)
+        floor = self.config.voltage_range_floor
+        if self.config.voltage_gate == "clamp":
+            voltage = self.voltage_range.clamp(min=floor)
+        else:
+            voltage = floor + F.softplus(self.voltage_range)
         return torch.stack([voltage, torch.full_like(voltage, pi)])
 
     def draw_noise(self, generator: torch.Generator | None = None) -> Float[Tensor, "2 H M"]:

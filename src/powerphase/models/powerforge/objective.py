@@ -10,7 +10,7 @@ the terms that do not belong to single buses.
 
 from dataclasses import dataclass
 from functools import cache
-from math import expm1, log
+from math import expm1, inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -275,7 +275,7 @@ class Objective(nn.Module):
     @torch.no_grad()
     def calibrate(self, volatility: Float[Tensor, " 4"]) -> None:
         """Initialise ω inversely to each kind's volatility, with a mean of 1."""
-        inverse = 1 / volatility.clamp(min=self.config.deviation_floor)
+        inverse = 1 / volatility.clamp(min=self.config.volatility_floor)
         weight = inverse / inverse.mean()
         self.type_weight.copy_(weight.clamp(*self.config.type_weight_range))
 
@@ -345,10 +345,17 @@ class Objective(nn.Module):
         share = counts.scenarios if self.is_ordered else 1
         count = KINDS * counts.points * share
         pinball_weight = weight[:, None].expand(-1, counts.scenarios) / count
-        scale = target.std(2, correction=0).clamp(min=self.config.deviation_floor)
         factors, reference_levels = _constants(self.config, counts, level.device, level.dtype)
         nearest = (level - reference_levels).abs().argmin(1)
-        return LossTerms(factors, level, pinball_weight, nearest, scale, winner)
+        return LossTerms(factors, level, pinball_weight, nearest, self._scale(target), winner)
+
+    def _scale(self, target: Float[Tensor, "4 B H N"]) -> Float[Tensor, "4 B N"]:
+        """The standard deviation of each target, by which width and jitter are divided."""
+        deviation, floor = target.std(2, correction=0), self.config.deviation_floor
+        if self.config.still_channels == "skip":
+            # Divided by infinity, their width and jitter are 0, and so are the gradients.
+            return deviation.masked_fill(deviation < floor, inf)
+        return deviation.clamp(min=floor)
 
 
 @cache
