@@ -1,6 +1,7 @@
 """Tiny PowerForge networks and windows that the tests share."""
 
 from dataclasses import replace
+from math import expm1, log
 
 import numpy as np
 import torch
@@ -36,6 +37,13 @@ ABLATED = {
     "mixer": replace(TINY, mixer=False),
 }
 """The paper's six ablations by the missing part."""
+
+READ = {
+    "a clamped gate": replace(TINY, voltage_gate="clamp"),
+    "a fine deviation": replace(TINY, deviation_floor=1e-4),
+    "moving channels": replace(TINY, still_channels="skip", deviation_floor=1e-4),
+}
+"""Other readings of what the paper leaves open."""
 
 
 def layout(n_buses: int) -> Layout:
@@ -97,7 +105,8 @@ def network(
         for parameter in network.parameters():
             width = parameter.shape[-1] if parameter.ndim > 1 else 8
             parameter.data += 0.85 / width**0.5 * torch.randn_like(parameter)
-        network.decoder.voltage_range.fill_(0.07)
+        start = 0.07 if config.voltage_gate == "clamp" else log(expm1(0.07))
+        network.decoder.voltage_range.fill_(start)
         # The first and the last are outside the allowed range.
         network.objective.type_weight.copy_(torch.tensor([0.2, 0.8, 1.3, 3.5]))
     return network

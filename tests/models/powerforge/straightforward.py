@@ -174,7 +174,10 @@ class Straightforward(nn.Module):
 
     def bound(self) -> Float[Tensor, ""]:
         """Δ_V."""
-        return self.network.decoder.voltage_range.clamp(min=self.config.voltage_range_floor)
+        parameter, floor = self.network.decoder.voltage_range, self.config.voltage_range_floor
+        if self.config.voltage_gate == "clamp":
+            return parameter.clamp(min=floor)
+        return floor + parameter.exp().log1p()
 
     def recover(self, residuals: Kinds, reference: Future) -> Fan:
         """The scenarios: reference added, angles wrapped, and sorted for ordered quantiles."""
@@ -199,11 +202,16 @@ class Straightforward(nn.Module):
         pinball = error * (level[:, None, None] - (error < 0).to(error.dtype))
         parts = {"pinball": (self.channel_weight(fan) * pinball).mean()}
         if config.quantile_regularisation:
-            residual = target.std(1, correction=0, keepdim=True).clamp(min=config.deviation_floor)
+            deviation = target.std(1, correction=0, keepdim=True)
+            residual = deviation.clamp(min=config.deviation_floor)
+            counts = torch.ones_like(residual)
+            if config.still_channels == "skip":
+                counts = (deviation >= config.deviation_floor).to(residual)
             low, high = (nearest(fan, level, target_level) for target_level in config.width_levels)
             width = (high - low).abs() / (config.width_cap * residual[:, None])
-            parts["width"] = config.width_weight * F.relu(width - 1).mean()
+            parts["width"] = config.width_weight * (counts[:, None] * F.relu(width - 1)).mean()
             jitter = (fan - nearest(fan, level, 0.5)).diff(dim=2).abs() / residual[:, None]
+            jitter = counts[:, None] * jitter
             parts["jitter"] = config.jitter_weight * jitter.sum(1).mean() / (config.scenarios - 1)
         alpha, beta = F.softplus(self.network.objective.law.raw)
         parts["levels"] = (

@@ -1,12 +1,12 @@
 """PowerForge's settings: the paper's values, rejected values, and the names of variants."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from powerphase.errors import ConfigError
-from powerphase.models.framework import TrainingConfig
+from powerphase.models.framework import TrainingConfig, restore_config
 from powerphase.models.powerforge import ABLATIONS, BATCH_SIZES, PowerForgeConfig
 
 CONFIG = PowerForgeConfig()
@@ -43,6 +43,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"noise_start": 0.0}, "noise_start"),
     ({"temperature": 0.0}, "temperature"),
     ({"deviation_floor": 0.0}, "deviation_floor"),
+    ({"volatility_floor": 0.0}, "volatility_floor"),
+    ({"voltage_range": 1e-4}, "voltage_range_floor"),
 ]
 
 
@@ -137,6 +139,10 @@ def test_an_ablation_is_named_after_the_missing_part(field: str) -> None:
         ({"bridge": False}, {"epochs": 10}, "no-bridge-short"),
         ({"mixer": False, "anchor": False}, {}, "no-anchor-no-mixer"),
         ({"mixer": False, "hidden": 64}, {"epochs": 10}, "no-mixer-short-custom"),
+        ({"voltage_gate": "clamp", "deviation_floor": 1e-4}, {}, "clamp-fine-deviation"),
+        ({"still_channels": "skip", "deviation_floor": 1e-4}, {}, "moving-channels"),
+        ({"still_channels": "skip"}, {}, "custom"),
+        ({"physics": False}, {"criterion": "crps"}, "no-physics-crps-checkpoint"),
     ],
 )
 def test_a_variant_names_the_differences_from_the_paper(
@@ -144,3 +150,24 @@ def test_a_variant_names_the_differences_from_the_paper(
 ) -> None:
     config = replace(CONFIG, **changes, training=replace(CONFIG.training, **training))
     assert config.variant("ieee14") == name
+
+
+def saved(config: PowerForgeConfig) -> dict[str, Any]:
+    """The config as trainings saved it before gate and criterion were fields."""
+    data = asdict(config)
+    for name in ("voltage_gate", "still_channels", "volatility_floor"):
+        del data[name]
+    del data["training"]["criterion"]
+    return data
+
+
+def test_an_earlier_config_is_read_as_what_was_computed_then() -> None:
+    data = saved(PowerForgeConfig(deviation_floor=1e-4))
+    config = restore_config(PowerForgeConfig, data)
+    assert config.variant("ieee14") == "clamp-fine-deviation-crps-checkpoint"
+    assert "criterion" not in data["training"]
+
+
+@pytest.mark.parametrize("config", [CONFIG, PowerForgeConfig(voltage_gate="clamp")])
+def test_a_config_with_all_fields_is_read_as_it_is(config: PowerForgeConfig) -> None:
+    assert restore_config(PowerForgeConfig, asdict(config)) == config

@@ -1,7 +1,7 @@
 """Heads and bridge against their equations, scenario by scenario, and their causality."""
 
 from dataclasses import replace
-from math import pi, sqrt
+from math import log, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def residuals_by_hand(
             response = response + bridge_output(decoder.bridge, response, powers)
         weight, bias = arrays(head)
         gates.append(np.tanh(weight @ response + bias))
-    return [*powers, decoder.voltage_range.item() * gates[0], pi * gates[1]]
+    return [*powers, decoder.bounds[0].item() * gates[0], pi * gates[1]]
 
 
 def bridge_output(bridge: Any, response: np.ndarray, powers: list[np.ndarray]) -> np.ndarray:
@@ -147,14 +147,51 @@ def test_training_starts_near_the_reference_with_little_noise() -> None:
     assert decoder.bridge.scale.item() == 1.0
 
 
-@pytest.mark.parametrize(("range_pu", "bound_pu"), [(0.03, 0.03), (1e-5, 1e-4), (-1.0, 1e-4)])
-def test_the_bound_of_voltages_has_a_floor(range_pu: float, bound_pu: float) -> None:
-    decoder = decoder_of()
-    decoder.voltage_range.data.fill_(range_pu)
+GATES = [
+    *(("clamp", 0.03, 0.03), ("clamp", 1e-5, 1e-4), ("clamp", -1.0, 1e-4)),
+    *(("softplus", 0.0, 1e-4 + log(2)), ("softplus", -60.0, 1e-4), ("softplus", 30.0, 30 + 1e-4)),
+]
+
+
+@pytest.mark.parametrize(("gate", "parameter", "bound_pu"), GATES)
+def test_the_bound_of_voltages_has_a_floor(gate: Any, parameter: float, bound_pu: float) -> None:
+    decoder = decoder_of(replace(TINY, voltage_gate=gate))
+    decoder.voltage_range.data.fill_(parameter)
     far = decode(decoder, states() * 1e3)
     assert decoder.bounds.tolist() == pytest.approx([bound_pu, pi])
     assert far[V].abs().max().item() == pytest.approx(bound_pu)
     assert far[THETA].abs().max().item() == pytest.approx(pi)
+
+
+@pytest.mark.parametrize("gate", ["softplus", "clamp"])
+def test_the_bound_of_voltages_starts_at_its_range(gate: Any) -> None:
+    assert Decoder(replace(TINY, voltage_gate=gate), H).bounds[0].item() == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("parameter", [-60.0, -10.0, -3.0, 0.0, 3.0])
+def test_the_bound_of_voltages_always_has_a_gradient(parameter: float) -> None:
+    decoder = Decoder(TINY, H)
+    decoder.voltage_range.data.fill_(parameter)
+    decoder.bounds.sum().backward()
+    gradient = decoder.voltage_range.grad
+    assert gradient is not None
+    assert gradient > 0
+
+
+@pytest.mark.parametrize(("gate", "recovers"), [("softplus", True), ("clamp", False)])
+def test_a_bound_that_data_pushed_down_recovers_when_they_push_up(
+    gate: Any, recovers: bool
+) -> None:
+    """By the clamp it cannot: below the floor there is no gradient, whatever the data say."""
+    decoder, bounds = Decoder(replace(TINY, voltage_gate=gate), H), []
+    optimiser = torch.optim.Adam([decoder.voltage_range], 1e-2)
+    for step in range(900):
+        optimiser.zero_grad()
+        (decoder.bounds[0] if step < 300 else -decoder.bounds[0]).backward()
+        optimiser.step()
+        bounds.append(decoder.bounds[0].item())
+    assert bounds[299] < 0.01
+    assert (bounds[-1] > 0.05) == recovers
 
 
 @pytest.mark.parametrize("bridge", [True, False])

@@ -305,6 +305,8 @@ SMALL = replace(
 NETWORKS = {
     "the defaults": SMALL,
     "winner takes all": replace(SMALL, objective="winner-takes-all"),
+    "a clamped gate": replace(SMALL, voltage_gate="clamp"),
+    "moving channels": replace(SMALL, still_channels="skip", deviation_floor=1e-4),
 }
 
 

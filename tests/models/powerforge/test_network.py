@@ -10,12 +10,13 @@ from torch import Tensor
 from powerphase.errors import TaskError, UnknownName
 from powerphase.models.framework import kernels
 from powerphase.models.powerforge import PowerForgeConfig, PowerForgeNetwork
-from tests.models.powerforge import ABLATED, TINY, network, windows
+from tests.models.powerforge import ABLATED, READ, TINY, network, windows
 from tests.models.powerforge.straightforward import Straightforward
 
 CONFIGS = {
     "the defaults": TINY,
     **{f"no {name}": config for name, config in ABLATED.items()},
+    **READ,
     "student-t noise": replace(TINY, noise="student-t"),
     "seven scenarios": replace(TINY, scenarios=7),
     "two scenarios": replace(TINY, scenarios=2),

@@ -167,6 +167,15 @@ def test_width_and_jitter_are_relative_to_the_targets_deviation() -> None:
     np.testing.assert_allclose(terms.scale, expected.clip(TINY.deviation_floor), rtol=1e-12)
 
 
+@pytest.mark.parametrize(("still", "counts"), [("floor", True), ("skip", False)])
+def test_skipped_channels_have_neither_width_nor_jitter(still: Any, counts: bool) -> None:
+    objective = Objective(replace(TINY, still_channels=still)).double()
+    heads, flat = random_heads(B, N, M, H), torch.zeros(4, B, H, N).double()
+    _, parts = objective.block_loss(heads, Truth(flat, flat), COUNTS, None, fast=False)
+    width, jitter = (float(parts[PARTS.index(name)]) for name in ("width", "jitter"))
+    assert (width > 0, jitter > 0) == (counts, counts)
+
+
 @pytest.mark.parametrize("kind", range(KINDS))
 def test_values_are_separated_by_kind(kind: int) -> None:
     values = random(2, 5, 12)
