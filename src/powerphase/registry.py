@@ -162,6 +162,14 @@ ENTRIES = (
         kind="reference",
     ),
     ModelInfo(
+        "flat-week",
+        "powerphase.models.naive:FlatWeek",
+        Look("flat week", "#BBBBBB", "8", (2, 2)),
+        "quantiles of the last week, whatever the hour",
+        "task.md",
+        kind="reference",
+    ),
+    ModelInfo(
         "oracle",
         "powerphase.evaluation.oracle:Oracle",
         Look("oracle", "#000000", "+", (1, 3)),

@@ -6,7 +6,8 @@ import torch
 
 from powerphase.dataset import Store
 from powerphase.errors import ForecastError, UnknownName
-from powerphase.models import Climatology, LastSevenDays, LastWeek
+from powerphase.metrics import daily_slope
+from powerphase.models import Climatology, FlatWeek, LastSevenDays, LastWeek
 from powerphase.models.framework import Forecaster, describe
 from powerphase.models.naive import ClimatologyConfig, slot_of_week
 from powerphase.registry import MODELS, model_class
@@ -43,8 +44,29 @@ def test_a_horizon_of_two_days_repeats_what_the_context_has(sixty_days: Store) -
 
 def test_a_context_of_less_than_a_week_raises(sixty_days: Store) -> None:
     context = Task(sixty_days, context=600).test.context(0)
-    with pytest.raises(ForecastError, match="600 steps"):
-        LastWeek().predict(context)
+    for model in (LastWeek(), FlatWeek()):
+        with pytest.raises(ForecastError, match="600 steps"):
+            model.predict(context)
+
+
+def test_flat_week_is_the_quantiles_of_the_last_week_at_every_step(task: Task) -> None:
+    context = task.test.context(3)
+    values = FlatWeek().predict(context).values[0]
+    levels = (np.arange(16) + 0.5) / 16
+    oracle = np.quantile(context.past[0].numpy(), levels, axis=0, method="higher")
+    assert values.shape == (16, 96, 56)
+    np.testing.assert_array_equal(values, np.repeat(oracle[:, None], 96, axis=1))
+
+
+def test_flat_week_is_a_flat_line_and_last_week_has_the_day(task: Task) -> None:
+    windows = [(task.test.context(k), task.test.target(k)) for k in range(len(task.test))]
+    target = torch.cat([target for _, target in windows])
+    slopes = []
+    for model in (FlatWeek(), LastWeek()):
+        means = torch.cat([model.predict(context).values.mean(1) for context, _ in windows])
+        slopes.append(daily_slope(means, target))
+    assert (slopes[0].abs() < 1e-6).all()
+    assert (slopes[1] > 0.3).all()
 
 
 def test_climatology_is_the_training_quantiles_of_the_time_of_week(task: Task) -> None:

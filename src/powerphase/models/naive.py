@@ -15,6 +15,7 @@ from powerphase.scenarios import Context, Scenarios, Training
 DAYS = 7
 SLOTS = DAYS * STEPS_PER_DAY
 """Quarters of an hour in a week."""
+QUANTILES = 16
 
 
 class LastWeek:
@@ -48,11 +49,37 @@ class LastSevenDays:
         return Scenarios.equal(torch.stack(days, dim=1))
 
 
+class FlatWeek:
+    """Last week's distribution, whatever the hour: what a forecast without a day is worth.
+
+    Scenario m is the (m − ½)/M quantile of every channel over the last week, held for the whole
+    horizon.
+    """
+
+    name = "flat-week"
+    n_parameters = 0
+
+    def fit(self, train: Training) -> None:
+        """Do nothing: there is nothing to fit."""
+
+    def predict(self, context: Context) -> Scenarios:
+        """Sixteen flat scenarios, the lowest first."""
+        n_past = context.past.shape[1]
+        if n_past < SLOTS:
+            raise ForecastError(
+                f"a context of {n_past} steps is shorter than a week; use {SLOTS} or more"
+            )
+        ordered = context.past[:, -SLOTS:].sort(1).values
+        rank = (torch.arange(QUANTILES) + 0.5) / QUANTILES * SLOTS
+        levels = ordered[:, rank.long().to(ordered.device)]
+        return Scenarios.equal(levels[:, :, None].repeat(1, 1, context.horizon, 1))
+
+
 @dataclass(frozen=True)
 class ClimatologyConfig:
     """The resolution of the climatology, and how many channels are fitted at a time."""
 
-    quantiles: int = 16
+    quantiles: int = QUANTILES
     channels_at_once: int = 256
 
 
