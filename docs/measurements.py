@@ -14,7 +14,9 @@ from powerphase.axes import KINDS
 from powerphase.grid import CATALOG
 from powerphase.models.powerforge import BATCH_SIZES, PowerForgeConfig
 
-MEASURED = Path(__file__).parents[1] / "benchmarks" / "measured"
+ROOT = Path(__file__).parents[1]
+MEASURED = ROOT / "benchmarks" / "measured"
+PRETRAINED = ROOT / "src" / "powerphase" / "pretrained"
 STEP_SIZES = (500, 2383, 9241)
 """The numbers of buses with which training steps of PowerForge were measured."""
 LARGE_BATCH = 100
@@ -77,6 +79,17 @@ def width_over_pinball() -> list[float]:
     """The width penalty over the pinball loss in the first epoch of each training."""
     firsts = [t["first_epoch"] for t in penalised_trainings() if t["variant"] != "no-anchor"]
     return [first["width"] / first["pinball"] for first in firsts]
+
+
+def halvings() -> list[int]:
+    """How often each training halved its learning rate."""
+    return [len(training["halved_before_epochs"]) for training in trainings()]
+
+
+def shipped_gradient_norms() -> list[float]:
+    """The mean norm of the gradient in each epoch of the shipped training, before clipping."""
+    (log,) = PRETRAINED.glob("powerforge-*/log.jsonl")
+    return [json.loads(line)["gradient_norm"] for line in log.read_text().splitlines()]
 
 
 def step_row(form: str, n_buses: int, report: str = "steps") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from powerphase.models.framework import RunFolder, make_config
-from powerphase.models.powerforge import ABLATIONS, PowerForgeConfig
+from powerphase.models.powerforge import ABLATIONS, READINGS, PowerForgeConfig
 from powerphase.records import read_results
 from tests.pages import blocks, commands, output_of, section
 
@@ -86,6 +86,17 @@ def test_every_ablation_has_the_variant_of_the_page() -> None:
     for field, value, variant in rows:
         config = make_config(PowerForgeConfig, tomllib.loads(f"{field} = {value}"))
         assert config.variant("activsg500") == variant
+
+
+def test_every_reading_has_the_fields_of_the_page() -> None:
+    page = (DOCS / "powerforge.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| (`\w[\w.]* = .*) \|$", page, re.MULTILINE)
+    assert {word for word, _ in rows} == set(READINGS)
+    for word, fields in rows:
+        config = make_config(
+            PowerForgeConfig, tomllib.loads("\n".join(re.findall(r"`(.*?)`", fields)))
+        )
+        assert config.variant("activsg500") == word
 
 
 def test_every_example_config_is_valid() -> None:
