@@ -74,9 +74,8 @@ def run(
 ) -> Shelf:
     """Train the network on the flat record, or another one."""
     budget = {"epochs": 3, "batches_per_epoch": 3, "batch_size": 4, "weight_decay": 0.0}
-    budget["criterion"] = "crps"
     shelf = Shelf() if checkpoints is None else checkpoints
-    config = TrainingConfig(**{**budget, **changes})
+    config = TrainingConfig(**{**budget, "criterion": "crps", **changes})
     Trainer(network, train or flat_training(), config, 42, CPU, shelf).run()
     return shelf
 
@@ -117,8 +116,7 @@ def test_seed_and_number_fix_the_random_numbers_of_a_step() -> None:
             return 0.0
 
         network = Scripted([1.0] * 6, per_epoch, width)
-        budget = {"epochs": epochs, "batches_per_epoch": per_epoch, "batch_size": 4}
-        config = TrainingConfig(**budget, criterion="crps")
+        config = TrainingConfig(epochs, per_epoch, batch_size=4, criterion="crps")
         Trainer(network, flat_training(), config, seed, CPU, Shelf()).run()
         return seen
 

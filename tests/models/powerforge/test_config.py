@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from powerphase.cli.models import PRETRAINED
 from powerphase.errors import ConfigError
-from powerphase.models.framework import TrainingConfig, restore_config
-from powerphase.models.powerforge import ABLATIONS, BATCH_SIZES, PowerForgeConfig
+from powerphase.models.framework import RunFolder, TrainingConfig, restore_config
+from powerphase.models.powerforge import ABLATIONS, BATCH_SIZES, PowerForge, PowerForgeConfig
 
 CONFIG = PowerForgeConfig()
 
@@ -166,6 +167,14 @@ def test_an_earlier_config_is_read_as_what_was_computed_then() -> None:
     config = restore_config(PowerForgeConfig, data)
     assert config.variant("ieee14") == "clamp-fine-deviation-crps-checkpoint"
     assert "criterion" not in data["training"]
+
+
+def test_the_shipped_training_is_read_as_it_was_made() -> None:
+    saved_config = RunFolder.open(PRETRAINED).header.config
+    config = PowerForge.load(PRETRAINED).config
+    assert config.voltage_gate == saved_config.get("voltage_gate", "clamp")
+    assert config.training.criterion == saved_config["training"].get("criterion", "crps")
+    assert config.deviation_floor == saved_config["deviation_floor"]
 
 
 @pytest.mark.parametrize("config", [CONFIG, PowerForgeConfig(voltage_gate="clamp")])
