@@ -164,7 +164,7 @@ ENTRIES = (
     ModelInfo(
         "flat-week",
         "powerphase.models.naive:FlatWeek",
-        Look("flat week", "#BBBBBB", "8", (2, 2)),
+        Look("flat week", "#BBBBBB", "4", (8, 1, 1, 1)),
         "quantiles of the last week, whatever the hour",
         "task.md",
         kind="reference",
