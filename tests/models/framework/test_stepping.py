@@ -22,7 +22,7 @@ from powerphase.models.framework import (
     TrainingConfig,
     make_optimiser,
     seed_torch,
-    set_rate,
+    set_rates,
 )
 from powerphase.models.framework import training as training_module
 from powerphase.models.powerforge import PowerForgeNetwork
@@ -87,11 +87,11 @@ def test_only_the_forward_pass_runs_in_half_precision(precision: Any, half: bool
     assert seen == [half, False]
 
 
-def test_set_rate_sets_the_optimiser_s_rate() -> None:
+def test_set_rates_sets_the_optimiser_s_rate() -> None:
     net = Bowl()
     optimiser = make_optimiser(net, CONFIG, CPU)
     assert optimiser.param_groups[0]["lr"] == CONFIG.learning_rate
-    set_rate(optimiser, 0.5)
+    set_rates(optimiser, [0.5])
     assert optimiser.param_groups[0]["lr"] == 0.5
 
 
@@ -99,7 +99,7 @@ def test_a_rate_that_is_a_tensor_is_set_in_place() -> None:
     """A captured step reads the rate from that tensor."""
     rate = torch.tensor(0.4)
     optimiser = torch.optim.Adam(Bowl().parameters(), rate)
-    set_rate(optimiser, 0.2)
+    set_rates(optimiser, [0.2])
     assert optimiser.param_groups[0]["lr"] is rate
     assert rate.item() == pytest.approx(0.2)
     schedule = ReduceLROnPlateau(optimiser, factor=0.5, patience=0)
@@ -196,7 +196,7 @@ def take_steps(capture: bool, start: PowerForgeNetwork, rates: list[float]) -> t
     stepper, rows = Stepper(net, optimiser, CONFIG, GPU, capture), []
     for number, rate in enumerate(rates):
         seed_torch(GPU, 7, "step", number)
-        set_rate(optimiser, rate)
+        set_rates(optimiser, [rate])
         parts = stepper(*on_device(number))
         rows.append(torch.stack([parts[name] for name in sorted(parts)]))
     return torch.stack(rows), net
@@ -266,7 +266,7 @@ def test_the_seed_fixes_dropout_and_noise_of_a_captured_step() -> None:
     net = deepcopy(start).to(GPU)
     optimiser = make_optimiser(net, CONFIG, GPU)
     stepper, losses = Stepper(net, optimiser, CONFIG, GPU, capture=True), []
-    set_rate(optimiser, 0.0)  # so that nothing but the seed changes
+    set_rates(optimiser, [0.0])  # so that nothing but the seed changes
     context, target = windows()
     context = replace(context, past=context.past.to(GPU, torch.float32))
     for number in (1, 2, 3, 1, 2, 3, 1):

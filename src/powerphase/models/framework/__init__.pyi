@@ -74,7 +74,7 @@ from .stepping import CapturedFunction as CapturedFunction
 from .stepping import Stepper as Stepper
 from .stepping import is_captured as is_captured
 from .stepping import make_optimiser as make_optimiser
-from .stepping import set_rate as set_rate
+from .stepping import set_rates as set_rates
 from .training import VALIDATION_SHARE as VALIDATION_SHARE
 from .training import CheckpointStore as CheckpointStore
 from .training import Progress as Progress

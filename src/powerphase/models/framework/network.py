@@ -1,6 +1,7 @@
 """The base classes of networks, and what a network returns for a batch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,11 @@ class Network(nn.Module, ABC):
 
     def enter(self, stage: int) -> None:
         """Select what is trained from this stage on; called with 1 for the first of `stages`."""
+
+    @property
+    def rate_factors(self) -> Mapping[str, float]:
+        """Factors on the learning rate of some parameters, by name; 1 for all others."""
+        return {}
 
     def prepare(self, batches: Batches) -> None:
         """Measure what the network needs to know of the data, before the first step."""

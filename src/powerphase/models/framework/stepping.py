@@ -4,7 +4,7 @@ A step is hundreds of short GPU commands, and on small grids launching them take
 running them. So a step can be captured once as a CUDA graph and replayed as a single command.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from powerphase.errors import TrainingError
 from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.framework.network import CapturableNetwork
+from powerphase.models.framework.network import CapturableNetwork, Network
 from powerphase.scenarios import Context
 
 WARM_UP_STEPS = 3
@@ -26,19 +26,31 @@ def make_optimiser(
 ) -> torch.optim.Optimizer:
     """Adam; on a GPU fused, with a learning rate on the device that a captured step can read."""
     on_gpu = device.type == "cuda"
-    rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
+    groups = [
+        {"params": weights, "lr": _rate(config.learning_rate * factor, device)}
+        for factor, weights in _groups(network).items()
+    ]
     return torch.optim.Adam(
-        network.parameters(),
-        rate,
-        weight_decay=config.weight_decay,
-        fused=on_gpu,
-        capturable=on_gpu,
+        groups, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu
     )
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameters, in place so that a captured step sees it."""
-    for group in optimiser.param_groups:
+def _groups(network: nn.Module) -> dict[float, list[nn.Parameter]]:
+    """The parameters by the factor on their learning rate; those without one come first."""
+    factors = network.rate_factors if isinstance(network, Network) else {}
+    groups: dict[float, list[nn.Parameter]] = {1.0: []}
+    for name, weight in network.named_parameters():
+        groups.setdefault(factors.get(name, 1.0), []).append(weight)
+    return groups
+
+
+def _rate(rate: float, device: torch.device) -> float | Tensor:
+    return torch.tensor(rate, device=device) if device.type == "cuda" else rate
+
+
+def set_rates(optimiser: torch.optim.Optimizer, rates: Sequence[float]) -> None:
+    """Set the learning rate of each group, in place so that a captured step sees it."""
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:

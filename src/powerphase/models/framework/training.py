@@ -22,7 +22,7 @@ from powerphase.models.framework.checkpoint import load_into, state_errors
 from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.device import ProcessGroup, process_group
 from powerphase.models.framework.network import Losses, Network
-from powerphase.models.framework.stepping import Stepper, is_captured, make_optimiser, set_rate
+from powerphase.models.framework.stepping import Stepper, is_captured, make_optimiser, set_rates
 from powerphase.scenarios import Batches, Context, Training
 from powerphase.seeds import stream
 
@@ -267,7 +267,7 @@ class Trainer:
             "schedule_best": self.schedule.best if isfinite(self.schedule.best) else None,
             "seconds": self.seconds,
             "hardware": self.hardware,
-            "learning_rate": float(self.optimiser.param_groups[0]["lr"]),
+            "learning_rates": [float(group["lr"]) for group in self.optimiser.param_groups],
             "bad_epochs": self.schedule.num_bad_epochs,
             "last": self._last,
         }
@@ -289,7 +289,7 @@ class Trainer:
             number, _, rest = name.partition(".")
             state.setdefault(int(number), {})[rest] = tensor
         self.optimiser.load_state_dict({**optimiser, "state": state})
-        set_rate(self.optimiser, facts["learning_rate"])
+        set_rates(self.optimiser, facts["learning_rates"])
         best = facts["schedule_best"]
         self.schedule.best = inf if best is None else best
         self.schedule.num_bad_epochs = facts["bad_epochs"]
