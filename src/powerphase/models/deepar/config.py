@@ -6,15 +6,18 @@ from typing import ClassVar, Literal
 
 from powerphase.models.framework.configuration import SHORT, Variants
 from powerphase.models.framework.ops import REFERENCE_SCALE
-from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
+from powerphase.models.recurrent.config import REFERENCE_INPUTS, StandardisedConfig
 
 
 @dataclass(frozen=True)
-class DeepARConfig(RecurrentConfig):
+class DeepARConfig(StandardisedConfig):
     """Settings of the encoder, the Gaussian head and sampling."""
 
     rank: int = 1
     """Number of factors that the channels share; 0 for independent channels."""
+    factor_rate: float = 1.0
+    """Factor on the initial factors and on what a step changes them by. A factor that learns fast
+    explains what all channels do together, such as the day, and leaves nothing for the means."""
     least_variance: float = 1e-6
     """Added to the diagonal of the covariance of z."""
     reduction: Literal["mean", "first"] = "mean"
@@ -34,6 +37,7 @@ class DeepARConfig(RecurrentConfig):
         return [
             *super()._rules(),
             (self.rank < 0, "rank must be 0 or more"),
+            (self.factor_rate <= 0, "factor_rate must be above 0"),
             (self.least_variance <= 0, "least_variance must be above 0"),
             (self.paths < 1, "paths must be 1 or more"),
         ]

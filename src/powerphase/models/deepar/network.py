@@ -41,19 +41,37 @@ class LowRankGaussian(nn.Module):
         n_channels: channels, C.
         rank: factors that the channels share, R.
         least_variance: added to the diagonal.
+        factor_rate: multiplies the rows of the factors, and so what a step changes them by.
     """
 
-    def __init__(self, width: int, n_channels: int, rank: int, least_variance: float) -> None:
+    gain: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        n_channels: int,
+        rank: int,
+        least_variance: float,
+        factor_rate: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.rank, self.least_variance = rank, least_variance
+        self.rank, self.least_variance, self.factor_rate = rank, least_variance, factor_rate
         # Initialised as linear layers; rows of the mean, the diagonal and each factor, by channel.
         bound, size = 1 / sqrt(width), (2 + rank, n_channels)
         self.weight = nn.Parameter(torch.empty(*size, width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(*size, 1).uniform_(-bound, bound))
+        gain = torch.tensor([1.0] * 2 + [factor_rate] * rank)[:, None, None]
+        self.register_buffer("gain", gain, persistent=False)
+
+    def layers(self) -> tuple[Float[Tensor, "rows C K"], Float[Tensor, "rows C 1"]]:
+        """Weights and biases, with the gain of the factors."""
+        if self.factor_rate == 1:
+            return self.weight, self.bias
+        return self.weight * self.gain, self.bias * self.gain
 
     def forward(self, hidden: Float[Tensor, "*B K"]) -> Gaussian:
         """The Gaussian over all channels."""
-        return self.gaussian(hidden, self.weight, self.bias)
+        return self.gaussian(hidden, *self.layers())
 
     def gaussian(
         self,
@@ -143,7 +161,7 @@ class DeepARNetwork(RecurrentNetwork):
             )
         self.backend = check_backend(backend)
         size = (self.encoder.width, n_channels, config.rank)
-        self.head = LowRankGaussian(*size, config.least_variance)
+        self.head = LowRankGaussian(*size, config.least_variance, config.factor_rate)
 
     @property
     def loss_windows(self) -> slice:
@@ -157,8 +175,7 @@ class DeepARNetwork(RecurrentNetwork):
         """
         if self.is_fast:
             head, reach = self.head, self.encoder.reach
-            weights = (head.weight, head.bias)
-            sums = fused_channel_sums(output, *weights, window, reach, head.least_variance)
+            sums = fused_channel_sums(output, *head.layers(), window, reach, head.least_variance)
         else:
             sums = self._channel_sums(output, window)
         loss = negative_log_likelihood(sums, self.head.rank, self.n_channels).mean()
@@ -178,9 +195,7 @@ class DeepARNetwork(RecurrentNetwork):
             values = self.scaled_steps(window, channels)
             return channel_sums(self.head.gaussian(hidden, weight, bias), values)
 
-        return sum_blocks(
-            block_sums, self.at_once(output), output, self.head.weight, self.head.bias
-        )
+        return sum_blocks(block_sums, self.at_once(output), output, *self.head.layers())
 
     @torch.no_grad()
     def scenarios(self, context: Context, seed: int) -> Scenarios:

@@ -6,7 +6,6 @@ from .memory import flow_block_size as flow_block_size
 from .memory import flow_numbers as flow_numbers
 from .models import TempFlow as TempFlow
 from .models import TransformerTempFlow as TransformerTempFlow
-from .networks import STANDARDISATION_BATCHES as STANDARDISATION_BATCHES
 from .networks import FlowNetwork as FlowNetwork
 from .networks import TempFlowNetwork as TempFlowNetwork
 from .networks import TransformerTempFlowNetwork as TransformerTempFlowNetwork

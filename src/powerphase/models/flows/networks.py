@@ -1,5 +1,6 @@
 """Networks with a flow on top of an encoder: its likelihood is the loss, its draws the paths."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,19 +9,14 @@ from torch import Tensor
 
 from powerphase.models.flows.config import TempFlowConfig, TransformerTempFlowConfig
 from powerphase.models.flows.memory import flow_block_size
-from powerphase.models.flows.normalisation import Moments
 from powerphase.models.flows.realnvp import RealNVP
 from powerphase.models.flows.transformer import Transformer
 from powerphase.models.framework.kernels import check_backend, uses_triton
 from powerphase.models.framework.network import Losses
 from powerphase.models.framework.ops import PathNoise
-from powerphase.models.recurrent.blocks import channel_slices
 from powerphase.models.recurrent.inputs import ScaledValues, Window
 from powerphase.models.recurrent.model import RecurrentNetwork
 from powerphase.scenarios import Batches, Context, Scenarios
-
-STANDARDISATION_BATCHES = 10
-"""Number of batches whose moments standardise the channels."""
 
 
 class FlowNetwork(RecurrentNetwork):
@@ -47,7 +43,14 @@ class FlowNetwork(RecurrentNetwork):
         self.backend = check_backend(backend)
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
-        self.flow = RealNVP(config.condition, n_channels, config.couplings, config.hidden)
+        size = (config.condition, n_channels, config.couplings, config.hidden)
+        self.flow = RealNVP(*size, config.coupling_start)
+
+    @property
+    def rate_factors(self) -> Mapping[str, float]:
+        """The factors of the layers that read the lagged values, or half of the channels."""
+        names = [f"flow.couplings.{k}.still" for k in range(self.config.couplings)]
+        return {**super().rate_factors, **dict.fromkeys(names, self.config.coupling_rate)}
 
     def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Minus the joint log-likelihood of z, summed over channels, mean over steps and windows.
@@ -57,13 +60,9 @@ class FlowNetwork(RecurrentNetwork):
         values, noise = self.loss_values(window), self.config.noise
         if self.training and noise:
             values = values.add_noise(noise)
-        block_size = self._block_size(values)
+        block_size = self.moment_channels(values)
         loss = self.flow.negative_log_likelihood(output, values, block_size, self.is_fast)
         return Losses(loss, {"per channel": loss.detach() / self.n_channels})
-
-    def loss_values(self, window: Window) -> ScaledValues:
-        """The z of the steps that the loss is computed over."""
-        return window.values(self.encoder.reach)
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
@@ -71,20 +70,8 @@ class FlowNetwork(RecurrentNetwork):
         if self.config.noise:
             self.flow.standardise(self.pooled_moments(batches), self.config.noise)
 
-    def pooled_moments(self, batches: Batches) -> Moments:
-        """Moments of z over the first batches."""
-        return Moments.pool(
-            [self._batch_moments(*batches[number]) for number in range(STANDARDISATION_BATCHES)]
-        )
-
-    def _batch_moments(self, context: Context, target: Float[Tensor, "B H C"]) -> Moments:
-        past, target, _, scale = self.inputs(context, target)
-        values = self.loss_values(Window(past, target, scale))
-        parts = channel_slices(self.n_channels, self._block_size(values))
-        return Moments.concatenate([Moments.of(values.select(block).compute()) for block in parts])
-
-    def _block_size(self, values: ScaledValues) -> int:
-        """Channels to process at a time."""
+    def moment_channels(self, values: ScaledValues) -> int:
+        """Channels to process at a time, of which the flow makes more tensors than one."""
         n_windows, n_steps, n_channels = values.size
         return flow_block_size(self.channel_block, n_channels, n_windows * n_steps, self.is_fast)
 

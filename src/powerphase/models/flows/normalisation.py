@@ -12,41 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from powerphase.models.framework.device import process_mean, world_size
+from powerphase.models.framework.device import world_size
+from powerphase.models.recurrent.moments import Moments
 
 EPSILON = 1e-5
 """Added to variances."""
 MOMENTUM = 0.1
 """Weight of a batch in the running statistics."""
-
-
-class Moments(NamedTuple):
-    """Mean and (biased) variance of each channel over all rows."""
-
-    mean: Float[Tensor, " C"]
-    variance: Float[Tensor, " C"]
-
-    @classmethod
-    def of(cls, values: Float[Tensor, "B steps C"]) -> "Moments":
-        """Moments over all windows and steps."""
-        variance, mean = torch.var_mean(values, dim=(0, 1), correction=0)
-        return cls(mean, variance)
-
-    def over_processes(self) -> "Moments":
-        """Moments over the rows of all training processes, which have equally many rows."""
-        mean = process_mean(self.mean)
-        return Moments(mean, process_mean(self.variance + (self.mean - mean).square()))
-
-    @classmethod
-    def concatenate(cls, blocks: list["Moments"]) -> "Moments":
-        """Moments of several blocks of channels, as one."""
-        return cls(*(torch.cat(block) for block in zip(*blocks, strict=True)))
-
-    @classmethod
-    def pool(cls, batches: list["Moments"]) -> "Moments":
-        """Moments over several batches of the same channels, with equally many rows."""
-        means, variances = (torch.stack(batch) for batch in zip(*batches, strict=True))
-        return cls(means.mean(0), variances.mean(0) + means.var(0, correction=0))
 
 
 class Affine(NamedTuple):

@@ -77,14 +77,18 @@ class Coupling(nn.Module):
         hidden: width of the networks.
         n_moving: channels that are transformed.
         n_still: channels that the networks read.
+        start: factor on the initial weights by which they read them.
     """
 
-    def __init__(self, condition: int, hidden: int, n_moving: int, n_still: int) -> None:
+    def __init__(
+        self, condition: int, hidden: int, n_moving: int, n_still: int, start: float = 1.0
+    ) -> None:
         super().__init__()
         # Layers are initialised as if they had all channels as inputs, and both networks alike.
         inputs = condition + n_moving + n_still
         self.known = _twin_weights(inputs, (condition, hidden), dim=1)
         self.still = _twin_weights(inputs, (n_still, hidden), dim=1)
+        self.still.data.mul_(start)
         self.bias = _twin_weights(inputs, (hidden,))
         self.scale = nn.Sequential(
             nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
@@ -207,17 +211,21 @@ class RealNVP(nn.Module):
         n_channels: channels, C.
         couplings: number of couplings.
         hidden: width of their networks.
+        start: factor on the initial weights by which a coupling reads the other half.
     """
 
     centre: Tensor
     width: Tensor
 
-    def __init__(self, condition: int, n_channels: int, couplings: int, hidden: int) -> None:
+    def __init__(
+        self, condition: int, n_channels: int, couplings: int, hidden: int, start: float = 1.0
+    ) -> None:
         super().__init__()
         self.n_channels = n_channels
         sizes = len(range(EVEN, n_channels, 2)), len(range(ODD, n_channels, 2))
         self.couplings = nn.ModuleList(
-            Coupling(condition, hidden, sizes[k % 2], sizes[1 - k % 2]) for k in range(couplings)
+            Coupling(condition, hidden, sizes[k % 2], sizes[1 - k % 2], start)
+            for k in range(couplings)
         )
         self.register_buffer("centre", torch.zeros(n_channels))
         self.register_buffer("width", torch.ones(n_channels))

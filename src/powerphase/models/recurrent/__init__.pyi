@@ -6,6 +6,7 @@ from .blocks import sum_blocks as sum_blocks
 from .config import REFERENCE_INPUTS as REFERENCE_INPUTS
 from .config import LaggedConfig as LaggedConfig
 from .config import RecurrentConfig as RecurrentConfig
+from .config import StandardisedConfig as StandardisedConfig
 from .encoder import GATES as GATES
 from .encoder import EncodedContext as EncodedContext
 from .encoder import RecurrentEncoder as RecurrentEncoder

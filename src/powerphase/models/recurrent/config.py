@@ -24,6 +24,11 @@ class LaggedConfig:
     zero_scale: ZeroScale = "floor"
     minute_period: int = 60
     """Period of the minute feature; the reference takes one more than the largest minute it saw."""
+    lag_rate: float = 1.0
+    """Factor on the learning rate of the layer that reads the lagged values: with thousands of
+    inputs of one sign, a single step of Adam moves its outputs by several units."""
+    lag_start: float = 1.0
+    """Factor on the initial weights of that layer."""
 
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
 
@@ -43,6 +48,7 @@ class LaggedConfig:
             (len(set(self.lags)) < len(self.lags), "lags must differ from each other"),
             (self.least_scale <= 0, "least_scale must be above 0"),
             (self.minute_period < 1, "minute_period must be 1 or more"),
+            (min(self.lag_rate, self.lag_start) <= 0, "lag_rate and lag_start must be above 0"),
         ]
 
     def for_grid(self: R, grid: str) -> R:
@@ -71,4 +77,25 @@ class RecurrentConfig(LaggedConfig):
             *super()._rules(),
             (self.cells < 1, "cells must be 1 or more"),
             (not 0 <= self.dropout < 1, "dropout must be in [0, 1)"),
+        ]
+
+
+@dataclass(frozen=True)
+class StandardisedConfig(RecurrentConfig):
+    """The same with targets that can be standardised."""
+
+    standardise: bool = False
+    """Whether the head predicts z less its mean and divided by its deviation, which are measured
+    for each channel on the first batches. What the encoder reads stays z."""
+    least_deviation: float = 1e-4
+    """Added to these deviations in quadrature: the unit of a channel that never moves."""
+    noise: bool = False
+    """Whether training adds normal noise of `least_deviation` to the z of standardised targets.
+    Without it, the density of a channel that never moves grows without bound."""
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        return [
+            *super()._rules(),
+            (self.least_deviation <= 0, "least_deviation must be above 0"),
+            (self.noise and not self.standardise, "noise needs standardise"),
         ]

@@ -81,7 +81,8 @@ class RecurrentEncoder(LagProjection):
         cells, gates = config.cells, GATES * config.cells
         # The initial bound of an LSTM whose inputs are all lags and the clock.
         bound = 1 / sqrt(cells)
-        super().__init__(config.lags, n_channels, context_steps, gates, bound, channel_block)
+        size = (n_channels, context_steps, gates, bound, channel_block)
+        super().__init__(config.lags, *size, config.lag_start)
         # Two LSTMs of one layer each: cuDNN draws the dropout within one of two layers from a state
         # that a training which continues after a kill could not restore.
         self.first = nn.LSTM(gates, cells, batch_first=True)

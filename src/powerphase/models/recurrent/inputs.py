@@ -140,6 +140,7 @@ class LagProjection(nn.Module):
         width: numbers for each step.
         bound: initial weights lie in ±bound.
         channel_block: how many channels to project at a time.
+        start: factor on the initial weights of the values, but not of the clock.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class LagProjection(nn.Module):
         width: int,
         bound: float,
         channel_block: int | None = None,
+        start: float = 1.0,
     ) -> None:
         super().__init__()
         self.lags, self.reach, self.channel_block = lags, max(lags), channel_block
@@ -159,7 +161,7 @@ class LagProjection(nn.Module):
                 "shorter lags, or longer contexts"
             )
         size = (n_channels, len(lags) * width)
-        self.project = nn.Parameter(torch.empty(size).uniform_(-bound, bound))
+        self.project = nn.Parameter(torch.empty(size).uniform_(-bound, bound).mul_(start))
         self.clock = nn.Parameter(torch.empty(CLOCK_FEATURES, width).uniform_(-bound, bound))
 
     def project_window(

@@ -45,6 +45,11 @@ class Size(NamedTuple):
     """Whether steps are captured as a CUDA graph."""
 
     @property
+    def steps(self) -> int:
+        """Steps of a window, context and horizon."""
+        return self.context + self.horizon
+
+    @property
     def validation(self) -> "Size":
         """The same with as many windows as are validated at a time."""
         share = max(1, self.batch // VALIDATION_SHARE)

@@ -1,8 +1,7 @@
 """The base classes of models with lagged inputs: the network, and the forecaster that trains it."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, ClassVar
 
@@ -16,7 +15,8 @@ from powerphase.models.framework.network import CapturableNetwork, Losses, Netwo
 from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.ops import PathNoise, window_generators
 from powerphase.models.framework.run import Domain
-from powerphase.models.recurrent.blocks import channels_at_once
+from powerphase.models.recurrent.blocks import channel_slices, channels_at_once
+from powerphase.models.recurrent.config import StandardisedConfig
 from powerphase.models.recurrent.encoder import (
     EncodedContext,
     RecurrentEncoder,
@@ -24,9 +24,16 @@ from powerphase.models.recurrent.encoder import (
     path_slices,
     roll_out,
 )
-from powerphase.models.recurrent.inputs import Window, clock_features, window_scale
+from powerphase.models.recurrent.inputs import (
+    LagProjection,
+    ScaledValues,
+    Window,
+    clock_features,
+    window_scale,
+)
 from powerphase.models.recurrent.memory import Size, memory_gib
-from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.models.recurrent.moments import MEASURED_BATCHES, Moments
+from powerphase.scenarios import Batches, Context, Scenarios, Training
 
 Input = tuple[
     Float[Tensor, "W T C"], Float[Tensor, "W H C"], Float[Tensor, "W steps 6"], Float[Tensor, "W C"]
@@ -37,8 +44,14 @@ NoisyDraw = Callable[[PathNoise, Float[Tensor, "B P K"]], Float[Tensor, "B P C"]
 """From noise and the encoder's output for P paths of each window to a draw of their next z."""
 
 
+STANDARDISED = 2.0
+"""Copies of a batch that standardising its targets takes: the values, and their noise."""
+
+
 class RecurrentNetwork(CapturableNetwork):
     """A head on an encoder of lagged values; a subclass defines the loss and the scenarios.
+
+    If the config standardises targets, the head sees and draws (z − centre) / width.
 
     Args:
         config: all constants, a `LaggedConfig`.
@@ -52,6 +65,8 @@ class RecurrentNetwork(CapturableNetwork):
 
     name: ClassVar[str]
     encoder_type: ClassVar[Callable[..., Any]] = RecurrentEncoder
+    centre: Tensor
+    width: Tensor
     paths_at_once: int | None = None
     """How many paths to roll out at a time; None for as many as keep the values of a step small."""
 
@@ -69,6 +84,10 @@ class RecurrentNetwork(CapturableNetwork):
         self.channel_block = channel_block
         size = (n_channels, context_steps)
         self.encoder = self.encoder_type(config, *size, channel_block, condition)
+        self.standardises = isinstance(config, StandardisedConfig) and config.standardise
+        if self.standardises:
+            self.register_buffer("centre", torch.zeros(n_channels))
+            self.register_buffer("width", torch.ones(n_channels))
 
     @abstractmethod
     def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
@@ -82,6 +101,45 @@ class RecurrentNetwork(CapturableNetwork):
     def loss_windows(self) -> slice:
         """The windows of a batch that enter the loss."""
         return slice(None)
+
+    @property
+    def rate_factors(self) -> Mapping[str, float]:
+        """The factor of the layers that read the lagged values."""
+        return {
+            f"{name}.project": self.config.lag_rate
+            for name, module in self.named_modules()
+            if isinstance(module, LagProjection)
+        }
+
+    @torch.no_grad()
+    def prepare(self, batches: Batches) -> None:
+        """Measure mean and deviation of each channel's z, if targets are standardised."""
+        if not self.standardises:
+            return
+        moments = self.pooled_moments(batches)
+        self.centre.copy_(moments.mean)
+        self.width.copy_((moments.variance + self.config.least_deviation**2).sqrt())
+
+    def pooled_moments(self, batches: Batches) -> Moments:
+        """Moments of z over the first batches."""
+        return Moments.pool(
+            [self._batch_moments(*batches[number]) for number in range(MEASURED_BATCHES)]
+        )
+
+    def _batch_moments(self, context: Context, target: Float[Tensor, "B H C"]) -> Moments:
+        past, target, _, scale = self.inputs(context, target)
+        values = self.loss_values(Window(past, target, scale))
+        parts = channel_slices(self.n_channels, self.moment_channels(values))
+        return Moments.concatenate([Moments.of(values.select(block).compute()) for block in parts])
+
+    def moment_channels(self, values: ScaledValues) -> int:
+        """Channels whose moments are measured at a time."""
+        n_windows, n_steps, n_channels = values.size
+        return channels_at_once(self.channel_block, n_channels, n_windows * n_steps)
+
+    def loss_values(self, window: Window) -> ScaledValues:
+        """The z of the steps that the loss is computed over."""
+        return window.values(self.encoder.reach)
 
     def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
         """The tensors of a batch that `losses` needs."""
@@ -97,11 +155,32 @@ class RecurrentNetwork(CapturableNetwork):
     ) -> Losses:
         """The loss and its parts; no operation waits for the device."""
         window = Window(past, target, scale)
-        loss, parts = self.head_losses(self.encoder(window, clock), window)
+        loss, parts = self.head_losses(self.encoder(window, clock), self._standardise(window))
         largest = window.max_abs()
         still = (largest[0] == 0).to(scale).mean()
         facts = {"largest input": (largest / scale).amax(), "zero channels": still}
         return Losses(loss, {**parts, **facts})
+
+    def _standardise(self, window: Window) -> Window:
+        """The windows as the head sees them."""
+        if not self.standardises:
+            return window
+        assert window.target is not None
+        past, target = (self._standardised(part, window.scale) for part in window[:2])
+        return Window(past, target, torch.ones_like(window.scale))
+
+    def _standardised(
+        self, part: Float[Tensor, "B steps C"], scale: Float[Tensor, "B C"]
+    ) -> Float[Tensor, "B steps C"]:
+        values = (part / scale[:, None]).sub_(self.centre).div_(self.width)
+        if self.training and self.config.noise:
+            unit = self.config.least_deviation / self.width
+            values.addcmul_(torch.randn_like(values), unit)
+        return values
+
+    def restore(self, values: Float[Tensor, "B P C"]) -> Float[Tensor, "B P C"]:
+        """The z of what the head drew."""
+        return torch.addcmul(self.centre, values, self.width) if self.standardises else values
 
     def encode(self, context: Context) -> EncodedContext:
         """Encode the contexts of a forecast."""
@@ -117,7 +196,11 @@ class RecurrentNetwork(CapturableNetwork):
             # New generators for each slice: noise must not depend on how paths are divided.
             generators = window_generators(seed, context.time, values.device)
             noise = PathNoise(generators, n_paths, paths)
-            roll_out(self.encoder, encoded, partial(draw, noise), values[:, paths])
+
+            def draw_z(hidden: Tensor, noise: PathNoise = noise) -> Tensor:
+                return self.restore(draw(noise, hidden))
+
+            roll_out(self.encoder, encoded, draw_z, values[:, paths])
         check_paths(values, self.name)
         return Scenarios.equal(values)
 
@@ -172,8 +255,11 @@ class RecurrentModel(NeuralForecaster):
             sum(weight.numel() for weight in network.parameters()),
             self.is_captured(network),
         )
+        copies = STANDARDISED * network.standardises * size.n_channels * size.steps
         validation = self.validation_numbers(size.validation, channel_block)
-        return memory_gib(size, self.step_numbers(size, channel_block), validation)
+        validation += copies * size.validation.loss_windows
+        step = self.step_numbers(size, channel_block) + copies * size.loss_windows
+        return memory_gib(size, step, validation)
 
     def validation_numbers(self, size: Size, channel_block: int | None) -> float:
         """Numbers of a validation batch, at most: those of a step with as many windows."""

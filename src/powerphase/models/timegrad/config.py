@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from powerphase.models.framework.configuration import SHORT, AnyValue, Variants
 from powerphase.models.framework.ops import REFERENCE_SCALE
-from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
+from powerphase.models.recurrent.config import REFERENCE_INPUTS, StandardisedConfig
 
 
 @dataclass(frozen=True)
-class TimeGradConfig(RecurrentConfig):
+class TimeGradConfig(StandardisedConfig):
     """Settings of the encoder, the diffusion, the noise network and sampling."""
 
     condition: int = 100

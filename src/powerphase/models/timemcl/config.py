@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from powerphase.models.framework.configuration import SHORT, Variants
 from powerphase.models.framework.ops import REFERENCE_SCALE, Objective
-from powerphase.models.recurrent.config import REFERENCE_INPUTS, RecurrentConfig
+from powerphase.models.recurrent.config import REFERENCE_INPUTS, StandardisedConfig
 
 
 @dataclass(frozen=True)
-class TimeMCLConfig(RecurrentConfig):
+class TimeMCLConfig(StandardisedConfig):
     """Settings of the encoder, the hypotheses, their loss and the forecast."""
 
     condition: int = 100

@@ -120,7 +120,7 @@ class TimeMCLNetwork(RecurrentNetwork):
 
             def draw(hidden: Tensor, paths: slice = paths, scores: list[Tensor] = scores) -> Tensor:
                 scores.append(self.head.scores(hidden, paths))
-                return self.head.values(hidden, paths)
+                return self.restore(self.head.values(hidden, paths))
 
             state = roll_out(self.encoder, seen, draw, values[:, paths])
             if self.config.leak:
