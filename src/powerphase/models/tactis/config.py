@@ -21,6 +21,9 @@ class TactisConfig:
     # The tokens.
     least_scale: float = 1e-4
     """Least standard deviation by which a channel's context is divided."""
+    noise: float = 0.0
+    """Standard deviation of the normal noise that training adds to targets, in units of
+    `least_scale`. Without it, the density of a channel that never moves grows without bound."""
     bag: int = 8
     """Channels of each window that a training step uses."""
     validation_bags: int = 32
@@ -83,6 +86,7 @@ class TactisConfig:
             *((getattr(self, name) < 1, f"{name} must be 1 or more") for name in COUNTS),
             (self.width < 2 or self.width % 2 == 1, "width must be an even number"),
             (self.least_scale <= 0, "least_scale must be above 0"),
+            (self.noise < 0, "noise must be 0 or more"),
             (not 0 < self.tail < 0.5, "tail must be between 0 and 0.5"),
             (self.copula_bins < 2, "copula_bins must be 2 or more"),
             (

@@ -113,6 +113,9 @@ class TactisNetwork(CapturableNetwork):
         n_windows, n_series = series.shape
         scale = context_scale(past, self.config.least_scale)
         past, target = scale.normalise(past), scale.normalise(target)
+        if self.training and self.config.noise:
+            unit = self.config.noise * self.config.least_scale / scale.deviation
+            target = target + unit[..., None] * torch.randn_like(target)
 
         def loss_of(part: slice) -> Float[Tensor, " 2"]:
             return self._log_losses(past[part], target[part], series[part], order[part])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from math import isqrt
 from types import MappingProxyType
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 from powerphase.errors import ConfigError
 from powerphase.models.framework.configuration import (
@@ -24,6 +24,9 @@ class TimePrismConfig:
     hypotheses: int = 625
     average_steps: int = 7
     """Steps of the moving average that is a context's trend."""
+    scaler: Literal["mean-size", "mean-deviation"] = "mean-size"
+    """What contexts are scaled by: their mean absolute value, or, less their mean, their standard
+    deviation. All channels share the heads, and a voltage moves by a thousandth of its size."""
     least_scale: float = LEAST_SCALE
     zero_scale: ZeroScale = "floor"
 

@@ -16,7 +16,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from powerphase.models.framework.ops import choice_weights, exact_matmul, mean_scale
+from powerphase.models.framework.ops import (
+    ZeroScale,
+    choice_weights,
+    exact_matmul,
+    mean_scale,
+)
 from powerphase.models.timeprism.config import TimePrismConfig
 
 PARTS = ("distance", "score", "largest input", "zero channels", "winning share")
@@ -173,22 +178,39 @@ def _add_block(
     )
 
 
+class Scale(NamedTuple):
+    """Offset and unit of each context."""
+
+    offset: Float[Tensor, "B W"] | None
+    unit: Float[Tensor, "B W"]
+
+    @classmethod
+    def of(
+        cls, past: Float[Tensor, "B T W"], config: TimePrismConfig, zero: ZeroScale = "floor"
+    ) -> "Scale":
+        """Of these contexts; `zero` is for contexts that are zero throughout."""
+        if config.scaler == "mean-size":
+            return cls(None, mean_scale(past, config.least_scale, zero))
+        deviation, mean = torch.std_mean(past, dim=1, correction=0)
+        return cls(mean, deviation.clamp(min=config.least_scale))
+
+    def rows(self, series: Float[Tensor, "B S W"]) -> Float[Tensor, "R S"]:
+        """The scaled series, one row per window's channel."""
+        windows, steps, width = series.shape
+        rows = series.new_empty(windows, width, steps)
+        if self.offset is None:
+            torch.div(series.mT, self.unit.unsqueeze(2), out=rows)
+        else:
+            torch.sub(series.mT, self.offset.unsqueeze(2), out=rows).div_(self.unit.unsqueeze(2))
+        return rows.flatten(0, 1)
+
+
 def scale_rows(
     past: Float[Tensor, "B T W"], target: Float[Tensor, "B H W"], config: TimePrismConfig
 ) -> tuple[Float[Tensor, "R T"], Float[Tensor, "R H"]]:
-    """Contexts and targets in units of each context's mean size, one row per window's channel."""
-    scale = mean_scale(past, config.least_scale, config.zero_scale)
-    return divide_rows(past, scale), divide_rows(target, scale)
-
-
-def divide_rows(
-    series: Float[Tensor, "B S W"], scale: Float[Tensor, "B W"]
-) -> Float[Tensor, "R S"]:
-    """The series divided by its scale, one row per window's channel."""
-    windows, steps, width = series.shape
-    rows = series.new_empty(windows, width, steps)
-    torch.div(series.mT, scale.unsqueeze(2), out=rows)
-    return rows.flatten(0, 1)
+    """Contexts and targets in units of each context, one row per window's channel."""
+    scale = Scale.of(past, config, config.zero_scale)
+    return scale.rows(past), scale.rows(target)
 
 
 def split_outputs(

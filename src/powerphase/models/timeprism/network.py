@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from powerphase.models.framework.network import CapturableNetwork, Losses
-from powerphase.models.framework.ops import annealing_temperature, mean_scale
+from powerphase.models.framework.ops import annealing_temperature
 from powerphase.models.timeprism.config import TimePrismConfig
 from powerphase.models.timeprism.loss import (
     PARTS,
     LinearMap,
     LossSettings,
-    divide_rows,
+    Scale,
     loss_and_parts,
     split_outputs,
 )
@@ -132,14 +132,16 @@ class TimePrismNetwork(CapturableNetwork):
         weight, bias = self.heads.linear_map() if heads is None else heads
         past = context.past[..., channels]
         # From the window alone: a forecast must not depend on the other windows of a request.
-        scale = mean_scale(past, self.config.least_scale)
-        outputs = torch.addmm(bias, divide_rows(past, scale), weight.T)
+        offset, unit = scale = Scale.of(past, self.config)
+        outputs = torch.addmm(bias, scale.rows(past), weight.T)
         trend, season, logit = split_outputs(outputs, self.config, self.horizon)
         trend, season = (
-            part.unflatten(0, scale.shape).movedim(1, 3).contiguous() * scale[:, None, None]
+            part.unflatten(0, unit.shape).movedim(1, 3).contiguous() * unit[:, None, None]
             for part in (trend, season)
         )  # B N H W
-        weights = torch.softmax(logit, dim=1).unflatten(0, scale.shape).mT.contiguous()
+        if offset is not None:
+            trend += offset[:, None, None]
+        weights = torch.softmax(logit, dim=1).unflatten(0, unit.shape).mT.contiguous()
         return Scenarios((trend.unsqueeze(2) + season.unsqueeze(1)).flatten(1, 2), weights)
 
 
