@@ -170,7 +170,7 @@ def run_trial(data: str, trial: Mapping[str, Any]) -> dict[str, Any]:
         "peak_memory_gib": peak_memory_gib(device),
         "hardware": hardware(device),
         "torch": torch.__version__,
-        "commit": commit(),
+        "commit": commit() or trial["commit"],
     }
 
 
@@ -252,6 +252,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--limit", type=float, default=300, help="seconds of trials without one")
     parser.add_argument("--at-once", type=int, default=1, help="processes at a time")
+    parser.add_argument("--commit", help="of a package that was not installed from a repository")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -259,7 +260,8 @@ def main() -> None:
         return
     if options.out is None:
         parser.error("give --out, the file that the lines are appended to")
-    usual = {name: getattr(options, name) for name in ("steps", "batch_size", "seed", "limit")}
+    names = ("steps", "batch_size", "seed", "limit", "commit")
+    usual = {name: getattr(options, name) for name in names}
     trials = [{"options": {}, **usual, **t} for t in json.loads(Path(options.trials).read_text())]
     run_all(options.data, trials, options.out, options.at_once)
 

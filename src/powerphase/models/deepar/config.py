@@ -15,9 +15,10 @@ class DeepARConfig(StandardisedConfig):
 
     rank: int = 1
     """Number of factors that the channels share; 0 for independent channels."""
-    factor_rate: float = 1.0
-    """Factor on the initial factors and on what a step changes them by. A factor that learns fast
-    explains what all channels do together, such as the day, and leaves nothing for the means."""
+    factor_norm: float | None = None
+    """Factors are multiplied by so much / √C, and so is what a step changes them by. As they are
+    (None), they soon explain what all channels do together, such as the day, and leave nothing for
+    the means."""
     least_variance: float = 1e-6
     """Added to the diagonal of the covariance of z."""
     reduction: Literal["mean", "first"] = "mean"
@@ -37,7 +38,10 @@ class DeepARConfig(StandardisedConfig):
         return [
             *super()._rules(),
             (self.rank < 0, "rank must be 0 or more"),
-            (self.factor_rate <= 0, "factor_rate must be above 0"),
+            (
+                self.factor_norm is not None and self.factor_norm <= 0,
+                "factor_norm must be above 0",
+            ),
             (self.least_variance <= 0, "least_variance must be above 0"),
             (self.paths < 1, "paths must be 1 or more"),
         ]

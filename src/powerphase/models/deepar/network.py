@@ -41,7 +41,7 @@ class LowRankGaussian(nn.Module):
         n_channels: channels, C.
         rank: factors that the channels share, R.
         least_variance: added to the diagonal.
-        factor_rate: multiplies the rows of the factors, and so what a step changes them by.
+        factor_norm: factors are multiplied by so much / √C; None to leave them as they are.
     """
 
     gain: Tensor
@@ -52,20 +52,22 @@ class LowRankGaussian(nn.Module):
         n_channels: int,
         rank: int,
         least_variance: float,
-        factor_rate: float = 1.0,
+        factor_norm: float | None = None,
     ) -> None:
         super().__init__()
-        self.rank, self.least_variance, self.factor_rate = rank, least_variance, factor_rate
+        self.rank, self.least_variance = rank, least_variance
         # Initialised as linear layers; rows of the mean, the diagonal and each factor, by channel.
         bound, size = 1 / sqrt(width), (2 + rank, n_channels)
         self.weight = nn.Parameter(torch.empty(*size, width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(*size, 1).uniform_(-bound, bound))
-        gain = torch.tensor([1.0] * 2 + [factor_rate] * rank)[:, None, None]
+        self.scales_factors = factor_norm is not None
+        of_factors = 1.0 if factor_norm is None else factor_norm / sqrt(n_channels)
+        gain = torch.tensor([1.0] * 2 + [of_factors] * rank)[:, None, None]
         self.register_buffer("gain", gain, persistent=False)
 
     def layers(self) -> tuple[Float[Tensor, "rows C K"], Float[Tensor, "rows C 1"]]:
         """Weights and biases, with the gain of the factors."""
-        if self.factor_rate == 1:
+        if not self.scales_factors:
             return self.weight, self.bias
         return self.weight * self.gain, self.bias * self.gain
 
@@ -161,7 +163,7 @@ class DeepARNetwork(RecurrentNetwork):
             )
         self.backend = check_backend(backend)
         size = (self.encoder.width, n_channels, config.rank)
-        self.head = LowRankGaussian(*size, config.least_variance, config.factor_rate)
+        self.head = LowRankGaussian(*size, config.least_variance, config.factor_norm)
 
     @property
     def loss_windows(self) -> slice:

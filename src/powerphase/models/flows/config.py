@@ -25,12 +25,10 @@ class FlowConfig(LaggedConfig):
     """Number of couplings. Each transforms half of the channels, and a normalisation follows."""
     hidden: int = 100
     """Width of the networks in a coupling."""
-    coupling_rate: float = 1.0
-    """Factor on the learning rate of the layer by which a coupling reads the other half. If it
-    learns fast, one half explains what both do together, such as the day, and the condition learns
-    nothing."""
-    coupling_start: float = 1.0
-    """Factor on the initial weights of that layer."""
+    coupling_inputs: int | None = None
+    """The layer by which a coupling reads one half of the channels starts and learns as if it had
+    no more than so many inputs, as for `lag_inputs`. As it is (None), one half soon explains what
+    both do together, such as the day, and the condition learns nothing."""
     noise: float = 1e-3
     """Standard deviation of the noise added to z in training. Without it, the density of a channel
     that never moves is unbounded. 0 is the reference: no noise, and z is not standardised."""
@@ -52,8 +50,8 @@ class FlowConfig(LaggedConfig):
             (self.couplings < 1, "couplings must be 1 or more"),
             (self.hidden < 1, "hidden must be 1 or more"),
             (
-                min(self.coupling_rate, self.coupling_start) <= 0,
-                "coupling_rate and coupling_start must be above 0",
+                self.coupling_inputs is not None and self.coupling_inputs < 1,
+                "coupling_inputs must be 1 or more",
             ),
             (self.noise < 0, "noise must be 0 or more"),
             (self.paths < 1, "paths must be 1 or more"),

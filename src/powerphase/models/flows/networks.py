@@ -9,7 +9,7 @@ from torch import Tensor
 
 from powerphase.models.flows.config import TempFlowConfig, TransformerTempFlowConfig
 from powerphase.models.flows.memory import flow_block_size
-from powerphase.models.flows.realnvp import RealNVP
+from powerphase.models.flows.realnvp import Coupling, RealNVP
 from powerphase.models.flows.transformer import Transformer
 from powerphase.models.framework.kernels import check_backend, uses_triton
 from powerphase.models.framework.network import Losses
@@ -44,13 +44,17 @@ class FlowNetwork(RecurrentNetwork):
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
         size = (config.condition, n_channels, config.couplings, config.hidden)
-        self.flow = RealNVP(*size, config.coupling_start)
+        self.flow = RealNVP(*size, config.coupling_inputs)
 
     @property
     def rate_factors(self) -> Mapping[str, float]:
         """The factors of the layers that read the lagged values, or half of the channels."""
-        names = [f"flow.couplings.{k}.still" for k in range(self.config.couplings)]
-        return {**super().rate_factors, **dict.fromkeys(names, self.config.coupling_rate)}
+        couplings = {
+            f"{name}.still": module.rate_factor
+            for name, module in self.named_modules()
+            if isinstance(module, Coupling)
+        }
+        return {**super().rate_factors, **couplings}
 
     def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
         """Minus the joint log-likelihood of z, summed over channels, mean over steps and windows.

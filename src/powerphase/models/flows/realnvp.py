@@ -30,7 +30,7 @@ from powerphase.models.flows.kernels.projection import fused_projection
 from powerphase.models.flows.kernels.tiles import channel_moments
 from powerphase.models.flows.normalisation import Affine, FlowNorm, Moments
 from powerphase.models.recurrent.blocks import channel_slices, map_checkpointed
-from powerphase.models.recurrent.inputs import ScaledValues
+from powerphase.models.recurrent.inputs import ScaledValues, input_share
 
 NETWORKS = 2
 """Networks of a coupling: one for the log-scale, one for the translation."""
@@ -77,18 +77,19 @@ class Coupling(nn.Module):
         hidden: width of the networks.
         n_moving: channels that are transformed.
         n_still: channels that the networks read.
-        start: factor on the initial weights by which they read them.
+        reads: they start and learn as if they read so many channels; None for all.
     """
 
     def __init__(
-        self, condition: int, hidden: int, n_moving: int, n_still: int, start: float = 1.0
+        self, condition: int, hidden: int, n_moving: int, n_still: int, reads: int | None = None
     ) -> None:
         super().__init__()
         # Layers are initialised as if they had all channels as inputs, and both networks alike.
         inputs = condition + n_moving + n_still
         self.known = _twin_weights(inputs, (condition, hidden), dim=1)
         self.still = _twin_weights(inputs, (n_still, hidden), dim=1)
-        self.still.data.mul_(start)
+        self.rate_factor = input_share(reads, n_still)
+        self.still.data.mul_(sqrt(self.rate_factor))
         self.bias = _twin_weights(inputs, (hidden,))
         self.scale = nn.Sequential(
             nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
@@ -211,20 +212,25 @@ class RealNVP(nn.Module):
         n_channels: channels, C.
         couplings: number of couplings.
         hidden: width of their networks.
-        start: factor on the initial weights by which a coupling reads the other half.
+        reads: couplings start and learn as if they read so many channels; None for all.
     """
 
     centre: Tensor
     width: Tensor
 
     def __init__(
-        self, condition: int, n_channels: int, couplings: int, hidden: int, start: float = 1.0
+        self,
+        condition: int,
+        n_channels: int,
+        couplings: int,
+        hidden: int,
+        reads: int | None = None,
     ) -> None:
         super().__init__()
         self.n_channels = n_channels
         sizes = len(range(EVEN, n_channels, 2)), len(range(ODD, n_channels, 2))
         self.couplings = nn.ModuleList(
-            Coupling(condition, hidden, sizes[k % 2], sizes[1 - k % 2], start)
+            Coupling(condition, hidden, sizes[k % 2], sizes[1 - k % 2], reads)
             for k in range(couplings)
         )
         self.register_buffer("centre", torch.zeros(n_channels))

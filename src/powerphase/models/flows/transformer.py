@@ -161,7 +161,7 @@ class Transformer(nn.Module):
         width, self.decoding = config.width, config.decoding
         # As a linear layer of all inputs would be initialised.
         bound = 1 / sqrt(len(config.lags) * n_channels + CLOCK_FEATURES)
-        size = (n_channels, context_steps, width, bound, channel_block, config.lag_start)
+        size = (n_channels, context_steps, width, bound, channel_block, config.lag_inputs)
         self.past, self.ahead = (LagProjection(config.lags, *size) for _ in range(2))
         self.past_bias, self.ahead_bias = (
             nn.Parameter(torch.empty(width).uniform_(-bound, bound)) for _ in range(2)

@@ -24,11 +24,10 @@ class LaggedConfig:
     zero_scale: ZeroScale = "floor"
     minute_period: int = 60
     """Period of the minute feature; the reference takes one more than the largest minute it saw."""
-    lag_rate: float = 1.0
-    """Factor on the learning rate of the layer that reads the lagged values: with thousands of
-    inputs of one sign, a single step of Adam moves its outputs by several units."""
-    lag_start: float = 1.0
-    """Factor on the initial weights of that layer."""
+    lag_inputs: int | None = None
+    """The layer that reads the lagged values starts and learns as if it had no more than so many
+    inputs, n of N: its learning rate is multiplied by n / N, its initial weights by √(n / N). As it
+    is (None), one step of Adam moves its outputs by several units on a large grid."""
 
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
 
@@ -48,7 +47,7 @@ class LaggedConfig:
             (len(set(self.lags)) < len(self.lags), "lags must differ from each other"),
             (self.least_scale <= 0, "least_scale must be above 0"),
             (self.minute_period < 1, "minute_period must be 1 or more"),
-            (min(self.lag_rate, self.lag_start) <= 0, "lag_rate and lag_start must be above 0"),
+            (self.lag_inputs is not None and self.lag_inputs < 1, "lag_inputs must be 1 or more"),
         ]
 
     def for_grid(self: R, grid: str) -> R:

@@ -82,7 +82,7 @@ class RecurrentEncoder(LagProjection):
         # The initial bound of an LSTM whose inputs are all lags and the clock.
         bound = 1 / sqrt(cells)
         size = (n_channels, context_steps, gates, bound, channel_block)
-        super().__init__(config.lags, *size, config.lag_start)
+        super().__init__(config.lags, *size, config.lag_inputs)
         # Two LSTMs of one layer each: cuDNN draws the dropout within one of two layers from a state
         # that a training which continues after a kill could not restore.
         self.first = nn.LSTM(gates, cells, batch_first=True)

@@ -1,5 +1,6 @@
 """The inputs of encoders: scaled values, clock features, and a linear layer of lagged values."""
 
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +126,11 @@ def clock_features(
     return torch.from_numpy(np.stack(waves, axis=2))
 
 
+def input_share(inputs: int | None, n_inputs: int) -> float:
+    """The factor n / N on the learning rate of a layer of N inputs that learns like one of n."""
+    return 1.0 if inputs is None else min(1.0, inputs / n_inputs)
+
+
 class LagProjection(nn.Module):
     """A linear layer of lagged values and the clock that never builds the lagged values.
 
@@ -140,7 +146,7 @@ class LagProjection(nn.Module):
         width: numbers for each step.
         bound: initial weights lie in ±bound.
         channel_block: how many channels to project at a time.
-        start: factor on the initial weights of the values, but not of the clock.
+        inputs: the layer starts and learns as if it had so many inputs; None for all it has.
     """
 
     def __init__(
@@ -151,7 +157,7 @@ class LagProjection(nn.Module):
         width: int,
         bound: float,
         channel_block: int | None = None,
-        start: float = 1.0,
+        inputs: int | None = None,
     ) -> None:
         super().__init__()
         self.lags, self.reach, self.channel_block = lags, max(lags), channel_block
@@ -161,7 +167,9 @@ class LagProjection(nn.Module):
                 "shorter lags, or longer contexts"
             )
         size = (n_channels, len(lags) * width)
-        self.project = nn.Parameter(torch.empty(size).uniform_(-bound, bound).mul_(start))
+        self.rate_factor = input_share(inputs, n_channels * len(lags))
+        bound_of_values = bound * sqrt(self.rate_factor)
+        self.project = nn.Parameter(torch.empty(size).uniform_(-bound_of_values, bound_of_values))
         self.clock = nn.Parameter(torch.empty(CLOCK_FEATURES, width).uniform_(-bound, bound))
 
     def project_window(

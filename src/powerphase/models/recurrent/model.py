@@ -106,7 +106,7 @@ class RecurrentNetwork(CapturableNetwork):
     def rate_factors(self) -> Mapping[str, float]:
         """The factor of the layers that read the lagged values."""
         return {
-            f"{name}.project": self.config.lag_rate
+            f"{name}.project": module.rate_factor
             for name, module in self.named_modules()
             if isinstance(module, LagProjection)
         }
