@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase.models.flows import Moments, TempFlow, TransformerTempFlow, flow_numbers
+from powerphase.models.flows import TempFlow, TransformerTempFlow, flow_numbers
 from powerphase.models.framework import apply_variants
-from powerphase.models.recurrent import Window
+from powerphase.models.recurrent import Moments, Window
 from tests.models.recurrent.toys import tiny, training_of, waves, windows_of
 from tests.models.toys import curve_of
 

@@ -11,7 +11,6 @@ from .networks import TempFlowNetwork as TempFlowNetwork
 from .networks import TransformerTempFlowNetwork as TransformerTempFlowNetwork
 from .normalisation import Affine as Affine
 from .normalisation import FlowNorm as FlowNorm
-from .normalisation import Moments as Moments
 from .realnvp import EVEN as EVEN
 from .realnvp import ODD as ODD
 from .realnvp import Coupling as Coupling

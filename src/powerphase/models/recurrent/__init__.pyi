@@ -27,3 +27,4 @@ from .memory import memory_gib as memory_gib
 from .memory import step_numbers as step_numbers
 from .model import RecurrentModel as RecurrentModel
 from .model import RecurrentNetwork as RecurrentNetwork
+from .moments import Moments as Moments

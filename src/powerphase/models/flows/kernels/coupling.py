@@ -25,9 +25,10 @@ from powerphase.models.flows.kernels.tiles import (
     value_constants,
     workspace,
 )
-from powerphase.models.flows.normalisation import Affine, Moments
+from powerphase.models.flows.normalisation import Affine
 from powerphase.models.framework.kernels import constexpr, jit, product_dtype, tanh, tl
 from powerphase.models.recurrent.inputs import ScaledValues
+from powerphase.models.recurrent.moments import Moments
 
 
 def fused_transform(

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.models.flows.normalisation import Moments
 from powerphase.models.framework.kernels import constexpr, jit, tl, triton
 from powerphase.models.recurrent.blocks import channel_slices
 from powerphase.models.recurrent.inputs import ScaledValues
+from powerphase.models.recurrent.moments import Moments
 
 ROWS, COLUMNS, WARPS = 8, 128, 4
 """Size of a tile: eight numbers per thread, for which the registers of an H100 hold all
