@@ -23,14 +23,21 @@ LSTM = {**LAGGED, "cells": 16}
 STANDARDISED = {**LSTM, "standardise": True}
 FLOW = {"condition": 16, "hidden": 16, "coupling_inputs": 2, "paths": 50}
 TRANSFORMER = {"width": 16, "heads": 4, "layers": 1}
-DIFFUSION = {"condition": 16, "diffusion_steps": 12, "blocks": 2, "rows": 800, "paths": 30}
+DIFFUSION = {
+    "condition": 16,
+    "most_noise": 0.4,
+    "rows": 800,
+    "diffusion_steps": 16,
+    "blocks": 2,
+    "paths": 30,
+}
 
 NETWORKS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "deepar": (300, {**STANDARDISED, "noise": True, "factor_norm": 0.3, "paths": 50}),
     "timemcl": (300, {**STANDARDISED, "hypotheses": 8}),
     "tempflow": (500, {**LSTM, **FLOW}),
     "transformer-tempflow": (500, {**LAGGED, **FLOW, **TRANSFORMER}),
-    "timegrad": (700, {**STANDARDISED, **DIFFUSION, "noise": True}),
+    "timegrad": (500, {**STANDARDISED, **DIFFUSION, "noise": True}),
     "timeprism": (300, {"hypotheses": 25, "scaler": "mean-deviation"}),
     "tactis-2": (1000, {"bag": 4, "validation_bags": 1, "paths": 50}),
 }

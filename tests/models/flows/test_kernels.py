@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from powerphase.models.flows import (
-    Moments,
     RealNVP,
     TempFlow,
     TempFlowConfig,
@@ -18,7 +17,7 @@ from powerphase.models.flows import (
     flow_numbers,
 )
 from powerphase.models.flows.kernels import coupling, projection, tiles
-from powerphase.models.recurrent import ScaledValues
+from powerphase.models.recurrent import Moments, ScaledValues
 from tests.models.flows.test_realnvp import CONDITION, all_gradients_are_finite, flow_of
 from tests.models.recurrent.toys import CONTEXT, HORIZON, tiny, training_of, waves, windows_of
 

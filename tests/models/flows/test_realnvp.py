@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from powerphase.models.flows import Affine, FlowNorm, Moments, RealNVP, transform_block
-from powerphase.models.recurrent import ScaledValues
+from powerphase.models.flows import Affine, FlowNorm, RealNVP, transform_block
+from powerphase.models.recurrent import Moments, ScaledValues
 from tests.models.flows.plain import MaskedFlow
 
 CONDITION, HIDDEN = 5, 6

@@ -43,8 +43,8 @@ class FlowNetwork(RecurrentNetwork):
         self.backend = check_backend(backend)
         size = (n_channels, context_steps, horizon)
         super().__init__(config, *size, channel_block, config.condition)
-        size = (config.condition, n_channels, config.couplings, config.hidden)
-        self.flow = RealNVP(*size, config.coupling_inputs)
+        sizes = (config.condition, n_channels, config.couplings, config.hidden)
+        self.flow = RealNVP(*sizes, config.coupling_inputs)
 
     @property
     def rate_factors(self) -> Mapping[str, float]:

@@ -166,7 +166,8 @@ class RecurrentNetwork(CapturableNetwork):
         if not self.standardises:
             return window
         assert window.target is not None
-        past, target = (self._standardised(part, window.scale) for part in window[:2])
+        parts = (window.past, window.target)
+        past, target = (self._standardised(part, window.scale) for part in parts)
         return Window(past, target, torch.ones_like(window.scale))
 
     def _standardised(
