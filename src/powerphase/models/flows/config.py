@@ -25,10 +25,10 @@ class FlowConfig(LaggedConfig):
     """Number of couplings. Each transforms half of the channels, and a normalisation follows."""
     hidden: int = 100
     """Width of the networks in a coupling."""
-    coupling_inputs: int | None = None
+    coupling_inputs: float | None = None
     """The layer by which a coupling reads one half of the channels starts and learns as if it had
-    no more than so many inputs, as for `lag_inputs`. As it is (None), one half soon explains what
-    both do together, such as the day, and the condition learns nothing."""
+    no more than so many inputs, as for `lag_inputs`; also a part of one. As it is (None), one half
+    soon explains what both do together, such as the day, and the condition learns nothing."""
     noise: float = 1e-3
     """Standard deviation of the noise added to z in training. Without it, the density of a channel
     that never moves is unbounded. 0 is the reference: no noise, and z is not standardised."""
@@ -50,8 +50,8 @@ class FlowConfig(LaggedConfig):
             (self.couplings < 1, "couplings must be 1 or more"),
             (self.hidden < 1, "hidden must be 1 or more"),
             (
-                self.coupling_inputs is not None and self.coupling_inputs < 1,
-                "coupling_inputs must be 1 or more",
+                self.coupling_inputs is not None and self.coupling_inputs <= 0,
+                "coupling_inputs must be above 0",
             ),
             (self.noise < 0, "noise must be 0 or more"),
             (self.paths < 1, "paths must be 1 or more"),

@@ -82,7 +82,7 @@ class Coupling(nn.Module):
     """
 
     def __init__(
-        self, condition: int, hidden: int, n_moving: int, n_still: int, reads: int | None = None
+        self, condition: int, hidden: int, n_moving: int, n_still: int, reads: float | None = None
     ) -> None:
         super().__init__()
         # Layers are initialised as if they had all channels as inputs, and both networks alike.
@@ -225,7 +225,7 @@ class RealNVP(nn.Module):
         n_channels: int,
         couplings: int,
         hidden: int,
-        reads: int | None = None,
+        reads: float | None = None,
     ) -> None:
         super().__init__()
         self.n_channels = n_channels

@@ -24,7 +24,7 @@ class LaggedConfig:
     zero_scale: ZeroScale = "floor"
     minute_period: int = 60
     """Period of the minute feature; the reference takes one more than the largest minute it saw."""
-    lag_inputs: int | None = None
+    lag_inputs: float | None = None
     """The layer that reads the lagged values starts and learns as if it had no more than so many
     inputs, n of N: its learning rate is multiplied by n / N, its initial weights by √(n / N). As it
     is (None), one step of Adam moves its outputs by several units on a large grid."""
@@ -47,7 +47,7 @@ class LaggedConfig:
             (len(set(self.lags)) < len(self.lags), "lags must differ from each other"),
             (self.least_scale <= 0, "least_scale must be above 0"),
             (self.minute_period < 1, "minute_period must be 1 or more"),
-            (self.lag_inputs is not None and self.lag_inputs < 1, "lag_inputs must be 1 or more"),
+            (self.lag_inputs is not None and self.lag_inputs <= 0, "lag_inputs must be above 0"),
         ]
 
     def for_grid(self: R, grid: str) -> R:

@@ -126,7 +126,7 @@ def clock_features(
     return torch.from_numpy(np.stack(waves, axis=2))
 
 
-def input_share(inputs: int | None, n_inputs: int) -> float:
+def input_share(inputs: float | None, n_inputs: int) -> float:
     """The factor n / N on the learning rate of a layer of N inputs that learns like one of n."""
     return 1.0 if inputs is None else min(1.0, inputs / n_inputs)
 
@@ -157,7 +157,7 @@ class LagProjection(nn.Module):
         width: int,
         bound: float,
         channel_block: int | None = None,
-        inputs: int | None = None,
+        inputs: float | None = None,
     ) -> None:
         super().__init__()
         self.lags, self.reach, self.channel_block = lags, max(lags), channel_block
