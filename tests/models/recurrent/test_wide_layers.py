@@ -31,7 +31,7 @@ def network_of(kind: Any, config: Any, **changes: Any) -> Any:
 
 
 def test_a_wide_layer_starts_and_learns_as_if_it_had_fewer_inputs() -> None:
-    plain, narrow = (network_of(TimeMCLNetwork, TimeMCLConfig, lag_inputs=n) for n in (None, 6))
+    plain, narrow = (network_of(TimeMCLNetwork, TimeMCLConfig, lag_inputs=n) for n in (None, 6.0))
     share = 6 / (8 * len(LAGS))
     torch.testing.assert_close(narrow.encoder.project, sqrt(share) * plain.encoder.project)
     before = {name: weight.detach().clone() for name, weight in narrow.named_parameters()}
@@ -48,7 +48,7 @@ def test_a_wide_layer_starts_and_learns_as_if_it_had_fewer_inputs() -> None:
 
 
 def test_more_inputs_than_there_are_change_nothing() -> None:
-    sizes = {"lag_inputs": 1000, "coupling_inputs": 1000}
+    sizes = {"lag_inputs": 1e3, "coupling_inputs": 1e3}
     plain, same = (network_of(TempFlowNetwork, TempFlowConfig, **s) for s in ({}, sizes))
     assert same_weights(plain, same)
     assert set(same.rate_factors.values()) == {1.0}
@@ -56,7 +56,7 @@ def test_more_inputs_than_there_are_change_nothing() -> None:
 
 def test_couplings_start_and_learn_as_if_they_read_fewer_channels() -> None:
     plain, narrow = (
-        network_of(TempFlowNetwork, TempFlowConfig, coupling_inputs=n) for n in (None, 1)
+        network_of(TempFlowNetwork, TempFlowConfig, coupling_inputs=n) for n in (None, 1.0)
     )
     weight = "flow.couplings.0.still"
     expected = plain.get_parameter(weight) / sqrt(4)
@@ -133,7 +133,7 @@ class Interrupted(Shelf):
 
 
 def test_a_training_with_several_rates_continues_bit_for_bit() -> None:
-    changes = {"lag_inputs": 2, "standardise": True, "training": {"patience": 0, "factor": 0.3}}
+    changes = {"lag_inputs": 2.0, "standardise": True, "training": {"patience": 0, "factor": 0.3}}
     train = training_of(waves())
 
     def run(epochs: int, saved: Any) -> tuple[Any, Interrupted]:
