@@ -114,7 +114,8 @@ def test_an_open_object_needs_its_keys_and_may_have_others() -> None:
     rule = object_with({"a": integer(0)}, {"b": {"c": text()}})
     for sound in ({"a": 1}, {"a": 1, "more": [None]}, {"a": 1, "b": {"c": "x"}}):
         assert rule.holds(sound), sound
-    for wrong in ([], {}, {"a": -1}, {"a": 1, "b": {}}, {"a": 1, "b": {"c": "x", "d": 1}}):
+    others: list[Any] = [[], {}, {"a": -1}, {"a": 1, "b": {}}, {"a": 1, "b": {"c": "x", "d": 1}}]
+    for wrong in others:
         assert not rule.holds(wrong), wrong
 
 
@@ -122,7 +123,8 @@ def test_the_values_of_a_mapping_follow_one_rule() -> None:
     rule = mapping_of(exactly({"a": real(0.0)}))
     assert rule.holds({})
     assert rule.holds({"x": {"a": 1.5}, "y": {"a": 0.0}})
-    for wrong in ([], {"x": {"a": 1}}, {"x": {}}, {"x": {"a": 1.5, "b": 2}}, {"x": None}):
+    others: list[Any] = [[], {"x": {"a": 1}}, {"x": {}}, {"x": {"a": 1.5, "b": 2}}, {"x": None}]
+    for wrong in others:
         assert not rule.holds(wrong), wrong
 
 

@@ -51,9 +51,11 @@ class Store:
     which compares every block that it touches with its checksum.
     """
 
-    def __init__(self, path: str | Path, manifest: Manifest) -> None:
+    def __init__(self, path: str | Path, manifest: Manifest, exact: bool = True) -> None:
         self.path = str(path)
         self.manifest = manifest
+        self._exact = exact
+        """Whether arrays must be as long as the manifest says; `verify` reports it instead."""
         self._arrays: dict[str, zarr.Array[Any]] = {}
         self._verified: dict[int, Stamp] = {}
 
@@ -140,7 +142,8 @@ class Store:
         n_steps, n_channels = self.manifest.n_steps, len(VARIABLES) * self.manifest.n_buses
         shapes = {STATE: (n_steps, n_channels), **dict.fromkeys((*PER_STEP, "time"), (n_steps,))}
         shapes["signals"] = (n_steps, 3)
-        if array.shape != shapes.get(name, array.shape) or array.nbytes > MAX_ARRAY_BYTES:
+        differs = self._exact and array.shape != shapes.get(name, array.shape)
+        if differs or array.nbytes > MAX_ARRAY_BYTES:
             raise ValueError(f"its shape is {array.shape}")
 
     def read(
@@ -337,7 +340,7 @@ def open_store(path: str | Path, unfinished_ok: bool = False) -> Store:
             f"{path}: unfinished, {len(manifest.blocks)} of {manifest.n_blocks} blocks are done; "
             "run the same `powerphase generate` again to finish it"
         )
-    return Store(path, manifest)
+    return Store(path, manifest, exact=not unfinished_ok)
 
 
 def _advice(path: str | Path) -> str:
