@@ -249,6 +249,7 @@ def test_a_row_that_misstates_what_happened_differs(
     model: str,
 ) -> None:
     value = rows[0].truth[name]
+    assert value is not None
     wrong = replace(rows[0], model=model, truth={**rows[0].truth, name: value + 0.01})
     found = check_row(wrong, files[0], forecasts, sixty_days)
     assert found.outcome == "differs"

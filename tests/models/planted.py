@@ -15,6 +15,7 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor
 
+from powerphase.circuit import Circuit, Limits
 from powerphase.metrics import Fan, crps, daily_slope
 from powerphase.scenarios import Layout, Record, Scenarios, Training, Windows
 
@@ -50,12 +51,14 @@ def planted_training(seed: int = 0) -> Training:
     values = planted_values(n_steps, seed).astype(np.float32)
     time = np.datetime64("2015-01-01", "s") + 3600 * np.arange(n_steps)
     buses = np.arange(N_BUSES)
+    circuit = Circuit.chain(N_BUSES)
     layout = Layout(
         grid="planted",
         bus_id=buses + 1,
-        bus_type=np.full(N_BUSES, 3),
+        bus_type=np.full(N_BUSES, 1),
         nominal_kv=np.full(N_BUSES, 110.0),
-        branch=np.stack([buses[:-1], buses[1:]], axis=1),
+        circuit=circuit,
+        limits=Limits.equal(circuit, (0.95, 1.05), 100.0),
         p_scale_mw=1.0,
         q_scale_mvar=1.0,
     )

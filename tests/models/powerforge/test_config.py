@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from powerphase.cli.models import PRETRAINED
+from powerphase.cli.quickstart import PRETRAINED
 from powerphase.errors import ConfigError
 from powerphase.models.framework import RunFolder, TrainingConfig, restore_config
 from powerphase.models.powerforge import ABLATIONS, BATCH_SIZES, PowerForge, PowerForgeConfig
