@@ -22,7 +22,7 @@ from tests.dataset.exact import exact_signals
 ROWS = Path(__file__).parent / "golden/rows"
 WINDOWS = 2
 MODELS = (
-    *("climatology", "last-week", "last-7-days", "oracle", "ets", "factorforge"),
+    *("climatology", "last-week", "flat-week", "last-7-days", "oracle", "ets", "factorforge"),
     "factorforge+draws",
 )
 
