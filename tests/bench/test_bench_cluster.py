@@ -68,7 +68,7 @@ def receive(files: dict[str, bytes], out: Path) -> Outcome:
 
 def test_a_row_from_a_node_is_checked_and_written_like_any_other(tmp_path: Path) -> None:
     local, remote = tmp_path / "local", tmp_path / "remote"
-    path = write_result(row(), {"by_bus/crps": np.ones(3)}, remote)
+    path = write_result(row(), {"by_bus/crps": np.ones((3, 4))}, remote)
     files = {str(file.relative_to(remote)): file.read_bytes() for file in remote.rglob("*.*")}
     files |= {"note.txt": b"of the model"}
     assert receive(files, local).answer == {"row": str(local / row().path)}

@@ -82,9 +82,9 @@ ROUNDING_NAME = "rounding"
 SCHEMA = {
     ROUNDING_NAME: ("i8", "R"),
     "reliability": ("f8", "bins 3"),
-    "by_step/": ("f4", "H 4"),
-    "by_bus/": ("f4", "N"),
-    "by_bus/crps": ("f4", "N 4"),
+    "by_step/": ("f", "H 4"),
+    "by_bus/": ("f", "N"),
+    "by_bus/crps": ("f", "N 4"),
     "risk/": ("u1", "W N H"),
     EXCURSION: ("u1", "W N 2"),
     EXCURSION_HAPPENED: ("u1", "W N 2"),
@@ -246,7 +246,8 @@ def _check_axes(arrays: Arrays) -> None:
         if rule is None:
             continue
         dtype, axes = rule
-        if array.dtype != np.dtype(dtype) or not fits_axes(array.shape, axes, sizes):
+        is_typed = array.dtype.isnative and array.dtype.str[1:].startswith(dtype)
+        if not is_typed or not fits_axes(array.shape, axes, sizes):
             raise ValueError(f"{name} is {array.dtype} {array.shape}, not {dtype} [{axes}]")
         if name.startswith("shown/") and not np.isfinite(array).all():
             raise ValueError(f"{name} has numbers that are not finite")
