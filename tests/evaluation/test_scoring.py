@@ -35,6 +35,8 @@ from powerphase.records import (
     RISK_LEVELS,
     SCORES,
     expand,
+    forecast_writer,
+    open_forecast,
     read_result,
     read_sidecar,
 )
@@ -384,11 +386,16 @@ def test_a_missing_device_raises(task: Task, name: str, fact: str) -> None:
 
 
 def test_an_invalid_value_in_a_file_is_located(task: Task, tmp_path: Path) -> None:
-    forecast(LastSevenDays(), task, out=tmp_path / "f")
-    values = zarr.open_array(tmp_path / "f/values", mode="r+")
-    broken = np.asarray(values[5])
-    broken[1, 2, 3] = np.nan
-    values[5] = broken
+    forecast(LastSevenDays(), task, out=tmp_path / "sound")
+    sound = open_forecast(tmp_path / "sound")
+    with forecast_writer(tmp_path / "f", sound.header) as writer:
+        for window in range(len(sound.header.windows)):
+            values, weights = sound.read(window, slice(None))
+            if window == 5:
+                values[1, 2, 3] = np.nan
+            writer.write(window, slice(None), values, weights)
+            writer.finish_window(window)
+        writer.close(sound.cost)
     with pytest.raises(ForecastError, match=r"window 5, step 2, channel 3: .*nan"):
         score(load_forecast(tmp_path / "f"), task)
 
