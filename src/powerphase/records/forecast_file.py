@@ -11,7 +11,8 @@ byte shuffling and protected by a CRC. Measured on states of ACTIVSg 500 with no
 to 0.8 of the raw size (0.5 where half of P and Q is constant, 0.8 where everything is noisy); a
 window of 36,964 channels, 1.4 GB, is written in 5 to 8 s and read in 2.5 s. Uncompressed chunks
 take 0.6 of that time and the full space, 14 GB for ten windows; zstd, which data sets use, saves
-another 0.02 and takes 1.6 times as long. Equal weights shrink to 0.5 %.
+another 0.02 and takes 1.6 times as long. Equal weights shrink to 0.5 %. These times were measured
+without checksums, of which a core computes 0.7 GB/s.
 """
 
 from collections.abc import Iterator
