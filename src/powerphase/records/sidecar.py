@@ -83,6 +83,7 @@ SCHEMA = {
     ROUNDING_NAME: ("i8", "R"),
     "reliability": ("f8", "bins 3"),
     "by_step/": ("f", "H 4"),
+    **{f"by_step/{name}": ("f", "H") for name, score in SCORES.items() if not score.has_types},
     "by_bus/": ("f", "N"),
     "by_bus/crps": ("f", "N 4"),
     "risk/": ("u1", "W N H"),
