@@ -5,10 +5,12 @@ that tests start, and kill in time, must not wait for it.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from tests import shapes
 
-shapes.install()
+if shapes.PACKAGE not in sys.modules:  # processes that tests start load it first
+    shapes.install()
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"

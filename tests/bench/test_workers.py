@@ -239,7 +239,7 @@ def test_the_time_left_is_at_least_that_of_the_longest_cell(
     cost = {**row().cost, "train_s": 90.0, "predict_s": 0.0, "score_s": 0.0}
     scheduler.plan.rows.append(row(grid="ieee14", model="ets", seed=9, cost=cost))
     display = BenchDisplay()
-    assert "90 s" in display.time_left(scheduler)
+    assert "1.5 min" in display.time_left(scheduler)
     scheduler.start_jobs()
     later = scheduler.running[0].start + 60.0
     monkeypatch.setattr(bench_display, "monotonic", lambda: later)

@@ -24,6 +24,7 @@ from powerphase.grid import (
     RATE_B,
     RATE_C,
     SHIFT,
+    SLACK,
     T_BUS,
     TAP,
     VA,
@@ -133,7 +134,7 @@ def test_power_that_enters_branches_and_shunts_is_the_consumption(
     total = grid.base_mva * abs(voltage) ** 2 * circuit.shunt_pu.conj()
     np.add.at(total, circuit.ends, circuit.flow_mva(abs(voltage), np.angle(voltage)))
     p_mw, _ = problem.injections.mean()
-    free = grid.bus_type == 1
+    free = grid.bus_type == SLACK
     np.testing.assert_allclose(-total.real[~free], p_mw[~free], rtol=0, atol=1e-6)
 
 
@@ -212,7 +213,7 @@ def test_a_rating_that_is_none_is_rejected(grid_of: GridOf, column: str, value: 
 
 
 def test_a_branch_between_one_bus_is_rejected(grid_of: GridOf) -> None:
-    with pytest.raises(CaseError, match=r"branch 2-2 "):
+    with pytest.raises(CaseError, match=r"bus 2 "):
         changed(grid_of("ieee14"), 0, start=2.0)
 
 

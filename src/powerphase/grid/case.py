@@ -272,7 +272,10 @@ def _range_problems(grid: Grid) -> list[str]:
     loops = np.flatnonzero(grid.branch[:, F_BUS] == grid.branch[:, T_BUS])
     if loops.size:
         bus = grid.branch[loops[0], F_BUS]
-        problems.append(f"row {loops[0] + 1} of mpc.branch connects bus {bus:g} with itself")
+        problems.append(
+            f"row {loops[0] + 1} of mpc.branch connects bus {bus:g} with itself; "
+            "remove it or model it as a shunt"
+        )
     return problems
 
 
@@ -304,12 +307,6 @@ def _network_problems(grid: Grid) -> list[str]:
             f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has zero impedance; merge its two buses"
         )
     ends = grid.branch_rows[grid.branch_on]
-    loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
-    if loops.size:
-        bus = grid.bus_id[ends[loops[0], 0]]
-        problems.append(
-            f"branch {bus}-{bus} has both ends at one bus; remove it or model it as a shunt"
-        )
     links = coo_array((np.ones(len(ends)), ends.T), shape=(grid.n_buses, grid.n_buses))
     n_islands, island = connected_components(links, directed=False)
     if n_islands > 1:

@@ -75,7 +75,8 @@ def sidecar(draw: int, scenarios: int, *, risk: bool, shown: bool = True) -> Arr
     for name in (*VOLTAGE_SCORES, "violation_probability", "violation"):
         arrays[f"by_bus/{name}"] = (random.uniform(size=N_BUSES) ** 3).astype("f4")
     for name in (*SCORES, "violation_probability", "violation"):
-        arrays[f"by_step/{name}"] = random.uniform(size=(STEPS, 4)).astype("f4")
+        size = (STEPS, 4) if name not in SCORES or SCORES[name].has_types else (STEPS,)
+        arrays[f"by_step/{name}"] = random.uniform(size=size).astype("f4")
     arrays["by_step/violation"] = np.full((STEPS, 4), 0.25, "f4")
     if not shown:
         arrays = {name: array for name, array in arrays.items() if not name.startswith(FORECASTS)}

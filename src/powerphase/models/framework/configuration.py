@@ -13,6 +13,7 @@ called `deepar+reference`.
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -111,10 +112,12 @@ def restore_config(kind: type[C], saved: Mapping[str, Any]) -> C:
     The type's `EARLIER`, if it has one, says what was true of older trainings: the values (by
     dotted name) of fields that their configs lack, where they differ from today's defaults.
     """
-    data = {**saved, "training": {**saved["training"]}} if "training" in saved else {**saved}
+    data = deepcopy(dict(saved))
     for name, value in getattr(kind, "EARLIER", {}).items():
         table, _, last = name.rpartition(".")
-        (data[table] if table else data).setdefault(last, value)
+        fields = data.get(table) if table else data
+        if isinstance(fields, dict):  # otherwise invalid, which is reported below
+            fields.setdefault(last, value)
     return make_config(kind, data)
 
 
