@@ -13,6 +13,7 @@ from typing import Any
 from powerphase.axes import KINDS
 from powerphase.grid import CATALOG
 from powerphase.models.powerforge import BATCH_SIZES, PowerForgeConfig
+from powerphase.registry import MODELS
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "measured"
@@ -217,3 +218,23 @@ def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:
         (row["grid"], row["setpoint"]): row for row in measured("first_look")["rows"]
     }
     return [{**rows[pair], "title": CATALOG[pair[0]].title} for pair in pairs]
+
+
+def trial_lines() -> list[str]:
+    """One line of a table for each trial of settings, by model."""
+    return [_trial_line(trial) for trial in measured("trials")]
+
+
+def _trial_line(trial: dict[str, Any]) -> str:
+    settings = {**trial["options"], **trial["options"].get("training", {})}
+    settings.pop("training", None)
+    changes = ", ".join(f"`{name}` {value}" for name, value in settings.items())
+    slopes = trial["slope"].values()
+    cells = (
+        MODELS[trial["model"]].title,
+        changes or "none",
+        f"{trial['steps']:,}",
+        f"{1e3 * trial['crps']:.2f}",
+        f"{min(slopes):.2f} to {max(slopes):.2f}",
+    )
+    return f"| {' | '.join(cells)} |"
