@@ -51,7 +51,7 @@ def test_a_bench_that_is_killed_repeatedly_ends_with_the_same_rows(
         driver = subprocess.Popen(arguments, env=env, stderr=subprocess.DEVNULL)
         while written_files(tmp_path) == before and driver.poll() is None:
             time.sleep(0.02)
-        time.sleep(random.uniform(0, 2))
+        time.sleep(random.uniform(0, 1))
         driver.kill()
         driver.wait()
         rows = {str(file): file.read_bytes() for file in tmp_path.rglob("slow-net*.json")}

@@ -58,6 +58,7 @@ class FlatWeek:
 
     name = "flat-week"
     n_parameters = 0
+    joint_scenarios = False
 
     def fit(self, train: Training) -> None:
         """Do nothing: there is nothing to fit."""
