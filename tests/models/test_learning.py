@@ -21,7 +21,7 @@ BUDGET = {"batches_per_epoch": EPOCH_STEPS, "batch_size": 16, "learning_rate": 5
 LAGGED = {"lags": [1, 2, 12], "lag_inputs": 10, "dropout": 0.0}
 LSTM = {**LAGGED, "cells": 16}
 STANDARDISED = {**LSTM, "standardise": True}
-FLOW = {"condition": 16, "hidden": 16, "coupling_inputs": 2, "paths": 50}
+FLOW = {"condition": 16, "hidden": 16, "coupling_inputs": 2, "paths": 30}
 TRANSFORMER = {"width": 16, "heads": 4, "layers": 1}
 DIFFUSION = {
     "condition": 16,
@@ -29,15 +29,15 @@ DIFFUSION = {
     "rows": 800,
     "diffusion_steps": 16,
     "blocks": 2,
-    "paths": 30,
+    "paths": 15,
 }
 
 NETWORKS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "deepar": (300, {**STANDARDISED, "noise": True, "factor_norm": 0.3, "paths": 50}),
     "timemcl": (300, {**STANDARDISED, "hypotheses": 8}),
-    "tempflow": (500, {**LSTM, **FLOW}),
-    "transformer-tempflow": (500, {**LAGGED, **FLOW, **TRANSFORMER}),
-    "timegrad": (500, {**STANDARDISED, **DIFFUSION, "noise": True}),
+    "tempflow": (300, {**LSTM, **FLOW}),
+    "transformer-tempflow": (350, {**LAGGED, **FLOW, **TRANSFORMER}),
+    "timegrad": (300, {**STANDARDISED, **DIFFUSION, "noise": True}),
     "timeprism": (300, {"hypotheses": 25, "scaler": "mean-deviation"}),
     "tactis-2": (1000, {"bag": 4, "validation_bags": 1, "paths": 50}),
 }
