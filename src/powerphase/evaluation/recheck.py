@@ -16,7 +16,6 @@ from reprlib import repr as short
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Shaped
 
 from powerphase.axes import KINDS, V
@@ -25,7 +24,7 @@ from powerphase.dataset.store import read_manifest
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.evaluation.forecasting import task_facts
 from powerphase.evaluation.scoring import score
-from powerphase.metrics.safety import signed_excursion, violates
+from powerphase.metrics.safety import bus_band, signed_excursion, violates
 from powerphase.records.forecast_format import (
     FORECAST_MANIFEST,
     ForecastHeader,
@@ -113,9 +112,14 @@ def recheck_rows(
     def make_task(path: Path, name: str) -> Task:
         forecast_task, limits, rating = split_limits(name)
         size = Protocol.of_name(forecast_task)
-        windows = size.windows
-        shape = {"context": size.context, "horizon": size.horizon}
-        return Task(path, **shape, windows=windows, limits=limits, rating=rating)
+        return Task(
+            path,
+            context=size.context,
+            horizon=size.horizon,
+            windows=size.windows,
+            limits=limits,
+            rating=rating,
+        )
 
     for file, row in rows.items():
         try:
@@ -176,17 +180,12 @@ def _check_numbers(
 
 def _truth(task: Task) -> dict[str, float]:
     """What happened in the windows of a task, as rows state it."""
-    voltages = (task.test.target(window)[..., V::KINDS] for window in range(len(task.test)))
-    limits = task.layout.limits
-    low, high = (torch.from_numpy(limit).float() for limit in (limits.v_min_pu, limits.v_max_pu))
-    band = low, high
-    means = [
-        (
-            signed_excursion(voltage, band).abs().double().mean(),
-            violates(voltage, band).double().mean(),
-        )
-        for voltage in voltages
-    ]
+    means = []
+    for window in range(len(task.test)):
+        voltage = task.test.target(window)[..., V::KINDS]
+        band = bus_band(task.layout.limits, voltage)
+        excursion, outside = signed_excursion(voltage, band).abs(), violates(voltage, band)
+        means.append((excursion.double().mean(), outside.double().mean()))
     necv, violations = (float(sum(values)) / len(means) for values in zip(*means, strict=True))
     return {"necv": necv, "violations": violations}
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Float32, Int, UInt8
 from torch import Tensor
 
 from powerphase.axes import KINDS, V
-from powerphase.metrics.safety import Band, violates
+from powerphase.metrics.safety import Band, bus_band, violates
 from powerphase.metrics.streaming import Scorecard
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.records.sidecar import (
@@ -46,7 +46,7 @@ class ShownForecasts:
         targets = torch.cat([task.test.target(int(window)) for window in self.windows])
         self._limits = task.layout.limits
         voltages = targets[..., V::KINDS]
-        band = self._band(voltages)
+        band = bus_band(self._limits, voltages)
         self.buses = choose_buses(voltages, band)
         self.bus_id = task.layout.bus_id[self.buses]
         channels = KINDS * self.buses[:, None] + np.arange(KINDS)
@@ -81,7 +81,7 @@ class ShownForecasts:
         weights = scenarios.weights[0, :, first::KINDS]
         bus = (channels.start + first) // KINDS
         buses = slice(bus, bus + voltages.shape[-1])
-        band = self._band(voltages, buses)
+        band = bus_band(self._limits, voltages, buses)
         # One scenario at a time: all together would need as much memory as the forecast.
         probability = torch.zeros_like(voltages[0])
         far, weight_far = torch.zeros((2, 2, voltages.shape[-1]), device=voltages.device)
@@ -94,12 +94,6 @@ class ShownForecasts:
         self._risk[self.windows == window, buses] = levels.T.cpu().numpy()
         mean = torch.where(weight_far > 0, far / weight_far, 0)
         self._excursion[self.windows == window, buses] = _in_units(mean.T)
-
-    def _band(self, voltage: Tensor, buses: slice = slice(None)) -> Band:
-        """The limits of some buses, in the voltage's precision."""
-        limits = self._limits.v_min_pu[buses], self._limits.v_max_pu[buses]
-        low, high = (torch.from_numpy(limit).to(voltage) for limit in limits)
-        return low, high
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Risk of all buses; target, scenarios and weights of those shown."""

@@ -17,7 +17,7 @@ from powerphase.axes import KINDS, THETA, P, Q, V
 from powerphase.circuit import Circuit
 from powerphase.metrics import line_kernels
 from powerphase.metrics.marginal import Fan, crps
-from powerphase.metrics.safety import brier
+from powerphase.metrics.safety import brier, bus_band
 from powerphase.scenarios import Layout, Scenarios
 
 BRANCH_SCORES = ("loading_crps", "overload_brier", "overload_twcrps")
@@ -166,8 +166,7 @@ class Lines:
         flows = end_flows(self.circuit, v, theta)
         rating = torch.from_numpy(self._rating_pu).to(v)
         loading = _larger(*(flow[..., : self.n_rated] for flow in flows)) / rating
-        limits = self.layout.limits
-        low, high = (torch.from_numpy(x).to(v) for x in (limits.v_min_pu, limits.v_max_pu))
+        low, high = bus_band(self.layout.limits, v)
         outside = ((v < low) | (v > high)).sum(-1) + (loading > 1).sum(-1)
         square = self._square_mva(states, flows)
         return LineSums(

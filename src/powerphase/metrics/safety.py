@@ -9,11 +9,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from powerphase.circuit import Limits
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.records.scores import NORMAL_BAND_PU
 
 Band = tuple[float, float] | tuple[Float[Tensor, " N"], Float[Tensor, " N"]]
 """The lower and the upper limit, of all voltages or of each bus."""
+
+
+def bus_band(
+    limits: Limits, voltage: Float[Tensor, "*S N"], buses: slice = slice(None)
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """The limits of the voltage's N buses, in its precision and on its device."""
+    low, high = (torch.from_numpy(limit[buses]) for limit in (limits.v_min_pu, limits.v_max_pu))
+    return low.to(voltage), high.to(voltage)
 
 
 def signed_excursion(
