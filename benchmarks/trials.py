@@ -33,6 +33,7 @@ from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.run import Domain
+from powerphase.models.framework.saved import InMemoryCheckpoints
 from powerphase.models.framework.training import Trainer, seed_torch
 from powerphase.registry import model_class
 from powerphase.scenarios import Scenarios, Training, Windows
@@ -46,8 +47,8 @@ class OutOfTimeError(Exception):
     """The limit of a trial has passed."""
 
 
-class Notebook:
-    """Keeps the best weights of a training in memory, and examines forecasts now and then.
+class Notebook(InMemoryCheckpoints):
+    """Keeps the checkpoints of a training, and examines forecasts now and then.
 
     Args:
         network: that is trained.
@@ -67,36 +68,23 @@ class Notebook:
         steps: int,
         stop: float,
     ) -> None:
+        super().__init__()
         self.network, self.windows = network, windows.load(1, device)
         self.every, self.steps, self.stop = every, steps, stop
-        self.curve: list[dict[str, Any]] = []
-        self._best: tuple[dict[str, Tensor], dict[str, Any]] = ({}, {})
+        self.examined: list[dict[str, Any]] = []
         self._next = every
-
-    def load_state(self) -> None:
-        """Nothing: a trial is never continued."""
-
-    def save_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Do nothing, for the same reason."""
-
-    def best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The best weights, and the facts saved with them."""
-        return self._best
-
-    def save_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Keep the best weights."""
-        self._best = {name: tensor.clone() for name, tensor in weights.items()}, dict(facts)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Examine the network if it is time to."""
+        super().log(line)
         is_last, late = line["step"] >= self.steps, time.monotonic() > self.stop
         if line["step"] >= self._next or is_last or late:
             self._next += self.every
             names = ("step", "loss", "gradient_norm", "learning_rate", "seconds")
             facts = {name: line[name] for name in names}
             validation = {k: v for k, v in line.items() if k.startswith("validation_")}
-            self.curve.append({**facts, **validation, **self._examine()})
-            print(json.dumps(self.curve[-1]), file=sys.stderr, flush=True)
+            self.examined.append({**facts, **validation, **self._examine()})
+            print(json.dumps(self.examined[-1]), file=sys.stderr, flush=True)
         if late and not is_last:
             raise OutOfTimeError
 
@@ -156,7 +144,7 @@ def run_trial(data: str, trial: Mapping[str, Any]) -> dict[str, Any]:
         trainer.run()
     except OutOfTimeError:
         late = True
-    scored = [line for line in notebook.curve if "crps" in line]
+    scored = [line for line in notebook.examined if "crps" in line]
     return {
         **trial,
         "changed": changed_fields(config, kind.config_type()),
@@ -164,7 +152,7 @@ def run_trial(data: str, trial: Mapping[str, Any]) -> dict[str, Any]:
         "grid": train.layout.grid,
         "stopped": late,
         "best": min(scored, key=lambda line: float(line["crps"]), default=None),
-        "curve": notebook.curve,
+        "curve": notebook.examined,
         "seconds": time.monotonic() - start,
         "train_s": trainer.seconds,
         "peak_memory_gib": peak_memory_gib(device),

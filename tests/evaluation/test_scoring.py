@@ -27,6 +27,7 @@ from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.dataset import open_store
 from powerphase.errors import ForecastError, PowerphaseError, ResultError
 from powerphase.evaluation import SHOWN_BUSES, SHOWN_SCENARIOS, choose_buses, thin_scenarios
+from powerphase.metrics import daily_slope
 from powerphase.models import Climatology, LastSevenDays, LastWeek
 from powerphase.records import (
     EXCURSION_UNIT_PU,
@@ -101,6 +102,16 @@ def test_a_row_is_the_plain_mean_of_its_windows(task: Task, evaluation: Evaluati
     assert evaluation.row.by_window["mse"] == pytest.approx(errors, rel=1e-5)
     assert evaluation.row.scenarios == 7
     assert evaluation.row.windows[0] == task.test.start(0)
+
+
+def test_a_row_has_the_daily_slope_of_its_forecasts(task: Task, evaluation: Evaluation) -> None:
+    context = [task.test.context(window) for window in range(len(task.test))]
+    means = torch.cat([LastSevenDays().predict(each).values.double().mean(1) for each in context])
+    targets = torch.cat([task.test.target(window) for window in range(len(task.test))])
+    slopes = dict(zip(VARIABLES, daily_slope(means, targets).tolist(), strict=True))
+    assert evaluation.row.daily_slope == pytest.approx(slopes, rel=1e-5)
+    blocked = score(forecast(ByBlock(), task), task).row.daily_slope
+    assert blocked == pytest.approx(slopes, rel=1e-5)
 
 
 def test_a_forecast_in_blocks_has_the_same_scores(task: Task, evaluation: Evaluation) -> None:

@@ -150,6 +150,7 @@ def test_a_scorecard_averages_points_by_window_type_step_and_bus(
     forecast: Example, whole: Scorecard
 ) -> None:
     actual = score_points(channel_points, forecast.scenarios, forecast.target, "torch")
+    del actual["mean"]
     if not np.isfinite(whole["fair_crps"]):
         del actual["fair_crps"]
     voltages = forecast.scenarios.of_channels(slice(V, None, 4)), forecast.target[..., V::4]

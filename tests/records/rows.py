@@ -64,6 +64,13 @@ def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
         "windows": list(WINDOWS),
         "scenarios": 16,
         "joint": True,
+        "daily_slope": {"P": 0.9, "Q": 0.8, "V": None, "theta": 1.1},
+        "training": {
+            "windows_seen": 1920,
+            "best_epoch": 2,
+            "criterion": "loss",
+            "curve": {"step": [30, 60], "loss": [0.5, 0.25], "validation": [0.75, None]},
+        },
         "truth": {"necv": 0.0001, "violations": 0.02, "overloads": 0.01},
         "cost": {
             "train_s": 12.5,
@@ -80,7 +87,7 @@ def row(*, draw: int = 0, weighted: bool = False, **changes: Any) -> Result:
     return Result(**(values | random_scores(draw, weighted=weighted) | changes))
 
 
-NEW_FACTS = ("model_version", "joint", "data_verified")
+NEW_FACTS = ("model_version", "joint", "data_verified", "daily_slope", "training")
 """What rows of the first schema do not have."""
 
 

@@ -66,7 +66,7 @@ FIRST_SCHEMA = json.dumps(first_schema())
 
 def test_a_row_of_the_first_schema_reads_and_stays_what_it_is() -> None:
     result = Result.from_json(FIRST_SCHEMA, "row.json")
-    assert [getattr(result, name) for name in NEW_FACTS] == [None] * 3
+    assert [getattr(result, name) for name in NEW_FACTS] == [None] * len(NEW_FACTS)
     assert json.loads(result.to_json()) == json.loads(FIRST_SCHEMA)
     assert Result.from_json(result.to_json(), "row.json") == result
 
@@ -167,6 +167,14 @@ INVALID = [
     ("model_version", 0, r"model_version is 0"),
     ("joint", GONE, r"joint"),
     ("joint", 1, r"joint is 1"),
+    ("daily_slope", GONE, r"daily_slope"),
+    ("daily_slope", {"P": 1.0}, r"daily_slope is .*'P': 1.0"),
+    ("daily_slope/P", "flat", r"daily_slope is .*flat"),
+    ("training", GONE, r"training"),
+    ("training/best_epoch", 0, r"training is .*'best_epoch': 0"),
+    ("training/curve/loss", GONE, r"training is "),
+    ("training/curve/loss", [0.5], r"training.curve has columns of different lengths"),
+    ("training/curve/step/0", 0.5, r"training is "),
     ("data_verified", GONE, r"data_verified"),
     ("data_verified", "yes", r"data_verified is 'yes'"),
     ("parameters", 1.5, r"parameters is 1.5"),

@@ -14,6 +14,7 @@ from powerphase.cost import UNKNOWN, Stopwatch, hardware, peak_memory_gib, reset
 from powerphase.errors import ForecastError
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.models.framework.device import choose_device
+from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.records.forecast_file import (
     ForecastFile,
@@ -51,6 +52,8 @@ class Forecast:
     """Iterates over all windows except the given ones, in order."""
     balance: dict[str, Any] | None = None
     """The fields of `evaluation.physical.Balance`, if the scenarios were made physical."""
+    training: dict[str, Any] | None = None
+    """How the network was trained, if it is one; see `NeuralForecaster.training`."""
 
     @property
     def name(self) -> str:
@@ -101,6 +104,7 @@ def forecast(
         describe(model),
         cost,
         lambda skip: _predict(model, task, torch_device, cost, skip),
+        training=model.training if isinstance(model, NeuralForecaster) else None,
     )
     return live if out is None else write_forecast(live, out, on_progress)
 
@@ -141,9 +145,9 @@ def load_forecast(path: str | Path) -> Forecast:
     facts = {name: getattr(h, name) for name in FACTS}
     identity = (h.model, h.variant, h.config, h.parameters, h.seed)
     description = Description(*identity, h.joint, h.model_version)
-    cost = UNKNOWN_COST | {name: value for name, value in file.cost.items() if name != BALANCE}
-    balance = file.cost.get(BALANCE)
-    return Forecast(facts, description, cost, lambda skip: _read(file, skip), balance)
+    extras = {name: file.cost.get(name) for name in EXTRAS}
+    cost = UNKNOWN_COST | {name: value for name, value in file.cost.items() if name not in EXTRAS}
+    return Forecast(facts, description, cost, lambda skip: _read(file, skip), **extras)
 
 
 UNKNOWN_COST: dict[str, Any] = {
@@ -152,8 +156,8 @@ UNKNOWN_COST: dict[str, Any] = {
 }
 """The cost of a file that does not state it."""
 
-BALANCE = "balance"
-"""The key of the balance within a file's cost."""
+EXTRAS = ("balance", "training")
+"""The attributes of a forecast that a file keeps within its cost, unless they are None."""
 
 
 FACTS = (
@@ -303,8 +307,9 @@ def _write(live: Forecast, out: Path, report: Progress) -> None:
                 report(len(writer.finished), n_windows)
                 n_written = 0
         # The cost of an uninterrupted forecast is unknown if this one was interrupted.
-        cost = live.cost if live.balance is None else {**live.cost, BALANCE: live.balance}
-        unknown = {"predict_s", "peak_memory_gib", BALANCE} & cost.keys() if continued else ()
+        extras = {name: getattr(live, name) for name in EXTRAS}
+        cost = {**live.cost, **{name: v for name, v in extras.items() if v is not None}}
+        unknown = {"predict_s", "peak_memory_gib", "balance"} & cost.keys() if continued else ()
         writer.close({**cost, **dict.fromkeys(unknown)})
 
 

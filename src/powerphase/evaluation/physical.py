@@ -129,6 +129,7 @@ def physical(
         cost,
         lambda skip: _solve_windows(source, task, cost, balance, skip),
         balance,
+        source.training,
     )
     return live if out is None else write_forecast(live, out, on_progress)
 

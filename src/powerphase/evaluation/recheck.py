@@ -249,6 +249,8 @@ def numbers(row: Result) -> dict[str, float | None]:
     file = drop_missing(vars(row))
     values: dict[str, float | None] = dict(file["scores"])
     values |= {f"truth.{name}": value for name, value in file["truth"].items()}
+    slopes = file.get("daily_slope") or {}
+    values |= {f"daily_slope.{variable}": value for variable, value in slopes.items()}
     for variable, scores in file["by_type"].items():
         values |= {f"by_type.{variable}.{name}": value for name, value in scores.items()}
     for name, series in file["by_window"].items():

@@ -161,6 +161,8 @@ def _make_row(forecast: Forecast, task: Task, card: Scorecard, cost: dict[str, A
         commit=commit(),
         date=datetime.now(UTC).date().isoformat(),
         data_verified=task.targets_verified,
+        daily_slope=dict(zip(VARIABLES, map(_number, card.daily_slope), strict=True)),
+        training=forecast.training,
     )
 
 

@@ -32,6 +32,7 @@ from .safety import violates as violates
 from .safety import violation_probability as violation_probability
 from .slope import daily_products as daily_products
 from .slope import daily_slope as daily_slope
+from .slope import slope_of as slope_of
 from .streaming import BLOCK_BYTES as BLOCK_BYTES
 from .streaming import RELIABILITY_BINS as RELIABILITY_BINS
 from .streaming import Scorecard as Scorecard

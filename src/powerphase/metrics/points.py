@@ -27,6 +27,8 @@ def channel_points(scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> Poin
         "fair_crps": marginal.fair_crps(crps, error, n_scenarios),
         "coverage_80": ((low <= target) & (target <= high)).to(crps.dtype),
         "width_80": high - low,
+        # No score.
+        "mean": target + bias,
     }
 
 

@@ -21,7 +21,12 @@ def daily_slope(
     then that of one regression over all windows, steps and channels of a kind, so channels count by
     the size of their cycle.
     """
-    cross, square = daily_products(mean, target, day_steps).unflatten(1, (-1, KINDS)).sum(1)
+    return slope_of(daily_products(mean, target, day_steps))
+
+
+def slope_of(products: Float64[Tensor, "2 C"]) -> Float64[Tensor, " 4"]:
+    """The slope of P, Q, V and θ from the sums of `daily_products` over all channels."""
+    cross, square = products.unflatten(1, (-1, KINDS)).sum(1)
     return cross / square
 
 

@@ -21,6 +21,7 @@ from powerphase.metrics.kernels import LANES
 from powerphase.metrics.line_totals import LineTotals, OpenStates
 from powerphase.metrics.marginal import ROUNDING, has_equal_weights
 from powerphase.metrics.points import channel_points, voltage_points
+from powerphase.metrics.slope import daily_products, slope_of
 from powerphase.scenarios import Layout, Scenarios
 
 CHANNEL_SCORES = ("crps", "mse", "fair_crps", "coverage_80", "width_80")
@@ -53,6 +54,8 @@ class Scorecard:
     reliability: Float64[np.ndarray, "bins 3"]
     """By violation probability: points, mean forecast probability, share of violations."""
     n_scenarios: int
+    daily_slope: Float64[np.ndarray, " 4"]
+    """Of P, Q, V and θ; see `metrics.slope`."""
 
     def __getitem__(self, name: str) -> float:
         """The mean of a score over windows."""
@@ -149,6 +152,9 @@ class Scorer:
         limits = (layout.limits.v_min_pu, layout.limits.v_max_pu)
         self._band = tuple(torch.from_numpy(limit).to(self.device) for limit in limits)
         self._lines = LineTotals(layout, horizon, n_windows)
+        self._daily_products = torch.zeros(
+            (2, layout.n_channels), dtype=torch.float64, device=self.device
+        )
         self._states: dict[int, OpenStates] = {}
         self._open: dict[int, OpenWindow] = {}
         self._closed: dict[int, dict[str, np.ndarray]] = {}
@@ -190,7 +196,8 @@ class Scorer:
                 raise ForecastError(problem, window=window, channel=channel)
             if window not in self._closed:
                 raise ForecastError(problem, window=window)
-        card = Scorecard({}, {}, {}, {}, {}, self._reliability_curve(), self._n_scenarios)
+        reliability, slope = self._reliability_curve(), slope_of(self._daily_products)
+        card = Scorecard({}, {}, {}, {}, {}, reliability, self._n_scenarios, slope.cpu().numpy())
         for sums in (self._channel_sums, self._voltage_sums):
             for name in sums.names:
                 self._average(card, sums, name)
@@ -258,6 +265,8 @@ class Scorer:
         open_window.add(first, scenarios, target)
         points = channel_points(scenarios, target)
         self._channel_sums.add(window, first, torch.cat([points[name] for name in CHANNEL_SCORES]))
+        block = slice(first, first + target.shape[-1])
+        self._daily_products[:, block] += daily_products(points["mean"], target)
         voltages = slice((V - first) % KINDS, None, KINDS)
         if voltages.start >= target.shape[-1]:
             return

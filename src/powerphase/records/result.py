@@ -71,6 +71,12 @@ class Result:
     date: str
     data_verified: bool | None = None
     """Whether the checksums of all data that were read were checked; None if unknown."""
+    daily_slope: dict[str, Number | None] | None = None
+    """Of P, Q, V and θ: 1 for the whole daily cycle, 0 for a flat line, None where the truth is
+    constant. None in schema 1."""
+    training: dict[str, Any] | None = None
+    """How a network was trained, see `result_rules.TRAINING`; None of other models and in schema
+    1."""
     schema: int = SCHEMA
     """The schema of its file; older schemas lack facts and scores, which are None here."""
 
@@ -199,12 +205,13 @@ def _check_same_row(path: Path, result: Result) -> None:
 
 def _as_line(row: Result) -> dict[str, Any]:
     """The row without its longer parts, as the line of a table."""
-    blocks = ("scores", "cost", "truth", "by_type", "by_window", "windows", "config", "schema")
-    facts = {name: value for name, value in vars(row).items() if name not in blocks}
+    prefixes = ("truth", "cost", "daily_slope")
+    blocks = ("scores", "by_type", "by_window", "windows", "config", "schema", "training")
+    facts = {name: v for name, v in vars(row).items() if name not in (*blocks, *prefixes)}
     prefixed = {
         f"{block}.{name}": value
-        for block in ("truth", "cost")
-        for name, value in getattr(row, block).items()
+        for block in prefixes
+        for name, value in (getattr(row, block) or {}).items()
     }
     return {**facts, "windows": len(row.windows), **row.scores, **prefixed}
 

@@ -19,6 +19,7 @@ from powerphase.records.scores import SCORES, Score
 from powerphase.schema import (
     Rule,
     Schema,
+    exactly,
     integer,
     list_of,
     nullable,
@@ -51,7 +52,7 @@ def check(row: dict[str, Any], where: str, advice: str = "score the forecast aga
     """
     check_schema(row["schema"], where)
     rules = row_rules(row["schema"])
-    faults = list(problems(row, rules, "the row"))
+    faults = [*problems(row, rules, "the row"), *_uneven_curve(row.get("training"))]
     scored = {key: row[key] for key in SCORED if key in row}
     if not any(problems(scored, {key: rules[key] for key in SCORED})):
         faults += _contradictions(**scored)
@@ -141,6 +142,15 @@ def _contradictions(
             )
 
 
+def _uneven_curve(training: Any) -> Iterator[str]:
+    """A curve whose columns have different lengths."""
+    if training is None or not TRAINING.holds(training):
+        return
+    lengths = {name: len(column) for name, column in training["curve"].items()}
+    if len(set(lengths.values())) > 1:
+        yield f"training.curve has columns of different lengths: {lengths}"
+
+
 def _wrong_mean(name: str, overall: Number, parts: Collection[Number], of: str) -> Iterator[str]:
     mean = fsum(part / len(parts) for part in parts)  # the sum itself might overflow
     if not isclose(overall, mean, rel_tol=RELATIVE_ROUNDING, abs_tol=ROUNDING):
@@ -189,11 +199,25 @@ def _newer(schema: int) -> Rule:
 NAME = text("a name in lower case letters, digits and hyphens", r"[a-z0-9]+(-[a-z0-9]+)*")
 ANY_TEXT = text("some text", r".+")
 _AMOUNT = nullable(number(0.0))
+_NUMBERS = list_of(nullable(number()))
+
+TRAINING = exactly(
+    {
+        "windows_seen": integer(1),
+        "best_epoch": integer(1),
+        "criterion": text(),
+        "curve": exactly({"step": list_of(integer(1)), "loss": _NUMBERS, "validation": _NUMBERS}),
+    }
+)
+"""How a network was trained: the windows of all its steps, the epoch whose weights were kept by
+which criterion on the validation windows, and both losses by epoch."""
 
 SCORED = ("windows", "scores", "by_type", "by_window")
 """What must agree within a row."""
 
-FACTS_SINCE = {"model_version": 2, "joint": 2, "data_verified": 2}
+FACTS_SINCE = dict.fromkeys(
+    ("model_version", "joint", "data_verified", "daily_slope", "training"), 2
+)
 """The facts that older rows lack, with the first schema that has each."""
 
 
@@ -219,6 +243,8 @@ def row_rules(schema: int) -> dict[str, Schema]:
         ),
         "scenarios": integer(1),
         "joint": nullable(one_of([True, False])),
+        "daily_slope": nullable(exactly(dict.fromkeys(VARIABLES, nullable(number())))),
+        "training": nullable(TRAINING),
         "truth": _truth(schema),
         "scores": {name: _score(score, schema) for name, score in SCORES.items()},
         "by_type": {

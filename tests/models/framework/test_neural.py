@@ -211,6 +211,22 @@ def test_the_outcome_agrees_with_the_folder(fitted: PowerForge) -> None:
     assert outcome["steps"] == curve[-1]["step"] == 6
 
 
+def test_a_row_states_how_the_network_was_trained(
+    task: Task, fitted: PowerForge, loaded: PowerForge, tmp_path: Path
+) -> None:
+    training = score(forecast(loaded, task, device="cpu"), task, device="cpu").row.training
+    assert training is not None
+    assert training == fitted.training
+    assert training["windows_seen"] == 6 * fitted.config.training.batch_size
+    assert training["best_epoch"] == outcome_of(fitted)["best_epoch"]
+    lines = RunFolder.open(run_of(fitted)).curve()
+    assert training["curve"]["step"] == [line["step"] for line in lines]
+    for column, name in (("loss", "loss"), ("validation", "validation_loss")):
+        assert training["curve"][column] == pytest.approx([line[name] for line in lines], rel=1e-4)
+    written = forecast(loaded, task, out=tmp_path / "forecast", device="cpu")
+    assert score(written, task, device="cpu").row.training == training
+
+
 def test_a_row_has_the_cost_of_the_training_not_of_loading(task: Task, loaded: PowerForge) -> None:
     cost = {"train_s": 1234.5, "hardware": "a large GPU", "peak_memory_gib": 99.0}
     loaded.outcome = {**outcome_of(loaded), **cost}

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from powerphase.cost import (
 from powerphase.errors import ForecastError, TrainingError
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import load_into
-from powerphase.models.framework.configuration import restore_config
+from powerphase.models.framework.configuration import TrainingConfig, restore_config
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.run import Domain, RunFolder, is_run
@@ -82,6 +83,8 @@ class NeuralForecaster(SavedForecaster):
         self.device, self.channel_block, self.backend = device, channel_block, backend
         self.on_progress = on_progress
         self.network: Network | None = None
+        self.training: dict[str, Any] | None = None
+        """How the network was trained, as result rows state it."""
 
     @abstractmethod
     def make_network(self, domain: Domain) -> Network:
@@ -191,11 +194,12 @@ class NeuralForecaster(SavedForecaster):
 
     def _load_state(self, folder: RunFolder) -> None:
         """Load the trained network from the folder."""
-        weights, _ = folder.best()  # before memory is taken for what the header claims
+        weights, facts = folder.best()  # before memory is taken for what the header claims
         network = self._initial_network()
         load_into(network, weights, str(folder.weights_file))
         self.network = network.eval()
         self.outcome, curve = folder.header.outcome, folder.curve()
+        self.training = describe_training(self.config.training, curve, facts["epoch"])
         self._is_unfinished = self.outcome is None
         if self.outcome is None:
             last = curve[-1] if curve else {"step": None, "seconds": None}
@@ -230,6 +234,8 @@ class NeuralForecaster(SavedForecaster):
         load_into(network, weights, f"the best weights of {self.name}")
         network.zero_grad()  # gradients are in the memory of the captured step
         self.network = network.eval()
+        curve = checkpoints.curve()
+        self.training = describe_training(self.config.training, curve, facts["epoch"])
         return {
             "steps": self.config.training.steps,
             "best_epoch": facts["epoch"],
@@ -255,6 +261,29 @@ def _check_past(context: Context) -> None:
         window=window,
         channel=channel,
     )
+
+
+def describe_training(
+    config: TrainingConfig, curve: list[dict[str, Any]], best_epoch: int
+) -> dict[str, Any] | None:
+    """A training as result rows state it; None without a log."""
+    if not curve or config.batch_size is None:
+        return None
+    columns = {"loss": "loss", "validation": f"validation_{config.criterion}"}
+    return {
+        "windows_seen": curve[-1]["step"] * config.batch_size,
+        "best_epoch": best_epoch,
+        "criterion": config.criterion,
+        "curve": {
+            "step": [line["step"] for line in curve],
+            **{k: [_five_digits(line[name]) for line in curve] for k, name in columns.items()},
+        },
+    }
+
+
+def _five_digits(value: float | None) -> float | None:
+    """The number as a curve needs it; None if it is not finite."""
+    return None if value is None or not isfinite(value) else float(f"{value:.5g}")
 
 
 def with_training(config: Any, changes: Mapping[str, Any]) -> Any:

@@ -196,6 +196,7 @@ class InMemoryCheckpoints:
 
     def __init__(self) -> None:
         self._best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+        self._lines: list[dict[str, Any]] = []
 
     def load_state(self) -> None:
         """Return None: no state is saved."""
@@ -214,4 +215,9 @@ class InMemoryCheckpoints:
         """Do nothing."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        """Keep the line."""
+        self._lines.append(dict(line))
+
+    def curve(self) -> list[dict[str, Any]]:
+        """The lines so far."""
+        return self._lines

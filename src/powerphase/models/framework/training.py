@@ -67,6 +67,9 @@ class CheckpointStore(Protocol):
     def log(self, line: Mapping[str, Any]) -> None:
         """Add the numbers of an epoch to the log."""
 
+    def curve(self) -> list[dict[str, Any]]:
+        """The lines of the log."""
+
 
 class Trainer:
     """One training of one network.
