@@ -50,11 +50,13 @@ from benchmarks.powerforge_tables import (
 from powerphase.axes import KINDS, STEPS_PER_DAY
 from powerphase.cost import Stopwatch, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import PowerphaseError
-from powerphase.models.framework.configuration import TrainingConfig
-from powerphase.models.framework.device import choose_device
-from powerphase.models.powerforge import (
+from powerphase.models.framework.configuration import (
     BATCH_SIZES,
     DEFAULT_BATCH_SIZE,
+    TrainingConfig,
+)
+from powerphase.models.framework.device import choose_device
+from powerphase.models.powerforge import (
     PowerForgeConfig,
     PowerForgeNetwork,
 )

@@ -12,7 +12,8 @@ from typing import Any
 
 from powerphase.axes import KINDS
 from powerphase.grid import CATALOG
-from powerphase.models.powerforge import BATCH_SIZES, PowerForgeConfig
+from powerphase.models.framework import BATCH_SIZES
+from powerphase.models.powerforge import PowerForgeConfig
 from powerphase.registry import MODELS
 
 ROOT = Path(__file__).parents[1]

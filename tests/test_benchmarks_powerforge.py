@@ -16,8 +16,8 @@ from benchmarks.powerforge_plot import draw, spaced_labels
 from benchmarks.powerforge_tables import growth_exponent
 from docs.measurements import trainings
 from powerphase.grid import CATALOG
+from powerphase.models.framework import BATCH_SIZES
 from powerphase.models.powerforge import (
-    BATCH_SIZES,
     PowerForgeConfig,
     PowerForgeNetwork,
     memory_gib,

@@ -10,6 +10,7 @@ from .flows.models import TempFlow as TempFlow
 from .flows.models import TransformerTempFlow as TransformerTempFlow
 from .framework.base import Forecaster as Forecaster
 from .framework.configuration import SHORT as SHORT
+from .framework.configuration import NetworkConfig as NetworkConfig
 from .framework.configuration import TrainingConfig as TrainingConfig
 from .framework.configuration import variant_of as variant_of
 from .framework.network import CapturableNetwork as CapturableNetwork

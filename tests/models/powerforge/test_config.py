@@ -7,8 +7,8 @@ import pytest
 
 from powerphase.cli.quickstart import PRETRAINED
 from powerphase.errors import ConfigError
-from powerphase.models.framework import RunFolder, TrainingConfig, restore_config
-from powerphase.models.powerforge import ABLATIONS, BATCH_SIZES, PowerForge, PowerForgeConfig
+from powerphase.models.framework import BATCH_SIZES, RunFolder, TrainingConfig, restore_config
+from powerphase.models.powerforge import ABLATIONS, PowerForge, PowerForgeConfig
 
 CONFIG = PowerForgeConfig()
 

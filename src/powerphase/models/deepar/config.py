@@ -27,6 +27,12 @@ class DeepARConfig(StandardisedConfig):
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {
+                "lag_inputs": 300.0,
+                "standardise": True,
+                "noise": True,
+                "factor_norm": 0.03,
+            },
             "reference": {"reduction": "first", **REFERENCE_INPUTS},
             "reference-scale": REFERENCE_SCALE,
             "first-window": {"reduction": "first"},

@@ -36,6 +36,7 @@ class FlowConfig(LaggedConfig):
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {"lag_inputs": 300.0, "coupling_inputs": 0.01},
             "reference": {**REFERENCE_FLOW, **REFERENCE_INPUTS},
             "reference-scale": REFERENCE_SCALE,
             "reference-flow": REFERENCE_FLOW,
@@ -78,6 +79,7 @@ class TransformerTempFlowConfig(FlowConfig):
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {"lag_inputs": 0.03, "coupling_inputs": 0.01},
             "reference": {"decoding": "length-one", **REFERENCE_FLOW, **REFERENCE_INPUTS},
             "reference-scale": REFERENCE_SCALE,
             "reference-flow": REFERENCE_FLOW,

@@ -6,8 +6,11 @@ from .base import plain_config as plain_config
 from .checkpoint import load_into as load_into
 from .checkpoint import read_tensors as read_tensors
 from .checkpoint import write_tensors as write_tensors
+from .configuration import BATCH_SIZES as BATCH_SIZES
+from .configuration import DEFAULT_BATCH_SIZE as DEFAULT_BATCH_SIZE
 from .configuration import SHORT as SHORT
 from .configuration import AnyValue as AnyValue
+from .configuration import NetworkConfig as NetworkConfig
 from .configuration import TrainingConfig as TrainingConfig
 from .configuration import Variants as Variants
 from .configuration import apply_variants as apply_variants

@@ -14,17 +14,28 @@ import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import repr as short
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from powerphase.errors import ConfigError, UnknownName
 from powerphase.files import parse_json, read_regular_file
 
 C = TypeVar("C")
+N = TypeVar("N", bound="NetworkConfig")
 
 MAX_BYTES = 2**20
 """No config that a person or this package writes comes near this size."""
@@ -43,6 +54,22 @@ SHORT: Variants = MappingProxyType({"short": {"training.epochs": 20}})
 BUDGET = ("training.epochs", "training.batches_per_epoch")
 
 
+BATCH_SIZES: Mapping[str, int] = MappingProxyType(
+    {
+        "activsg500": 32,
+        "pegase1354": 32,
+        "polish2383": 16,
+        "pegase2869": 32,
+        "polish3120": 32,
+        "pegase9241": 8,
+    }
+)
+"""The paper's batch sizes of PowerForge, which all networks take; see `DEFAULT_BATCH_SIZE`."""
+
+DEFAULT_BATCH_SIZE = 32
+"""On all other grids."""
+
+
 class AnyValue(NamedTuple):
     """In a variant: the field may have any value but the default."""
 
@@ -57,7 +84,7 @@ class TrainingConfig:
     epochs: int = 200
     batches_per_epoch: int = 30
     batch_size: int | None = None
-    """None: the model chooses it for the grid."""
+    """None: that of the grid, `BATCH_SIZES`."""
     learning_rate: float = 1e-3
     weight_decay: float = 1e-6
     clip_norm: float = 10.0
@@ -90,6 +117,40 @@ class TrainingConfig:
     def steps(self) -> int:
         """Number of steps in all."""
         return self.epochs * self.batches_per_epoch
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The config of a network; a subclass adds the fields of its model.
+
+    Every network has the same budget by default, so that a table compares models: 6,000 steps of
+    the grid's batch size.
+    """
+
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    VARIANTS: ClassVar[Variants] = SHORT
+    """The words that may follow the model's name."""
+
+    def __post_init__(self) -> None:
+        problems = [text for fails, text in self._rules() if fails]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """What may be wrong with the fields: whether it is, and what is needed."""
+        return []
+
+    def for_grid(self: N, grid: str) -> N:
+        """The config with the batch size of this grid, unless it has its own."""
+        if self.training.batch_size is not None:
+            return self
+        size = BATCH_SIZES.get(grid, DEFAULT_BATCH_SIZE)
+        return replace(self, training=replace(self.training, batch_size=size))
+
+    def variant(self, grid: str) -> str | None:
+        """The words for what differs from the default; None if nothing does."""
+        return variant_of(self.for_grid(grid), type(self)().for_grid(grid), self.VARIANTS)
 
 
 def make_config(kind: type[C], data: Mapping[str, Any]) -> C:
@@ -135,12 +196,12 @@ def changed_fields(config: Any, default: Any) -> list[str]:
     if type(config) is not type(default):
         raise TypeError(f"{type(config).__name__} is no {type(default).__name__} to compare with")
     names = []
-    for field in fields(config):
-        value, usual = getattr(config, field.name), getattr(default, field.name)
+    for name in (option.name for option in fields(config)):
+        value, usual = getattr(config, name), getattr(default, name)
         if is_dataclass(value) and type(value) is type(usual):
-            names += [f"{field.name}.{name}" for name in changed_fields(value, usual)]
+            names += [f"{name}.{inner}" for inner in changed_fields(value, usual)]
         elif value != usual:
-            names.append(field.name)
+            names.append(name)
     return names
 
 

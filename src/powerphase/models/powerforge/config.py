@@ -1,25 +1,12 @@
 """Every constant of PowerForge; the defaults are the paper's."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from powerphase.axes import STEPS_PER_DAY
-from powerphase.errors import ConfigError
-from powerphase.models.framework.configuration import SHORT, TrainingConfig, Variants, variant_of
-
-BATCH_SIZES = {
-    "activsg500": 32,
-    "pegase1354": 32,
-    "polish2383": 16,
-    "pegase2869": 32,
-    "polish3120": 32,
-    "pegase9241": 8,
-}
-"""The paper's batch sizes, which are what its GPUs could hold; other grids use the default."""
-
-DEFAULT_BATCH_SIZE = 32
+from powerphase.models.framework.configuration import SHORT, NetworkConfig, Variants
 
 ABLATIONS = {
     "anchor": "no-anchor",
@@ -43,7 +30,7 @@ READINGS: Variants = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class PowerForgeConfig:
+class PowerForgeConfig(NetworkConfig):
     """Settings of the network, the objective and the training."""
 
     # The anchor: the reference day from which residuals are taken.
@@ -120,10 +107,9 @@ class PowerForgeConfig:
     """Least volatility of a kind from which its initial weight is computed."""
     gate_weight: float = 2e-4
 
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {"training.learning_rate": 3e-3},
             **{word: {name: False} for name, word in ABLATIONS.items()},
             "winner-takes-all": {"objective": "winner-takes-all"},
             **READINGS,
@@ -133,11 +119,6 @@ class PowerForgeConfig:
     EARLIER: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"voltage_gate": "clamp", "training.criterion": "crps"}
     )
-
-    def __post_init__(self) -> None:
-        problems = [text for fails, text in self._rules() if fails]
-        if problems:
-            raise ConfigError("; ".join(problems))
 
     def _rules(self) -> list[tuple[bool, str]]:
         counts = ("segments", "segment_steps", "query_steps", "bias_steps", "hidden", "tokens")
@@ -170,17 +151,6 @@ class PowerForgeConfig:
                 "bias_steps must lie within the segments",
             ),
         ]
-
-    def for_grid(self, grid: str) -> "PowerForgeConfig":
-        """The config with the paper's batch size for this grid, unless one is given."""
-        if self.training.batch_size is not None:
-            return self
-        size = BATCH_SIZES.get(grid, DEFAULT_BATCH_SIZE)
-        return replace(self, training=replace(self.training, batch_size=size))
-
-    def variant(self, grid: str) -> str | None:
-        """The name of what differs from the paper, or None."""
-        return variant_of(self.for_grid(grid), PowerForgeConfig().for_grid(grid), self.VARIANTS)
 
 
 def _is_range(pair: tuple[float, ...]) -> bool:

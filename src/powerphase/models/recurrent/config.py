@@ -1,21 +1,17 @@
 """Constants of the inputs and the recurrent encoder; the configs of models add theirs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
 
-from powerphase.errors import ConfigError
-from powerphase.models.framework.configuration import SHORT, TrainingConfig, Variants, variant_of
+from powerphase.models.framework.configuration import NetworkConfig, TrainingConfig
 from powerphase.models.framework.ops import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
-
-R = TypeVar("R", bound="LaggedConfig")
 
 REFERENCE_INPUTS = MappingProxyType({**REFERENCE_SCALE, "minute_period": 46})
 """The reference implementation's inputs, where they differ from our defaults."""
 
 
 @dataclass(frozen=True)
-class LaggedConfig:
+class LaggedConfig(NetworkConfig):
     """How windows are scaled, what a network sees of them, and how it is trained."""
 
     lags: tuple[int, ...] = (1, 4, 12, 24, 48)
@@ -31,13 +27,6 @@ class LaggedConfig:
 
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
 
-    VARIANTS: ClassVar[Variants] = SHORT
-
-    def __post_init__(self) -> None:
-        problems = [text for fails, text in self._rules() if fails]
-        if problems:
-            raise ConfigError("; ".join(problems))
-
     def _rules(self) -> list[tuple[bool, str]]:
         return [
             (
@@ -49,17 +38,6 @@ class LaggedConfig:
             (self.minute_period < 1, "minute_period must be 1 or more"),
             (self.lag_inputs is not None and self.lag_inputs <= 0, "lag_inputs must be above 0"),
         ]
-
-    def for_grid(self: R, grid: str) -> R:
-        """The config itself; an open batch size becomes the largest that fits."""
-        return self
-
-    def variant(self, grid: str) -> str | None:
-        """The words for what differs from the default; None if nothing does."""
-        default: Any = type(self)()
-        size = self.training.batch_size
-        default = replace(default, training=replace(default.training, batch_size=size))
-        return variant_of(self, default, self.VARIANTS)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """The settings of TACTiS-2; the defaults are the reference implementation's, less its quirks."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
-from powerphase.errors import ConfigError
-from powerphase.models.framework.configuration import TrainingConfig, Variants, variant_of
+from powerphase.models.framework.configuration import (
+    SHORT,
+    NetworkConfig,
+    TrainingConfig,
+    Variants,
+)
 
 COUNTS = (
     *("bag", "validation_bags", "series_embedding", "encoder_layers", "feed_forward"),
@@ -15,7 +19,7 @@ COUNTS = (
 
 
 @dataclass(frozen=True)
-class TactisConfig:
+class TactisConfig(NetworkConfig):
     """Settings of the tokens, the encoder, the marginals, the copula, training and forecasts."""
 
     # The tokens.
@@ -61,25 +65,18 @@ class TactisConfig:
     tail: float = 1e-6
     """Probability at either end of a marginal that forecasts leave out."""
 
-    training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(epochs=20, weight_decay=1e-8)
-    )
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {"noise": 1.0, "training.learning_rate": 3e-3},
             "reference": {"least_scale": 1e-8, "tail": 0.05},
-            "copula": {"training.epochs": 200, "copula": True},
+            "copula": {"copula": True},
             "reference-scale": {"least_scale": 1e-8},
             "no-tails": {"tail": 0.05},
-            "long": {"training.epochs": 200},
-            "short": {"training.epochs": 2},
+            **SHORT,
         }
     )
-
-    def __post_init__(self) -> None:
-        problems = [text for fails, text in self._rules() if fails]
-        if problems:
-            raise ConfigError("; ".join(problems))
 
     def _rules(self) -> list[tuple[bool, str]]:
         return [
@@ -95,13 +92,3 @@ class TactisConfig:
                 f"after {self.margin_epochs} epochs; give more epochs (the reference has 200)",
             ),
         ]
-
-    def for_grid(self, grid: str) -> "TactisConfig":
-        """The same config: without a batch size, the largest that fits is used."""
-        return self
-
-    def variant(self, grid: str) -> str | None:
-        """The name of what differs from the default, or None."""
-        default, size = TactisConfig(), self.training.batch_size
-        default = replace(default, training=replace(default.training, batch_size=size))
-        return variant_of(self, default, self.VARIANTS)

@@ -33,6 +33,13 @@ class TimeGradConfig(StandardisedConfig):
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {
+                "lag_inputs": 300.0,
+                "standardise": True,
+                "noise": True,
+                "rows": 4096,
+                "training.learning_rate": 3e-3,
+            },
             "reference": REFERENCE_INPUTS,
             "reference-scale": REFERENCE_SCALE,
             "subsampled": {"rows": AnyValue(4096)},

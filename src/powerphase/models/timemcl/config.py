@@ -36,6 +36,7 @@ class TimeMCLConfig(StandardisedConfig):
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {"lag_inputs": 300.0, "standardise": True},
             "reference": {"resamples": 100, "leak": True, **REFERENCE_INPUTS},
             "reference-scale": REFERENCE_SCALE,
             "resampled": {"resamples": 100},

@@ -5,19 +5,17 @@ from math import isqrt
 from types import MappingProxyType
 from typing import ClassVar, Literal, get_args
 
-from powerphase.errors import ConfigError
 from powerphase.models.framework.configuration import (
     SHORT,
+    NetworkConfig,
     TrainingConfig,
     Variants,
-    replace_fields,
-    variant_of,
 )
 from powerphase.models.framework.ops import LEAST_SCALE, REFERENCE_SCALE, Objective, ZeroScale
 
 
 @dataclass(frozen=True)
-class TimePrismConfig:
+class TimePrismConfig(NetworkConfig):
     """Settings of the hypotheses, the loss and the training."""
 
     # The hypotheses: each trend combined with each season.
@@ -46,6 +44,7 @@ class TimePrismConfig:
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
         {
+            "tuned": {"scaler": "mean-deviation"},
             "reference": REFERENCE_SCALE,
             "sixteen": {"hypotheses": 16},
             "plain": {"objective": "plain"},
@@ -53,11 +52,6 @@ class TimePrismConfig:
             **SHORT,
         }
     )
-
-    def __post_init__(self) -> None:
-        problems = [text for fails, text in self._rules() if fails]
-        if problems:
-            raise ConfigError("; ".join(problems))
 
     def _rules(self) -> list[tuple[bool, str]]:
         positive = ("least_scale", "temperature", "least_temperature")
@@ -82,13 +76,3 @@ class TimePrismConfig:
     def seasons(self) -> int:
         """Seasons that are combined with each trend."""
         return self.hypotheses // self.trends
-
-    def for_grid(self, grid: str) -> "TimePrismConfig":
-        """The same config: the batch size is what fits, on every grid."""
-        return self
-
-    def variant(self, grid: str) -> str | None:
-        """The name of what differs from the default, or None."""
-        # The batch size depends on the machine's memory; it is no choice of the user.
-        size = {"training.batch_size": self.training.batch_size}
-        return variant_of(self, replace_fields(TimePrismConfig(), size), self.VARIANTS)
