@@ -1,19 +1,37 @@
 """Lines in rows: from the branches of a store to scores, and limits of one's own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from powerphase import Task, forecast, physical, score
+from powerphase import Evaluation, Task, forecast, physical, score
 from powerphase.axes import THETA, V
 from powerphase.dataset import Store, generate
 from powerphase.errors import CaseError, UnknownName
-from powerphase.evaluation import recheck_rows
+from powerphase.evaluation import array_differences, recheck_rows
 from powerphase.grid import RATE_A, RATE_B, limits_of
 from powerphase.models import LastSevenDays, LastWeek
-from powerphase.records import SCORES, Result, find_results
+from powerphase.records import (
+    BY_BRANCH,
+    LINE,
+    LINE_AXIS,
+    LINE_BUSES,
+    LINE_HAPPENED,
+    LINE_NUMBER,
+    LINE_PEAK,
+    LINE_RISK,
+    LINE_TOTALS,
+    RATING,
+    RISK_LEVELS,
+    SCORES,
+    Result,
+    find_results,
+    first_lines,
+)
 from tests.dataset.exact import exact_signals
 
 LINE_SCORES = [name for name, about in SCORES.items() if about.since == 2]
@@ -34,6 +52,20 @@ def task(store: Store) -> Task:
 @pytest.fixture(scope="module")
 def row(task: Task) -> Result:
     return score(forecast(LastSevenDays(), task), task).row
+
+
+@pytest.fixture(scope="module")
+def tight(store: Store) -> Task:
+    """The task with lower ratings, so that several lines are overloaded at times."""
+    task = Task(store, windows=2)
+    limits = replace(task.layout.limits, rating_mva=0.6 * task.layout.limits.rating_mva)
+    vars(task)["layout"] = replace(task.layout, limits=limits)
+    return task
+
+
+@pytest.fixture(scope="module")
+def evaluation(tight: Task) -> Evaluation:
+    return score(forecast(LastSevenDays(), tight), tight)
 
 
 def test_a_layout_has_the_branches_of_the_store(task: Task) -> None:
@@ -58,6 +90,52 @@ def test_the_share_of_overloads_is_that_of_the_stored_states(task: Task, row: Re
         loading = circuit.loading(target[:, V::4], target[:, THETA::4], limits.rating_mva)
         overloads.append((loading > 1).mean())
     assert row.truth["overloads"] == pytest.approx(np.mean(overloads), abs=1e-9)
+
+
+def test_the_sidecar_has_the_risk_of_the_lines_at_risk(tight: Task, evaluation: Evaluation) -> None:
+    arrays, layout = evaluation.sidecar, tight.layout
+    loading = []  # of the scenarios and, last, of what happened
+    for window in range(2):
+        scenarios = LastSevenDays().predict(tight.test.context(window)).values[0]
+        states = torch.cat([scenarios, tight.test.target(window)]).double().numpy()
+        v, theta = states[..., V::4], states[..., THETA::4]
+        loading.append(layout.circuit.loading(v, theta, layout.limits.rating_mva))
+    overloaded = np.stack(loading).transpose(0, 1, 3, 2) > 1
+    probability, happened = overloaded[:, :-1].mean(axis=1), overloaded[:, -1]
+    at_risk = np.flatnonzero((probability + happened).any(axis=(0, 2)))
+    assert sorted(arrays[LINE]) == at_risk.tolist()  # all branches are in service
+    lines = arrays[LINE]
+    assert abs(arrays[LINE_RISK] / RISK_LEVELS - probability[:, lines]).max() < 1 / RISK_LEVELS
+    np.testing.assert_array_equal(arrays[LINE_HAPPENED], happened[:, lines])
+    peak = np.stack(loading)[:, -1].max(axis=1)[:, lines]
+    np.testing.assert_allclose(arrays[LINE_PEAK], peak, rtol=1e-5)
+    share = arrays["by_branch/overload"]
+    assert share == pytest.approx(happened[:, lines].mean(axis=(0, 2)), rel=2**-9)
+    assert (np.diff(share) <= 0).all()
+
+
+def test_stored_lines_are_those_of_the_branch_matrix(store: Store, evaluation: Evaluation) -> None:
+    arrays, branch = evaluation.sidecar, store.grid.branch
+    rows = branch[arrays[LINE]]
+    np.testing.assert_array_equal(arrays[LINE_BUSES], rows[:, :2])
+    np.testing.assert_allclose(arrays[RATING], 0.6 * rows[:, RATE_A])
+    pairs = np.sort(branch[:, :2], axis=1)
+    for row, number in zip(arrays[LINE], arrays[LINE_NUMBER], strict=True):
+        assert number == (pairs[: row + 1] == pairs[row]).all(axis=1).sum()
+    assert arrays[LINE_TOTALS].tolist() == [len(rows), len(branch), len(branch)]
+
+
+def test_a_changed_line_is_noticed_and_a_line_less_is_not_lost_silently(
+    evaluation: Evaluation,
+) -> None:
+    stored = evaluation.sidecar
+    assert {f"by_branch/{name}" for name in BY_BRANCH} < set(stored)
+    for name in (LINE_TOTALS, *LINE_AXIS):
+        changed = stored[name].copy()
+        changed.flat[0] += 9
+        (found,) = array_differences({**stored, name: changed}, stored)
+        assert found.name.startswith(name)
+    assert list(array_differences(first_lines(stored, len(stored[LINE]) - 1), stored))
 
 
 def test_a_past_day_satisfies_the_power_balance(row: Result) -> None:

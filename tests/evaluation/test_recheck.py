@@ -322,6 +322,8 @@ def test_every_array_is_compared(scored: tuple[Evaluation, Evaluation]) -> None:
     new = scored[0].sidecar
     assert list(array_differences(new, new)) == []
     for name, array in new.items():
+        if not array.size:
+            continue  # the grid has no lines with a rating
         changed = np.full_like(array, 99)
         changed[(-1,) * array.ndim] = 98
         found = next(array_differences({**new, name: changed}, new))

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from powerphase.records import (
+    BY_BRANCH,
     LEVELS,
     LIMIT_BYTES,
+    LINE,
+    LINE_AXIS,
+    LINE_COUNTS,
+    LINE_RISK,
     RISK,
     RISK_LEVELS,
     ROUNDINGS,
@@ -42,6 +47,17 @@ def noisy(n_buses: int, shown: int = 12, steps: int = 96) -> Arrays:
         "shown/weight": np.full((3, 5, shown, 4), 0.2, "f4"),
         "shown/target": random.normal(size=(3, steps, shown, 4)).astype("f4"),
         "shown/scenario": random.normal(size=(3, 5, steps, shown, 4)).astype("f4"),
+    }
+
+
+def noisy_lines(n_lines: int, steps: int = 96) -> Arrays:
+    """The arrays of lines of a sidecar of noise."""
+    random = np.random.default_rng(n_lines)
+    scores = {f"by_branch/{name}": random.lognormal(size=n_lines) for name in BY_BRANCH}
+    return {
+        LINE: random.permutation(n_lines),
+        LINE_RISK: random.integers(0, RISK_LEVELS + 1, (3, n_lines, steps)).astype(np.uint8),
+        **{name: array.astype("f4") for name, array in scores.items()},
     }
 
 
@@ -87,6 +103,19 @@ def test_a_sidecar_takes_the_finest_rounding_that_fits() -> None:
             finer = round_arrays(noisy(n_buses), ROUNDINGS[place - 1])
             assert len(to_npz(finer)) > LIMIT_BYTES
     assert rounding_of(compact(noisy(10))) == ROUNDINGS[0]
+
+
+@pytest.mark.parametrize("n_buses", [10, 600])
+def test_lines_get_the_room_that_buses_leave(n_buses: int) -> None:
+    buses, lines = noisy(n_buses), noisy_lines(60)
+    stored = compact({**buses, **lines})
+    assert len(to_npz(stored)) <= LIMIT_BYTES
+    assert rounding_of(stored) == rounding_of(compact(buses))
+    for name in lines:
+        assert stored[name].shape[LINE_AXIS[name]] == len(stored[LINE])
+    assert len(stored[LINE]) in LINE_COUNTS
+    assert (len(stored[LINE]) == 60) == (n_buses == 10)
+    np.testing.assert_array_equal(stored[LINE], lines[LINE][: len(stored[LINE])])
 
 
 def test_a_sidecar_without_forecasts_has_rounded_scores_alone() -> None:

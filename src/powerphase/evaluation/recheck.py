@@ -37,12 +37,17 @@ from powerphase.records.sidecar import (
     EXCURSION,
     EXCURSION_HAPPENED,
     LEVELS,
+    LINE,
+    LINE_COUNTS,
+    LINE_RISK,
     RISK,
     ROUNDING_NAME,
     ROUNDINGS,
+    SCORES_BY,
     Arrays,
     Rounding,
     expand,
+    first_lines,
     may_lack,
     read_sidecar,
     round_arrays,
@@ -216,12 +221,14 @@ def array_differences(old: Arrays, new: Arrays) -> Iterator[Difference]:
     """The first number in which each array differs by more than its rounding.
 
     Only arrays that both sidecars have are compared. The two may be rounded differently, but by no
-    more than one entry of `ROUNDINGS`, as the size of a file may lie just at the limit.
+    more than one entry of `ROUNDINGS`, as the size of a file may lie just at the limit. For the
+    same reason one may have fewer lines.
     """
     rounding = _coarser(old, new)
     if rounding is None:
         yield Difference(ROUNDING_NAME, *(str(side.get(ROUNDING_NAME)) for side in (old, new)))
         return
+    old, new = _same_lines(old, new)
     names = [name for name in new if name in old and name not in NEVER_EQUAL]
     if rounding_of(old) == rounding_of(new):
         misshapen = {name for name in names if _form(old[name]) != _form(new[name])}
@@ -238,6 +245,17 @@ def array_differences(old: Arrays, new: Arrays) -> Iterator[Difference]:
             index = np.argwhere(differs)[0].tolist()
             at = tuple(index)
             yield Difference(f"{name}{index or ''}", float(before[at]), float(after[at]))
+
+
+def _same_lines(old: Arrays, new: Arrays) -> tuple[Arrays, Arrays]:
+    """Both with the lines that both store, where the limit of a file explains the difference."""
+    if LINE not in old or LINE not in new:
+        return old, new
+    fewer, more = sorted(len(side[LINE]) for side in (old, new))
+    is_next = fewer in LINE_COUNTS[1:] and more <= LINE_COUNTS[LINE_COUNTS.index(fewer) - 1]
+    if is_next or rounding_of(old) != rounding_of(new):
+        return first_lines(old, fewer), first_lines(new, fewer)
+    return old, new
 
 
 def _form(array: Shaped[np.ndarray, "..."]) -> str:
@@ -282,8 +300,10 @@ def _coarser(old: Arrays, new: Arrays) -> Rounding | None:
 def _tolerances(name: str, arrays: Arrays, rounding: Rounding) -> dict[str, Any]:
     """How far the numbers of an array may differ, as arguments of NumPy's `isclose`."""
     array = arrays[name]
-    if name in (RISK, EXCURSION, EXCURSION_HAPPENED):  # halfway between two levels goes to either
-        return {"rtol": 0, "atol": rounding.risk_step if name == RISK else 1}
+    if name in (RISK, LINE_RISK):  # halfway between two levels goes to either
+        return {"rtol": 0, "atol": rounding.risk_step}
+    if name in (EXCURSION, EXCURSION_HAPPENED):
+        return {"rtol": 0, "atol": 1}
     if array.dtype.kind != "f":
         return {"rtol": 0, "atol": 0}
     if name in ("shown/target", "shown/scenario"):
@@ -292,7 +312,7 @@ def _tolerances(name: str, arrays: Arrays, rounding: Rounding) -> dict[str, Any]
         unit = 1 if name == "shown/target" else rounding.level_step
         return {"rtol": 2 * 10.0**-DIGITS, "atol": 1.01 * unit * level + ROUNDING}
     relative = 10.0**-DIGITS
-    if name.startswith(("by_bus/", "by_step/")) and not name.endswith("/safety_mbrier"):
+    if name.startswith(SCORES_BY) and not name.endswith("/safety_mbrier"):
         relative = 2.0**-rounding.bits
     # What cancels is summed before it is rounded.
     return {"rtol": relative, "atol": np.fmax(ROUNDING, 10.0**-DIGITS * _cancelling(name, arrays))}

@@ -75,9 +75,12 @@ def score(
     """
     source = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
     check_task(source, task)
-    scorer = Scorer(task.layout, task.protocol.horizon, len(task.test), choose_device(device))
     is_drawn = source.description.seed not in NOT_DRAWN_SEEDS
     shown = ShownForecasts(task) if is_drawn else None
+    scorer = Scorer(
+        *(task.layout, task.protocol.horizon, len(task.test), choose_device(device)),
+        shown=shown.windows.tolist() if shown else (),
+    )
     watch, current = Stopwatch(), None
     for window, channels, scenarios in source.pieces(()):
         if window != current:
@@ -95,7 +98,7 @@ def score(
         on_progress(len(task.test), len(task.test))
     cost = {**source.cost, "score_s": watch.seconds}
     balance = None if source.balance is None else dict(source.balance)
-    arrays = make_sidecar(card, shown, _balance_arrays(balance or {}))
+    arrays = make_sidecar(card, task, shown, _balance_arrays(balance or {}))
     return Evaluation(_make_row(source, task, card, cost), arrays, balance)
 
 

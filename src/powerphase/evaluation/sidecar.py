@@ -3,8 +3,9 @@
 Every model of a task shows the same buses in the same windows, so that forecasts can be drawn over
 each other: the worst buses, those whose voltage comes and goes, and others spread evenly. They are
 chosen by what happened, which all rows share. The risk and the furthest excursion of every bus are
-stored too, so that a page can show what a model says of any other bus. How the arrays are rounded
-and stored is the matter of `records.sidecar`.
+stored too, so that a page can show what a model says of any other bus. Of the lines, most are never
+overloaded: only those at risk are stored. How the arrays are rounded and stored is the matter of
+`records.sidecar`.
 """
 
 from collections.abc import Mapping
@@ -20,10 +21,20 @@ from powerphase.metrics.safety import Band, bus_band, violates
 from powerphase.metrics.streaming import Scorecard
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.records.sidecar import (
+    BY_BRANCH,
     EXCURSION,
     EXCURSION_HAPPENED,
     EXCURSION_UNIT_PU,
     HAPPENED,
+    LINE,
+    LINE_BUSES,
+    LINE_COUNTS,
+    LINE_HAPPENED,
+    LINE_NUMBER,
+    LINE_PEAK,
+    LINE_RISK,
+    LINE_TOTALS,
+    RATING,
     RISK,
     RISK_LEVELS,
     compact,
@@ -90,8 +101,7 @@ class ShownForecasts:
             sides = torch.stack(_excursions(voltage, band))
             far += weight * sides
             weight_far += weight * (sides > 0)
-        levels = (probability * RISK_LEVELS).round().clamp(0, RISK_LEVELS).to(torch.uint8)
-        self._risk[self.windows == window, buses] = levels.T.cpu().numpy()
+        self._risk[self.windows == window, buses] = _in_levels(probability.T.cpu().numpy())
         mean = torch.where(weight_far > 0, far / weight_far, 0)
         self._excursion[self.windows == window, buses] = _in_units(mean.T)
 
@@ -179,7 +189,7 @@ def thin_scenarios(
 
 
 def make_sidecar(
-    card: Scorecard, shown: ShownForecasts | None, extra: Mapping[str, np.ndarray]
+    card: Scorecard, task: Task, shown: ShownForecasts | None, extra: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The arrays of a sidecar, rounded as they are stored; forecasts only if some are shown."""
     arrays = {"reliability": card.reliability}
@@ -189,4 +199,49 @@ def make_sidecar(
         values = card.by_bus[name].astype(np.float32)
         voltage_only = name not in SCORES or SCORES[name].voltage_only
         arrays[f"by_bus/{name}"] = values[:, V] if voltage_only else values
-    return compact({**arrays, **extra, **(shown.arrays() if shown else {})})
+    lines = _line_arrays(card, task)
+    return compact({**arrays, **lines, **extra, **(shown.arrays() if shown else {})})
+
+
+def _line_arrays(card: Scorecard, task: Task) -> dict[str, np.ndarray]:
+    """Of the lines at risk, what they are, their scores, and the risks of the shown windows."""
+    circuit, limits = task.layout.circuit, task.layout.limits
+    lines, n_at_risk = _worst_lines(card)
+    numbers = [int(circuit.name[line].partition("/")[2] or 1) for line in lines]
+    scores = {f"by_branch/{name}": card.by_branch[name][lines] for name in BY_BRANCH}
+    return {
+        LINE: np.flatnonzero(task.store.grid.branch_on)[lines],
+        LINE_BUSES: task.layout.bus_id[circuit.ends[lines]],
+        LINE_NUMBER: np.array(numbers, dtype=np.int64),
+        RATING: limits.rating_mva[lines].astype(np.float32),
+        LINE_TOTALS: np.array([n_at_risk, limits.is_rated.sum(), circuit.n_branches]),
+        **{name: values.astype(np.float32) for name, values in scores.items()},
+        **_line_risk(card, np.searchsorted(np.flatnonzero(limits.is_rated), lines)),
+    }
+
+
+def _worst_lines(card: Scorecard) -> tuple[Int[np.ndarray, " lines"], int]:
+    """Lines at risk, first those overloaded longest, then the likeliest; how many there are."""
+    happened, probability = card.by_branch["overload"], card.by_branch["overload_probability"]
+    at_risk = np.flatnonzero((happened > 0) | (probability > 0))
+    # Rounded, because sums in another order must not change which lines are stored.
+    worst = np.lexsort((-probability[at_risk].round(6), -happened[at_risk]))
+    return at_risk[worst[: LINE_COUNTS[0]]], len(at_risk)
+
+
+def _line_risk(card: Scorecard, rated: Int[np.ndarray, " lines"]) -> dict[str, np.ndarray]:
+    """Risks of the lines at these positions among the rated ones, if forecasts are shown."""
+    if not card.line_risk:
+        return {}
+    windows = [card.line_risk[window][..., rated] for window in sorted(card.line_risk)]
+    probability, loading = np.stack(windows).transpose(1, 0, 3, 2)
+    return {
+        LINE_RISK: _in_levels(probability),
+        LINE_HAPPENED: (loading > 1).astype(np.uint8),
+        LINE_PEAK: loading.max(axis=-1).astype(np.float32),
+    }
+
+
+def _in_levels(probability: Float[np.ndarray, "*S"]) -> UInt8[np.ndarray, "*S"]:
+    """Probabilities in whole levels."""
+    return np.rint(probability * RISK_LEVELS).clip(0, RISK_LEVELS).astype(np.uint8)

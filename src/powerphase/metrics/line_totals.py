@@ -1,6 +1,6 @@
 """Averages of the scores of lines, and the states of a window until it is complete."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -61,15 +61,21 @@ class LineTotals:
         layout: the circuit and the limits.
         horizon: steps, H.
         n_windows: windows, B.
+        shown: the windows whose risk of lines is kept.
     """
 
-    def __init__(self, layout: Layout, horizon: int, n_windows: int) -> None:
+    def __init__(
+        self, layout: Layout, horizon: int, n_windows: int, shown: Collection[int] = ()
+    ) -> None:
         self._lines = Lines(layout)
         self._n_windows = n_windows
         self._window = {name: np.full(n_windows, np.nan) for name in (*LINE_SCORES, *BRANCH_FACTS)}
         self._step = {name: np.zeros(horizon) for name in self._window}
         names = (*BRANCH_SCORES, *BRANCH_FACTS)
         self._branch = {name: np.zeros(self._lines.n_rated) for name in names}
+        self._shown = shown
+        self.risk: dict[int, Float[np.ndarray, "2 H R"]] = {}
+        """Of each shown window, the probability of overload and the loading that happened."""
 
     def add(
         self, window: int, states: OpenStates, weights: Float64[Tensor, " M"], device: torch.device
@@ -77,6 +83,8 @@ class LineTotals:
         """Score a complete window, whose scenarios have these weights."""
         values, target = states.complete
         sums = self._lines.sums(values, weights, target.to(device))
+        if window in self._shown:
+            self.risk[window] = sums.points[[1, 3]].cpu().numpy()
         for name, points in branch_points(sums).items():
             exact = points.double()
             self._branch[name] += exact.mean(0).cpu().numpy()

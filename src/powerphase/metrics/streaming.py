@@ -5,7 +5,7 @@ blocks that fit a processor's cache, summed in float64, and discarded. How a for
 blocks changes no score beyond the rounding of these sums. Scores are averaged only here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,6 +51,8 @@ class Scorecard:
     """All scores except the energy score and those of lines, which do not split by bus."""
     by_branch: dict[str, Float64[np.ndarray, " L"]]
     """Scores of rated branches; NaN for the others."""
+    line_risk: dict[int, Float[np.ndarray, "2 H R"]]
+    """Of each shown window, the probability of overload and the loading that happened."""
     reliability: Float64[np.ndarray, "bins 3"]
     """By violation probability: points, mean forecast probability, share of violations."""
     n_scenarios: int
@@ -132,6 +134,7 @@ class Scorer:
         n_windows: windows, B.
         device: the device that computes; scenarios are moved to it block by block.
         block_bytes: how much of a forecast to score at a time; the default depends on the device.
+        shown: the windows whose risk of lines is kept.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class Scorer:
         n_windows: int,
         device: torch.device | str = "cpu",
         block_bytes: int | None = None,
+        shown: Collection[int] = (),
     ) -> None:
         self.layout, self.horizon, self.n_windows = layout, horizon, n_windows
         self.device = torch.device(device)
@@ -151,7 +155,7 @@ class Scorer:
         self._directions = projections(layout.n_channels).to(self.device)
         limits = (layout.limits.v_min_pu, layout.limits.v_max_pu)
         self._band = tuple(torch.from_numpy(limit).to(self.device) for limit in limits)
-        self._lines = LineTotals(layout, horizon, n_windows)
+        self._lines = LineTotals(layout, horizon, n_windows, shown)
         self._daily_products = torch.zeros(
             (2, layout.n_channels), dtype=torch.float64, device=self.device
         )
@@ -196,8 +200,9 @@ class Scorer:
                 raise ForecastError(problem, window=window, channel=channel)
             if window not in self._closed:
                 raise ForecastError(problem, window=window)
-        reliability, slope = self._reliability_curve(), slope_of(self._daily_products)
-        card = Scorecard({}, {}, {}, {}, {}, reliability, self._n_scenarios, slope.cpu().numpy())
+        curve, risk = self._reliability_curve(), self._lines.risk
+        slope = slope_of(self._daily_products).cpu().numpy()
+        card = Scorecard({}, {}, {}, {}, {}, risk, curve, self._n_scenarios, slope)
         for sums in (self._channel_sums, self._voltage_sums):
             for name in sums.names:
                 self._average(card, sums, name)

@@ -1,10 +1,12 @@
 """The sidecar of a row: arrays for pages and figures in an `.npz` next to the row's JSON file.
 
-A sidecar holds scores by bus and by step, reliability, and, for the forecasts that are drawn, the
-risk at every bus and step and the scenarios of a few buses. It stays below `LIMIT_BYTES` because
-numbers are rounded: scores to a relative precision, scenarios and risks to levels. `compact` takes
-the finest of `ROUNDINGS` that fits and notes it in the sidecar, so that a row that is scored again
-can be compared with what was stored. `by_bus/safety_mbrier` is never rounded.
+A sidecar holds scores by bus and by step, reliability, scores of the lines that are at risk, and,
+for the forecasts that are drawn, the risk at every bus and such line and step and the scenarios of
+a few buses. It stays below `LIMIT_BYTES` because numbers are rounded: scores to a relative
+precision, scenarios and risks to levels. `compact` takes the finest of `ROUNDINGS` that fits and
+notes it in the sidecar, so that a row that is scored again can be compared with what was stored.
+`by_bus/safety_mbrier` is never rounded. Lines get the room that buses leave: of those at risk, in
+order, the first so many of `LINE_COUNTS` are stored.
 """
 
 import struct
@@ -57,11 +59,37 @@ EXCURSION, EXCURSION_HAPPENED = "risk/excursion", "risk/excursion_happened"
 """How far voltages went below and above the band, by shown window, bus and side: the furthest point
 of the day, of a forecast on average over the scenarios that go there."""
 
+LINE, LINE_BUSES, LINE_NUMBER = "lines/branch", "lines/bus_id", "lines/number"
+"""Of each stored line: its row in the data set's branch matrix, the buses of its ends, and 1, or
+more for a further branch between these buses."""
+
+RATING = "lines/rating_mva"
+
+LINE_TOTALS = "lines/total"
+"""How many branches are at risk in any window, in the forecast or in what happened; how many have a
+rating; and how many are in service."""
+
+LINE_RISK, LINE_HAPPENED = "risk/lines", "risk/lines_happened"
+"""Overload probabilities, and whether a line was overloaded, by shown window, stored line and
+step."""
+
+LINE_PEAK = "risk/lines_peak"
+"""The highest loading that happened, by shown window and stored line."""
+
+BY_BRANCH = (
+    *("loading_crps", "overload_brier", "overload_twcrps"),
+    *("overload_probability", "overload"),
+)
+"""The scores of each stored line, and what was forecast and what happened."""
+
 EXCURSION_UNIT_PU = 0.001
 """Excursions are stored in whole units, rounded up and 255 at most."""
 
 RISK_LEVELS = 240
 """Probabilities are stored in steps of 1/240: exact for shares of 8, 10, 12, 16, 20 scenarios."""
+
+SCORES_BY = ("by_bus/", "by_step/", "by_branch/")
+"""The arrays whose numbers are rounded to a relative precision."""
 
 LEVELS = 252
 """A series is stored on 253 levels between its extremes: an error below half a pixel."""
@@ -89,6 +117,15 @@ SCHEMA = {
     "risk/": ("u1", "W N H"),
     EXCURSION: ("u1", "W N 2"),
     EXCURSION_HAPPENED: ("u1", "W N 2"),
+    LINE: ("i8", "L"),
+    LINE_BUSES: ("i8", "L 2"),
+    LINE_NUMBER: ("i8", "L"),
+    RATING: ("f4", "L"),
+    LINE_TOTALS: ("i8", "3"),
+    "by_branch/": ("f4", "L"),
+    LINE_RISK: ("u1", "W L H"),
+    LINE_HAPPENED: ("u1", "W L H"),
+    LINE_PEAK: ("f4", "W L"),
     "shown/bus_id": ("i8", "B"),
     "shown/window": ("i8", "W"),
     "shown/weight": ("f4", "W M B 4"),
@@ -104,13 +141,24 @@ SCHEMA = {
 in all arrays of a sidecar; arrays of other names are read by nobody."""
 
 
+LINE_AXIS = {
+    **dict.fromkeys((LINE, LINE_BUSES, LINE_NUMBER, RATING), 0),
+    **{f"by_branch/{name}": 0 for name in BY_BRANCH},
+    **dict.fromkeys((LINE_RISK, LINE_HAPPENED, LINE_PEAK), 1),
+}
+"""The axis of the lines in each array that has one."""
+
+
 def may_lack(schema: int) -> set[str]:
     """Arrays that the sidecar of a row of this schema may lack.
 
     All others are in every sidecar with forecasts.
     """
     newer = {f"by_step/{name}" for name, score in SCORES.items() if score.since > schema}
-    return newer | {RISK, HAPPENED, EXCURSION, EXCURSION_HAPPENED}
+    if schema < SCORES["loading_crps"].since:
+        newer |= {LINE_TOTALS, *LINE_AXIS}
+    risks = {RISK, HAPPENED, EXCURSION, EXCURSION_HAPPENED}
+    return newer | risks | {LINE_RISK, LINE_HAPPENED, LINE_PEAK}
 
 
 @dataclass(frozen=True)
@@ -143,6 +191,10 @@ ROUNDINGS = (
 everywhere takes the last."""
 
 
+LINE_COUNTS = (240, 180, 120, 90, 60, 45, 30, 20, 10, 5, 0)
+"""How many lines are stored: the first of these that fits next to the buses."""
+
+
 def shown_windows(n_windows: int) -> Int[np.ndarray, " shown"]:
     """The windows whose forecasts are kept for pages and figures: evenly spread."""
     spread = np.linspace(0, n_windows - 1, min(SHOWN_WINDOWS, n_windows))
@@ -150,12 +202,31 @@ def shown_windows(n_windows: int) -> Int[np.ndarray, " shown"]:
 
 
 def compact(arrays: Arrays) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The arrays with the finest rounding that keeps the file below the limit."""
-    for rounding in ROUNDINGS[:-1]:
-        rounded = round_arrays(arrays, rounding)
-        if len(to_npz(rounded)) <= LIMIT_BYTES:
-            return rounded
-    return round_arrays(arrays, ROUNDINGS[-1])
+    """The arrays with the finest rounding that keeps the file below the limit.
+
+    Lines get the room that is left: the first so many are kept.
+    """
+    scores, lines = first_lines(arrays, 0), {n: a for n, a in arrays.items() if n in LINE_AXIS}
+    fine = (one for one in ROUNDINGS if _size(scores, one) <= LIMIT_BYTES)
+    rounding = next(fine, ROUNDINGS[-1])
+    # Members of an archive are packed one by one, so that sizes add up.
+    room = LIMIT_BYTES - _size(scores, rounding) + _size(first_lines(lines, 0), rounding)
+    fitting = (n for n in LINE_COUNTS if _size(first_lines(lines, n), rounding) <= room)
+    return round_arrays(first_lines(arrays, next(fitting, 0)), rounding)
+
+
+def first_lines(arrays: Arrays, count: int) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays with no more than so many lines."""
+    return {
+        name: array[(slice(None),) * LINE_AXIS[name] + (slice(count),)]
+        if name in LINE_AXIS
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def _size(arrays: Arrays, rounding: Rounding) -> int:
+    return len(to_npz(round_arrays(arrays, rounding)))
 
 
 def round_arrays(arrays: Arrays, rounding: Rounding) -> dict[str, Shaped[np.ndarray, "..."]]:
@@ -283,11 +354,11 @@ def _round_array(
         return _encode(name, array[..., :n, :].transpose(0, 2, 3, 1), 1)
     if name == "shown/scenario":
         return _encode(name, array[..., :n, :].transpose(0, 3, 4, 1, 2), rounding.level_step)
-    if name == RISK:
+    if name in (RISK, LINE_RISK):
         held = array[..., :: rounding.risk_hold].repeat(rounding.risk_hold, axis=-1)
         step = rounding.risk_step
         return {name: (np.rint(held[..., : array.shape[-1]] / step) * step).astype(np.uint8)}
-    if name.startswith(("by_bus/", "by_step/")) and not name.endswith("/safety_mbrier"):
+    if name.startswith(SCORES_BY) and not name.endswith("/safety_mbrier"):
         return {name: _round_mantissa(array, rounding.bits)}
     return {name: array}
 
