@@ -33,6 +33,7 @@ from powerphase.records import (
     first_lines,
 )
 from tests.dataset.exact import exact_signals
+from tests.records.rows import NEW_FACTS
 
 LINE_SCORES = [name for name, about in SCORES.items() if about.since == 2]
 
@@ -188,7 +189,7 @@ def test_a_row_of_the_first_schema_is_checked_by_the_scores_that_it_has(
     written = forecast(LastSevenDays(), task, out=tmp_path / "forecast")
     file = score(written, task).save(tmp_path / "results")
     values = json.loads(file.read_text()) | {"schema": 1}
-    for key in ("model_version", "joint", "data_verified"):
+    for key in NEW_FACTS:
         del values[key]
     del values["truth"]["overloads"]
     for block in (values["scores"], values["by_window"]):
