@@ -59,6 +59,15 @@ def test_a_row_without_the_score_has_a_plain_dash() -> None:
     assert [line[1] for group in sheet.groups for line in group] == [(MISSING, False)] * 2
 
 
+def test_rows_of_the_paper_without_the_score_have_plain_dashes() -> None:
+    """On PEGASE 9241 the paper prints four scores, without MSE."""
+    (sheet,) = compact_sheets(leaderboard([row(grid="pegase9241", model="ets")]), "mse")
+    ours, paper = sheet.groups
+    assert [bold for _, bold in ours[0]] == [False, True]
+    assert paper
+    assert {line[1] for line in paper} == {(MISSING, False)}
+
+
 def test_names_of_smaller_budgets_are_explained_below_the_table() -> None:
     def below(*variants: str | None) -> tuple[str, ...]:
         rows = [

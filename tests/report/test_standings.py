@@ -79,10 +79,10 @@ def test_a_table_shows_differences_skill_and_verdicts() -> None:
     # Skill is 1 − 0.33 / 0.4, the reach 0.07 / 0.3, the deviation of seeds 0.02 / √2.
     base = 0.2 + 0.001 * NOISE.mean()
     contrast = (f"{0.33 / base - 1:+.1%}", "0.006", f"{(0.33 - base) / 0.02 * 2**0.5:.1f}", "worse")
-    assert lines["CRPS", "deepar"][3:] == ["0.3300 ± 0.0141", "3", "17.5%", "23.3%", *contrast]
+    assert lines["CRPS", "deepar"][4:] == ["0.3300 ± 0.0141", "3", "17.5%", "23.3%", *contrast]
     assert lines["CRPS", "timemcl"][-1] == "noise"
-    assert lines["CRPS", "ets"][3].startswith("**")
-    assert lines["Distortion", "deepar"][5:7] == ["–", "–"]
+    assert lines["CRPS", "ets"][4].startswith("**")
+    assert lines["Distortion", "deepar"][6:8] == ["–", "–"]
     assert "0.002" in text
     assert "0.0059" in text  # the least p, before and after the correction
     # A reason is given once, with all the scores that it applies to.

@@ -10,6 +10,7 @@ from powerphase.cli.data import verify_store
 from powerphase.cli.display import console, problems, progress, show_checks, show_sheets
 from powerphase.cli.options import Edition, Format, Results, result_paths, split_list
 from powerphase.errors import UnknownName
+from powerphase.records.scores import GROUPS
 
 if TYPE_CHECKING:
     from powerphase.records.result import Result
@@ -22,9 +23,18 @@ def leaderboard(
     results: Results = None,
     format: Format = "table",
     grid: Annotated[str | None, typer.Option(help="Show one grid.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Show all scores of a group: {', '.join(GROUPS)}.", show_default="the usual"
+        ),
+    ] = None,
     sort: Annotated[
         str | None,
-        typer.Option(help="Score that orders the table, or rank.", show_default="crps"),
+        typer.Option(
+            help="Score that orders the table, or rank.",
+            show_default="crps, or the first of the group",
+        ),
     ] = None,
     paper: Annotated[bool, typer.Option(help="Also show the paper's numbers.")] = True,
     statistics: Annotated[
@@ -57,8 +67,9 @@ def leaderboard(
 ) -> None:
     """Show the scores of all forecasters, grid by grid, in order of CRPS.
 
-    With --statistics, show which differences are more than noise. With --recompute, score the
-    available forecast files again and report which rows still match.
+    With --group, show other scores, such as those of lines. With --statistics, show which
+    differences are more than noise. With --recompute, score the available forecast files again and
+    report which rows still match.
 
     Example: `powerphase leaderboard results --format markdown`
     """
@@ -66,7 +77,7 @@ def leaderboard(
     from powerphase.records.row_key import read_failures
     from powerphase.report import boards as board_tables
     from powerphase.report import standing_tables
-    from powerphase.report.entries import ordering_score
+    from powerphase.report.entries import ordering_score, orders_forecasts
 
     rows, failures = find_results(result_paths(results)), read_failures(result_paths(results))
     if grid is not None:
@@ -78,12 +89,14 @@ def leaderboard(
     if sort is not None and (recompute or statistics):
         raise typer.BadParameter("--sort cannot be combined with --statistics or --recompute")
     if recompute:
-        if statistics:
-            raise typer.BadParameter("--recompute and --statistics cannot be combined")
+        if statistics or group:
+            raise typer.BadParameter("--recompute cannot be combined with --statistics or --group")
         _recompute(rows, forecasts, data, format)
         return
     _require("--recompute", forecasts=forecasts, data=data)
-    boards = board_tables.leaderboard(list(rows.values()), paper, failures, sort or "crps")
+    chosen = board_tables.scores_of(group) if group else ()
+    first = chosen[0] if chosen else "crps"
+    boards = board_tables.leaderboard(list(rows.values()), paper, failures, sort or first)
     noted = [failure for board in boards for failure in board.failures]
     for failure in failures:
         if failure not in noted:  # on a grid without any row
@@ -92,12 +105,13 @@ def leaderboard(
         _require("--statistics", against=against, pairs=pairs, score=score)
         show_sheets(
             format,
-            lambda: map(board_tables.board_sheet, boards),
+            lambda: (board_tables.board_sheet(board, group) for board in boards),
             lambda: board_tables.boards_as_csv(boards),
         )
         return
     standing_tables.check_other(boards, against)
-    scores = tuple(map(ordering_score, score or standing_tables.TESTED))
+    tested = tuple(filter(orders_forecasts, chosen)) or standing_tables.TESTED
+    scores = tuple(map(ordering_score, score)) if score else tested
     if pairs:
         show_sheets(
             format,
@@ -125,8 +139,8 @@ def table(
     Example: `powerphase table results --score twcrps`
     """
     from powerphase.records.result import read_results
-    from powerphase.report.boards import compact_sheets
     from powerphase.report.boards import leaderboard as make_boards
+    from powerphase.report.compact_tables import compact_sheets
 
     boards = make_boards(read_results(result_paths(results)), paper)
     show_sheets(format, lambda: compact_sheets(boards, score))

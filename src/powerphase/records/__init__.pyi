@@ -23,6 +23,7 @@ from .row_key import read_failure as read_failure
 from .row_key import read_failures as read_failures
 from .row_key import split_name as split_name
 from .row_key import write_failure as write_failure
+from .scores import GROUPS as GROUPS
 from .scores import NORMAL_BAND_PU as NORMAL_BAND_PU
 from .scores import RANKED as RANKED
 from .scores import SCORES as SCORES

@@ -136,6 +136,24 @@ SCORES: Mapping[str, Score] = MappingProxyType(
     }
 )  # fmt: skip
 
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "fidelity": ("crps", "distortion", "mse", "fair_crps", "coverage_80", "width_80"),
+        "safety": (
+            *("brier", "twcrps", "safety_mbrier", "necv", "cvar_0.1"),
+            *("excursion_error", "excursion_bias"),
+        ),
+        "lines": ("loading_crps", "overload_brier", "overload_twcrps"),
+        "joint": (
+            *("energy", "any_violation_brier", "violation_count_crps"),
+            *("variogram_theta", "variogram_v", "balance_rms_mva"),
+        ),
+    }
+)
+"""Every score in one group: each channel, the voltage band, lines, and the grid as a whole.
+
+The first score of a group is the one that orders its table."""
+
 RANKED = ("crps", "distortion", "safety_mbrier", "cvar_0.1")
 """The scores whose ranks the paper averages into its Rank."""
 

@@ -4,15 +4,16 @@ from .boards import LEGEND as LEGEND
 from .boards import Board as Board
 from .boards import board_sheet as board_sheet
 from .boards import boards_as_csv as boards_as_csv
-from .boards import compact_sheets as compact_sheets
 from .boards import leaderboard as leaderboard
 from .boards import like_the_best as like_the_best
+from .boards import scores_of as scores_of
 from .buses import WORST as WORST
 from .buses import HardBuses as HardBuses
 from .buses import by_bus as by_bus
 from .buses import hard_buses as hard_buses
 from .buses import survival as survival
 from .buses import worst as worst
+from .compact_tables import compact_sheets as compact_sheets
 from .comparison import ABLATION_SCORES as ABLATION_SCORES
 from .comparison import Comparison as Comparison
 from .comparison import Pair as Pair

@@ -6,22 +6,22 @@ order only on request.
 
 Rows share a table only if their task, edition, grid and data are the same; rows that differ only
 in the seed become one entry. The paper's numbers are based on other data, so they are listed below
-ours and ranked among themselves. `compact` shows one score of all forecasters on all grids.
+ours and ranked among themselves. A table shows the usual scores, or all scores of one group.
 """
 
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
-from math import inf, isclose
+from math import isclose
 from typing import TYPE_CHECKING, Any
 
-from powerphase.errors import ResultError
+from powerphase.errors import ResultError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.records.result import Result
 from powerphase.records.result_rules import ROUNDING
 from powerphase.records.row_key import Failure
-from powerphase.records.scores import SCORES, find_score
+from powerphase.records.scores import GROUPS, SCORES
 from powerphase.report.entries import (
     OUTDATED_NOTE,
     PAPER_DECIMALS,
@@ -47,22 +47,16 @@ COLUMNS = (
     *("crps", "distortion", "mse", "safety_mbrier", "necv", "cvar_0.1"),
     *("brier", "twcrps", "energy", "coverage_80"),
 )
-"""The scores that a table shows; a CSV file has all."""
+"""The scores that a table shows if no group is chosen; a CSV file has all."""
 
-COUPLING = "scenarios"
-COUPLED = tuple(SCORES[name].title for name in COLUMNS if not SCORES[name].pointwise)
-COUPLING_NOTE = (
-    "Joint scenarios are futures of the whole grid, marginal ones of every channel by itself; "
-    f"{' and '.join(COUPLED)} compare whole scenarios, so they ask of marginal ones what these do "
-    "not claim."
-)
+DISPENSABLE = ("coverage_80", "mse", "necv", "energy", "twcrps", "brier")
+"""The scores of these that a narrow terminal omits, in this order."""
 
-HEADER = ("model", "seeds", COUPLING, *(SCORES[name].title for name in COLUMNS), "Rank")
-DISPENSABLE = (
-    *("seeds", COUPLING),
-    *(SCORES[name].title for name in ("coverage_80", "mse", "necv", "energy", "twcrps", "brier")),
-)
-"""The columns that a narrow terminal omits, in this order."""
+N_KEPT = 4
+"""A narrow terminal shows at least so many scores of a group."""
+
+COUPLING, RANK_TITLE = "scenarios", "Rank"
+"""The columns that say whether scenarios are joint or marginal, and the paper's rank."""
 
 LIKE_THE_BEST = "≈"
 LEGEND = (
@@ -179,7 +173,7 @@ def boards_as_csv(boards: Iterable[Board]) -> str:
     lines: list[tuple[Any, ...]] = [
         (
             *("task", "task_version", "edition", "grid", "fingerprint"),
-            *("model", "kind", "seeds", "rank"),
+            *("model", "kind", "seeds", COUPLING, "rank"),
             *(column for name in SCORES for column in (name, f"{name}_std")),
         )
     ]
@@ -201,7 +195,7 @@ def _budget(entry: Entry) -> str:
 
 
 def _values(entry: Entry) -> Iterator[Any]:
-    yield from (entry.name, entry.kind, len(entry.seeds), entry.rank)
+    yield from (entry.name, entry.kind, len(entry.seeds), entry.coupling or None, entry.rank)
     for name in SCORES:
         yield from (entry.mean[name], entry.std[name])
 
@@ -249,27 +243,61 @@ def _entries(rows: Sequence[Result]) -> tuple[Entry, ...]:
     return with_ranks([entry_of(seeds) for seeds in group_by(rows, lambda row: row.name).values()])
 
 
-def board_sheet(board: Board) -> Sheet:
-    """The board as a table."""
+def board_sheet(board: Board, group: str | None = None) -> Sheet:
+    """The board as a table of the usual scores, or of all scores of a group."""
+    names = COLUMNS if group is None else scores_of(group)
+    papers = (entry for entry in board.paper if any(entry.mean[n] is not None for n in names))
+    board = replace(board, paper=tuple(papers))
+    noise = {name: like_the_best(board, name) for name in names}
+    marked = tuple(SCORES[name].title for name in names if noise[name])
     above, *below = board.notes
-    order = "Rank" if board.sort == RANK else SCORES[board.sort].title
-    noise = {name: like_the_best(board, name) for name in COLUMNS}
-    marked = tuple(SCORES[name].title for name in COLUMNS if noise[name])
-    notes = (Note(LEGEND, marked),) * bool(marked)
-    is_known = any(entry.coupling for entry in board.entries)
-    notes += (Note(COUPLING_NOTE, (COUPLING,)),) * is_known
-    left_out = () if is_known else (COUPLING,)
-    lines = tuple(_cells(board.entries, noise, is_known))
     n_ranked = sum(entry.rank is not None for entry in board.entries)
-    groups = (lines[:n_ranked], lines[n_ranked:], tuple(_cells(board.paper, {}, is_known)))
-    return Sheet(
+    lines = tuple(_cells(board.entries, names, noise))
+    groups = (lines[:n_ranked], lines[n_ranked:], tuple(_cells(board.paper, names, {})))
+    sheet = Sheet(
         board.title,
-        tuple(column for column in HEADER if column not in left_out),
+        ("model", "seeds", COUPLING, *(SCORES[name].title for name in names), RANK_TITLE),
         tuple(group for group in groups if group),
-        f"Ordered by {order}. {above}",
-        (*notes, *below),
-        dispensable=tuple(column for column in DISPENSABLE if column not in left_out),
+        f"Ordered by {RANK_TITLE if board.sort == RANK else SCORES[board.sort].title}. {above}",
+        (*(Note(LEGEND, marked),) * bool(marked), *coupling_notes(names), *below),
+        dispensable=_dispensable(group),
     )
+    unused = () if has_coupling(board.entries, names) else (COUPLING,)
+    return sheet.without(*unused, *(RANK_TITLE,) * (group is not None))
+
+
+def scores_of(group: str) -> tuple[str, ...]:
+    """The scores of a group."""
+    if group not in GROUPS:
+        raise UnknownName.among("group of scores", group, GROUPS)
+    return GROUPS[group]
+
+
+def _dispensable(group: str | None) -> tuple[str, ...]:
+    """The columns that a narrow terminal omits, in this order."""
+    names = reversed(GROUPS[group][N_KEPT:]) if group else DISPENSABLE
+    return ("seeds", *(COUPLING,) * (group is None), *(SCORES[name].title for name in names))
+
+
+def has_coupling(entries: Iterable[Entry], names: Iterable[str]) -> bool:
+    """Whether it matters if scenarios are joint, and is known of any entry."""
+    return bool(coupling_notes(names)) and any(entry.coupling for entry in entries)
+
+
+def coupling_notes(names: Iterable[str]) -> tuple[Note, ...]:
+    """What joint and marginal scenarios are, if one of the scores compares whole scenarios."""
+    titles = [SCORES[name].title for name in names if not SCORES[name].pointwise]
+    if not titles:
+        return ()
+    listed = " and ".join([", ".join(titles[:-1])] * (len(titles) > 1) + titles[-1:])
+    text = (
+        "Joint scenarios are futures of the whole grid, marginal ones of every channel by itself; "
+        f"marginal ones do not claim what {listed} ask{'s' * (len(titles) == 1)} for."
+    )
+    return (Note(text, (COUPLING,)),)
+
+
+(COUPLING_NOTE,) = coupling_notes(COLUMNS)
 
 
 def like_the_best(board: Board, name: str) -> set[str]:
@@ -281,21 +309,21 @@ def like_the_best(board: Board, name: str) -> set[str]:
 
 
 def _cells(
-    entries: Sequence[Entry], noise: Mapping[str, Collection[str]], with_coupling: bool
+    entries: Sequence[Entry], names: Sequence[str], noise: Mapping[str, Collection[str]]
 ) -> Iterator[tuple[Cell, ...]]:
     """The cells of each entry; the best of the ranked entries stand out."""
-    best = {name: _lowest(entries, name) for name in COLUMNS}
+    best = {name: _lowest(entries, name) for name in names}
     first = min((entry.rank for entry in entries if entry.rank is not None), default=None)
     for entry in entries:
         ranked = entry.rank is not None
-        marks = {name: LIKE_THE_BEST * (entry.name in noise.get(name, ())) for name in COLUMNS}
+        marks = {name: LIKE_THE_BEST * (entry.name in noise.get(name, ())) for name in names}
         yield (
             (entry.label, False),
             (str(len(entry.seeds)), False),
-            *[(entry.coupling or MISSING, False)] * with_coupling,
+            (entry.coupling or MISSING, False),
             *(
                 (marks[name] + _score_text(entry, name), ranked and entry.mean[name] in best[name])
-                for name in COLUMNS
+                for name in names
             ),
             (f"{entry.rank:.2f}" if ranked else MISSING, ranked and entry.rank == first),
         )
@@ -313,114 +341,3 @@ def _score_text(entry: Entry, name: str) -> str:
     """A score with its deviation; the paper's as printed."""
     decimals = PAPER_DECIMALS if entry.kind == "paper" else None
     return number(entry.mean[name], entry.std[name], decimals)
-
-
-def compact_sheets(boards: Iterable[Board], score: str = "crps") -> list[Sheet]:
-    """One score of all forecasters on all grids: a table for each edition and task.
-
-    Variants are omitted, except smaller budgets that are ranked. A grid with several data sets has
-    several columns.
-    """
-    score = find_score(score)
-    together = group_by(boards, lambda board: board.conditions)
-    return [_compact_sheet(conditions, group, score) for conditions, group in together.items()]
-
-
-def _compact_sheet(conditions: str, boards: Sequence[Board], score: str) -> Sheet:
-    ours = _entries_by_name((board.entries for board in boards), score)
-    papers = _entries_by_name((board.paper for board in boards), score)
-    budgets = budget_notes(ours)
-    whole = not SCORES[score].pointwise
-    with_coupling = whole and any(e and e.coupling for line in ours.values() for e in line)
-    outdated = any(entry and entry.is_outdated for line in ours.values() for entry in line)
-    return Sheet(
-        title=f"{SCORES[score].title}, edition {conditions}",
-        header=("model", *(COUPLING,) * with_coupling, *(board.grid for board in boards)),
-        groups=tuple(
-            _compact_lines(entries, boards, score, with_coupling)
-            for entries in (ours, papers)
-            if entries
-        ),
-        above=f"{SCORES[score].question} Means over seeds and windows"
-        + ("; the best ranked entry is bold" if orders_forecasts(score) else "")
-        + (", and rows marked (paper) are the paper's, on its data." if papers else "."),
-        below=(COUPLING_NOTE,) * with_coupling
-        + (f"{budgets}.",) * bool(budgets)
-        + (OUTDATED_NOTE,) * outdated,
-        names=1 + with_coupling,
-    )
-
-
-def _entries_by_name(
-    groups: Iterable[Sequence[Entry]], score: str
-) -> dict[str, list[Entry | None]]:
-    """The entry of each name on every board, None where it is missing.
-
-    Sorted by the score on the first board, then on the next; the oracle is last.
-    """
-    boards = [{entry.name: entry for entry in group if _is_in_compact(entry)} for group in groups]
-    names = dict.fromkeys(name for board in boards for name in board)
-    by_name = {name: [board.get(name) for board in boards] for name in names}
-
-    def order(name: str) -> tuple[bool, list[float]]:
-        entries = by_name[name]
-        is_oracle = any(entry and entry.kind == "oracle" for entry in entries)
-        return is_oracle, [_mean_or_inf(entry, score) for entry in entries]
-
-    return {name: by_name[name] for name in sorted(by_name, key=order)}
-
-
-def _mean_or_inf(entry: Entry | None, score: str) -> float:
-    mean = None if entry is None else entry.mean[score]
-    return inf if mean is None else mean
-
-
-def _is_in_compact(entry: Entry) -> bool:
-    return entry.rank is not None or not entry.is_variant
-
-
-def _compact_lines(
-    entries: dict[str, list[Entry | None]],
-    boards: Sequence[Board],
-    score: str,
-    with_coupling: bool,
-) -> tuple[tuple[Cell, ...], ...]:
-    best = [
-        _lowest_in_column([line[k] for line in entries.values()], score) for k in range(len(boards))
-    ]
-    return tuple(
-        (
-            (_compact_label(line), False),
-            *[(_compact_coupling(line), False)] * with_coupling,
-            *(_compact_cell(entry, score, least) for entry, least in zip(line, best, strict=True)),
-        )
-        for line in entries.values()
-    )
-
-
-def _compact_coupling(line: Sequence[Entry | None]) -> str:
-    """How the scenarios of a forecaster are coupled, if it is the same on all grids."""
-    couplings = {entry.coupling for entry in line if entry is not None}
-    return (couplings.pop() if len(couplings) == 1 else "") or MISSING
-
-
-def _compact_label(line: Sequence[Entry | None]) -> str:
-    """The label of a forecaster, marked if it is outdated on any grid."""
-    entries = [entry for entry in line if entry is not None]
-    return next((entry for entry in entries if entry.is_outdated), entries[0]).label
-
-
-def _lowest_in_column(column: Sequence[Entry | None], score: str) -> float | None:
-    """The lowest mean of ranked entries; None if the score does not order forecasts."""
-    means = [entry.mean[score] for entry in column if entry is not None and entry.rank is not None]
-    known = [mean for mean in means if mean is not None]
-    return min(known) if known and orders_forecasts(score) else None
-
-
-def _compact_cell(entry: Entry | None, score: str, best: float | None) -> Cell:
-    if entry is None:
-        return number(None), False
-    mean = entry.mean[score]
-    decimals = PAPER_DECIMALS if entry.kind == "paper" else None
-    stands_out = entry.rank is not None and mean is not None and mean == best
-    return number(mean, decimals=decimals), stands_out

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Group, JustifyMethod
@@ -55,6 +55,20 @@ class Sheet:
     """This many columns from the left hold names rather than numbers."""
     dispensable: tuple[str, ...] = ()
     """The columns that a narrow terminal omits, in this order."""
+
+    def without(self, *columns: str) -> "Sheet":
+        """The sheet without some columns and the notes on them alone."""
+        shown = [k for k, title in enumerate(self.header) if title not in columns]
+        return replace(
+            self,
+            header=tuple(self.header[k] for k in shown),
+            groups=tuple(
+                tuple(tuple(line[k] for k in shown) for line in group) for group in self.groups
+            ),
+            below=tuple(self._notes_for(shown)),
+            names=sum(k < self.names for k in shown),
+            dispensable=tuple(title for title in self.dispensable if title not in columns),
+        )
 
     def as_table(self, width: int) -> Group:
         """The sheet for a terminal of that width."""

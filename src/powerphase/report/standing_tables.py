@@ -8,7 +8,7 @@ from typing import Any
 
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES
-from powerphase.report.boards import Board
+from powerphase.report.boards import COUPLING, Board, coupling_notes, has_coupling
 from powerphase.report.entries import Entry, group_by, ordering_score, places
 from powerphase.report.sheet import MISSING, Cell, Note, Sheet, number
 from powerphase.report.statistics import (
@@ -30,7 +30,7 @@ TESTED = ("crps", "distortion", "safety_mbrier", "brier", "twcrps", "energy")
 """The scores shown by default."""
 
 HEADER = (
-    *("grid", "score", "model", "seeds", "mean", "place", "skill", "to oracle"),
+    *("grid", "score", "model", COUPLING, "seeds", "mean", "place", "skill", "to oracle"),
     *("difference", "p", "seeds apart", "verdict"),
 )
 CSV_HEADER = (
@@ -101,15 +101,17 @@ def standings_sheets(
 def _sheet(boards: Sequence[Board], scores: Sequence[str], other: str | None) -> Sheet:
     groups = [(b, standings(b, score, other)) for b in boards for score in scores]
     first, alone = boards[0], len(boards) == 1
-    return Sheet(
+    sheet = Sheet(
         title=f"What differs, {first.title if alone else f'edition {first.conditions}'}",
         header=HEADER,
         groups=tuple(tuple(_line(b, line, lines[0]) for line in lines) for b, lines in groups),
         above=f"Task {first.task}, version {first.task_version}; {first.span}.",
-        below=tuple(_notes(groups, other)),
-        names=3,
+        below=(*coupling_notes(scores), *_notes(groups, other)),
+        names=4,
         dispensable=(*("grid",) * alone, "seeds", "place", "seeds apart", "to oracle", "p"),
     )
+    is_known = has_coupling((entry for board in boards for entry in board.entries), scores)
+    return sheet if is_known else sheet.without(COUPLING)
 
 
 def pairs_sheets(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> list[Sheet]:
@@ -121,22 +123,28 @@ def pairs_sheet(board: Board, score: str) -> Sheet:
     """Every competing entry against every other: < better, > worse, ≈ noise."""
     score = ordering_score(score)
     contrasts = pairs(board.entries, board.windows, score)
-    names = [s.entry.name for s in standings(board, score) if s.place is not None]
+    ranked = [s.entry for s in standings(board, score) if s.place is not None]
+    names = [entry.name for entry in ranked]
     signs = {(c.name, c.other): SIGNS[c.verdict] for c in contrasts}
     swap = str.maketrans("<>", "><")
     signs |= {(other, name): sign.translate(swap) for (name, other), sign in signs.items()}
     lines = tuple(
-        ((f"{k} {name}", False), *((signs.get((name, other), MISSING), False) for other in names))
-        for k, name in enumerate(names, start=1)
+        (
+            *((f"{k} {entry.name}", False), (entry.coupling or MISSING, False)),
+            *((signs.get((entry.name, other), MISSING), False) for other in names),
+        )
+        for k, entry in enumerate(ranked, start=1)
     )
-    return Sheet(
+    sheet = Sheet(
         title=f"{board.title}: {SCORES[score].title} pair by pair",
-        header=("model", *(str(k) for k in range(1, len(names) + 1))),
+        header=("model", COUPLING, *(str(k) for k in range(1, len(names) + 1))),
         groups=(lines,),
         above="< means that the model of the row is better than that of the column, ≈ that their "
         "difference is noise.",
-        below=(_power(board, len(names) - 1),),
+        below=(*coupling_notes([score]), _power(board, len(names) - 1)),
+        names=2,
     )
+    return sheet if has_coupling(ranked, [score]) else sheet.without(COUPLING)
 
 
 def standings_as_csv(
@@ -172,12 +180,12 @@ def _line(board: Board, standing: Standing, first: Standing) -> tuple[Cell, ...]
     stands_out = standing.place is not None and standing.place == first.place
     place = MISSING if standing.place is None else f"{standing.place:g}"
     values = (
-        *(board.grid, SCORES[score].title, entry.label, str(len(entry.seeds))),
-        *(number(entry.mean[score], entry.std[score]), place),
+        *(board.grid, SCORES[score].title, entry.label, entry.coupling or MISSING),
+        *(str(len(entry.seeds)), number(entry.mean[score], entry.std[score]), place),
         *(_percent(standing.skill.value), _percent(standing.reach.value)),
         *_contrast_texts(standing.contrast, entry.mean[score]),
     )
-    return tuple((text, stands_out and k == 4) for k, text in enumerate(values))
+    return tuple((text, stands_out and k == 5) for k, text in enumerate(values))
 
 
 def _contrast_texts(contrast: Contrast | None, mean: float | None) -> Iterator[str]:
