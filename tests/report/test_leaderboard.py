@@ -16,13 +16,16 @@ from scipy.stats import rankdata
 from typer.testing import CliRunner
 
 from powerphase import cli
+from powerphase.axes import VARIABLES
 from powerphase.errors import ResultError, UnknownName
 from powerphase.grid import PAPER_GRIDS
-from powerphase.records import RANKED, SCORES, Result, write_result
+from powerphase.records import RANKED, SCORES, Result, read_results, write_result
 from powerphase.report import (
     COLUMNS,
     COSTS,
     COUPLING,
+    FLAT,
+    FLAT_NOTE,
     LEGEND,
     MISSING,
     OUTDATED,
@@ -35,6 +38,7 @@ from powerphase.report import (
     leaderboard,
     paper_entries,
     representative,
+    standings_sheets,
 )
 from powerphase.report.site import table_groups
 from tests.records.rows import first_schema, row
@@ -466,6 +470,37 @@ def test_rows_of_an_older_version_of_their_model_are_marked(
     assert [OUTDATED_NOTE in sheet.below for sheet in sheets] == [is_outdated] * 2
     lines = [line for group in table_groups(table, {}) for line in group.lines]
     assert [line.name for line in lines if line.is_outdated] == ["factorforge"] * is_outdated
+
+
+def slopes(*values: float | None) -> dict[str, float | None]:
+    return dict(zip(VARIABLES, values, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("daily_slope", "is_flat"),
+    [
+        (slopes(0.0, -0.1, 0.19, None), True),
+        (slopes(0.0, 0.0, 0.0, 0.2), False),  # one variable is enough
+        (slopes(None, None, None, None), None),
+        (None, None),
+    ],
+)
+def test_rows_that_did_not_learn_the_day_are_marked(daily_slope: Any, is_flat: bool | None) -> None:
+    flat = row(model="ets", seed=1, daily_slope=daily_slope)
+    assert flat.is_flat == is_flat
+    (table,) = leaderboard([flat, row(model="ets", seed=2), row(model="last-week")], False)
+    marked = {entry.name: entry.label for entry in table.entries}
+    label = f"ets ({FLAT})" if is_flat else "ets"
+    assert marked == {"ets": label, "last-week": "last-week (reference)"}
+    for sheet in [board_sheet(table), *compact_sheets([table]), *standings_sheets([table])]:
+        cells = [text for lines in sheet.groups for line in lines for text, _ in line]
+        assert label in cells
+        assert (FLAT_NOTE in sheet.below) == (is_flat is True)
+
+
+def test_of_the_golden_rows_only_flat_week_is_flat() -> None:
+    rows = read_results(Path(__file__).parents[1] / "golden" / "rows")
+    assert {row.model for row in rows if row.is_flat} == {"flat-week"}
 
 
 def test_the_csv_file_contains_every_number() -> None:

@@ -32,6 +32,9 @@ from powerphase.schema import MAX_JSON_BYTES
 if TYPE_CHECKING:
     import pandas as pd
 
+FLAT_SLOPE = 0.2
+"""A forecast is flat if the daily slope of every variable is below this."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -92,6 +95,12 @@ class Result:
     def name(self) -> str:
         """The model, and its variant if it has one: `last-week`, `powerforge+wta`."""
         return self.key.name
+
+    @property
+    def is_flat(self) -> bool | None:
+        """Whether it does not follow the day, whatever its scores; None if unknown."""
+        known = [slope for slope in (self.daily_slope or {}).values() if slope is not None]
+        return max(known) < FLAT_SLOPE if known else None
 
     @property
     def path(self) -> PurePosixPath:

@@ -23,7 +23,6 @@ from powerphase.records.result_rules import ROUNDING
 from powerphase.records.row_key import Failure
 from powerphase.records.scores import GROUPS, SCORES
 from powerphase.report.entries import (
-    OUTDATED_NOTE,
     PAPER_DECIMALS,
     RANK,
     Entry,
@@ -31,6 +30,7 @@ from powerphase.report.entries import (
     entry_of,
     group_by,
     in_order,
+    label_notes,
     orders_forecasts,
     paper_entries,
     sort_name,
@@ -117,8 +117,7 @@ class Board:
         if any(entry.is_variant and entry.rank is None for entry in self.entries):
             others = "Other variants" if reduced else "Variants"
             notes.append(f"{others}, named model+variant, are not ranked.")
-        if any(entry.is_outdated for entry in self.entries):
-            notes.append(OUTDATED_NOTE)
+        notes += label_notes(self.entries)
         if self.paper:
             notes.append(
                 "Rows marked (paper) are the paper's, on its own data (edition paper): ranked "

@@ -1,16 +1,17 @@
 """One score of every forecaster on every grid, as a table."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import inf
 
 from powerphase.records.scores import SCORES, find_score
 from powerphase.report.boards import COUPLING, Board, coupling_notes, has_coupling
 from powerphase.report.entries import (
-    OUTDATED_NOTE,
     PAPER_DECIMALS,
     Entry,
     budget_notes,
     group_by,
+    label_notes,
     orders_forecasts,
 )
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
@@ -49,7 +50,7 @@ def _compact_sheet(conditions: str, boards: Sequence[Board], score: str) -> Shee
         below=(
             *coupling_notes([score]),
             *(f"{budgets}.",) * bool(budgets),
-            *(OUTDATED_NOTE,) * any(entry.is_outdated for entry in entries),
+            *label_notes(entries),
         ),
         names=2,
     )
@@ -110,9 +111,13 @@ def _compact_coupling(line: Sequence[Entry | None]) -> str:
 
 
 def _compact_label(line: Sequence[Entry | None]) -> str:
-    """The label of a forecaster, marked if it is outdated on any grid."""
+    """The label of a forecaster, marked if it is flat or outdated on any grid."""
     entries = [entry for entry in line if entry is not None]
-    return next((entry for entry in entries if entry.is_outdated), entries[0]).label
+    return replace(
+        entries[0],
+        is_flat=any(entry.is_flat for entry in entries),
+        is_outdated=any(entry.is_outdated for entry in entries),
+    ).label
 
 
 def _lowest_in_column(column: Sequence[Entry | None], score: str) -> float | None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from powerphase.errors import ResultError
-from powerphase.records.result import Result
+from powerphase.records.result import FLAT_SLOPE, Result
 from powerphase.records.scores import RANKED, SCORES, find_score
 from powerphase.registry import model_kind, results_version
 
@@ -44,6 +44,13 @@ OUTDATED_NOTE = (
     f"{OUTDATED} marks rows of an older version of the model, whose code now gives others."
 )
 
+FLAT = "flat"
+"""The mark of entries that did not learn the day."""
+FLAT_NOTE = (
+    f"Rows marked {FLAT} did not learn the day: the daily slope of every variable is below "
+    f"{FLAT_SLOPE:g}, where 1 is the whole daily cycle and 0 a flat line."
+)
+
 PAPER_DECIMALS = 4
 """The paper rounds its means and deviations to this many decimals."""
 
@@ -68,6 +75,8 @@ class Entry:
     """Mean over seeds in each window; None where a seed, or the paper, lacks the score."""
     is_outdated: bool = False
     """Whether a seed is of an older version of the model's results than the code gives now."""
+    is_flat: bool = False
+    """Whether a seed does not follow the day, see `Result.is_flat`."""
     joint: bool | None = None
     """Whether each scenario is one future of the whole grid; None if unknown."""
 
@@ -83,9 +92,18 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The name, with a mark for references, outdated entries and those of the paper."""
-        mark = f" {OUTDATED}" if self.is_outdated else ""
-        return self.name + {"model": "", "paper": " (paper)"}.get(self.kind, " (reference)") + mark
+        """The name, with marks for references, the paper, and flat or outdated entries."""
+        kind = {"model": [], "paper": ["paper"]}.get(self.kind, ["reference"])
+        words = [*kind, *[FLAT] * self.is_flat]
+        name = f"{self.name} ({', '.join(words)})" if words else self.name
+        return f"{name} {OUTDATED}" if self.is_outdated else name
+
+
+def label_notes(entries: Iterable[Entry]) -> list[str]:
+    """What the marks in the labels of these entries mean."""
+    known = list(entries)
+    flat = [FLAT_NOTE] * any(entry.is_flat for entry in known)
+    return flat + [OUTDATED_NOTE] * any(entry.is_outdated for entry in known)
 
 
 def edition_of(rows: Iterable[Result], requested: str | None, which: str) -> str:
@@ -165,6 +183,7 @@ def entry_of(rows: Sequence[Result]) -> Entry:
         cost={name: _over_seeds(fmean, [row.cost[name] for row in rows]) for name in COSTS},
         by_window={name: _by_window([row.by_window[name] for row in rows]) for name in SCORES},
         joint=first.joint if len({row.joint for row in rows}) == 1 else None,
+        is_flat=any(row.is_flat for row in rows),
         is_outdated=any((row.model_version or 1) < results_version(row.model) for row in rows),
     )
 

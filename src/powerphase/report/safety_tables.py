@@ -25,7 +25,7 @@ from powerphase.report.buses import (
     survival,
     worst,
 )
-from powerphase.report.entries import Entry, edition_of
+from powerphase.report.entries import Entry, edition_of, label_notes
 from powerphase.report.sheet import MISSING, Cell, Sheet, number
 from powerphase.report.statistics import PROPER_SAFETY, SAFETY, Tradeoff, tradeoff
 from powerphase.task.protocol import PAPER_TASK
@@ -199,6 +199,7 @@ def _buses(grid: GridSafety) -> Sheet:
         above=f"The share of the {n_buses:,} buses above each threshold, and the worst buses; "
         "means "
         "over windows, steps, scenarios and seeds.",
+        below=tuple(label_notes(entries[name] for name in grid.per_bus)),
         dispensable=("10th", "over 0.0001", "200th"),
     )
 

@@ -9,7 +9,13 @@ from typing import Any
 from powerphase.errors import UnknownName
 from powerphase.records.scores import SCORES
 from powerphase.report.boards import COUPLING, Board, coupling_notes, has_coupling
-from powerphase.report.entries import Entry, group_by, ordering_score, places
+from powerphase.report.entries import (
+    Entry,
+    group_by,
+    label_notes,
+    ordering_score,
+    places,
+)
 from powerphase.report.sheet import MISSING, Cell, Note, Sheet, number
 from powerphase.report.statistics import (
     LEVEL,
@@ -217,6 +223,7 @@ def _notes(groups: Sequence[tuple[Board, Sequence[Standing]]], other: str | None
         "entries with several seeds.",
         ("seeds apart",),
     )
+    yield from label_notes(line.entry for _, lines in groups for line in lines)
     yield (
         f"A difference is noise if p exceeds {LEVEL} or if it is smaller than {SEED_DEVIATIONS:g} "
         "deviations of a seed."
