@@ -1,5 +1,6 @@
 """Figures: they draw what rows contain, note what is missing, and repeat byte for byte."""
 
+import json
 import re
 from itertools import pairwise, product
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from powerphase import cli
 from powerphase.errors import FigureError, ResultError, UnknownName
-from powerphase.records import compact, expand, read_result, read_results, write_result
+from powerphase.records import Result, compact, expand, read_result, read_results, write_result
 from powerphase.registry import MODELS as REGISTRY
 from powerphase.report import (
     FIGURES,
@@ -31,7 +32,8 @@ from powerphase.report import (
     write_figure,
 )
 from powerphase.synthesis import load_shapes, load_signals
-from tests.records.rows import row
+from tests.records.rows import first_schema, row
+from tests.report.planted import planted
 
 N_BUSES, KEPT, STEPS = 300, 5, 96
 ROOT = Path(__file__).parents[2]
@@ -241,6 +243,53 @@ def test_reliability_draws_the_bins_that_are_not_empty(tree: Path) -> None:
     (axes,) = panels(draw_figure("reliability", options(tree, models=MODELS)).figure)
     for draw, line in enumerate(lines(axes)[1:]):
         np.testing.assert_array_equal(line, sidecar(draw)["reliability"][:20, 1:])
+
+
+def test_lines_draws_each_model_from_best_to_worst_and_marginal_ones_hollow(tmp_path: Path) -> None:
+    names = ("climatology", "powerforge", "ets", "oracle")
+    crps = dict(zip(names, (4e-3, 1e-3, 2e-3, 5e-4), strict=True))
+    for model, value in crps.items():
+        scores = {"loading_crps": value, "overload_brier": value / 10}
+        joint = model in ("ets", "oracle")
+        write_result(planted(model, joint=joint, scores=scores, **CONDITIONS), {}, tmp_path)
+    first, second = panels(draw_figure("lines", options(tmp_path)).figure)
+    means = sorted(crps.values(), reverse=True)
+    for axes, factor in ((first, 1.0), (second, 0.1)):
+        points = np.concatenate(lines(axes))
+        np.testing.assert_allclose(points[np.argsort(points[:, 1]), 0], factor * np.array(means))
+    hollow = [line.get_markerfacecolor() == "white" for line in first.lines]
+    assert hollow == [True, False, True, False]  # in the order of the labels
+    labels = [text.get_text() for text in first.get_yticklabels()]
+    assert labels == ["climatology", "ETS", "PowerForge", "oracle"]
+
+
+def test_lines_names_models_without_scores_of_lines(tmp_path: Path) -> None:
+    old = first_schema(model="powerforge", **CONDITIONS)
+    write_result(Result.from_json(json.dumps(old), "row.json"), {}, tmp_path)
+    with pytest.raises(FigureError, match="powerforge"):
+        draw_figure("lines", options(tmp_path))
+    write_result(row(model="ets", **CONDITIONS), {}, tmp_path)
+    assert "powerforge" in draw_figure("lines", options(tmp_path)).notes[1]
+
+
+@pytest.mark.parametrize("criterion", ["loss", "crps"])
+def test_curves_draws_both_columns_of_a_training(criterion: str, tmp_path: Path) -> None:
+    curve = {"step": [10, 20, 30], "loss": [9.0, -1.0, -2.0], "validation": [3.0, 1.0, None]}
+    training = {"windows_seen": 960, "best_epoch": 2, "criterion": criterion, "curve": curve}
+    for model, known in (("powerforge", training), ("climatology", None)):
+        write_result(row(model=model, training=known, **CONDITIONS), {}, tmp_path)
+    axes, *right = panels(draw_figure("curves", options(tmp_path)).figure)
+    assert len(right) == (criterion == "crps")
+    drawn = [line for part in (axes, *right) for line in lines(part)]
+    by_step = [line for line in drawn if line[:, 0].tolist() == curve["step"]]
+    np.testing.assert_array_equal([line[:2, 1] for line in by_step], [[9.0, -1.0], [3.0, 1.0]])
+    assert [20, 20] in [line[:, 0].tolist() for line in drawn]  # the step that was kept
+
+
+def test_curves_needs_the_curve_of_a_training(tmp_path: Path) -> None:
+    write_result(row(model="powerforge", training=None, **CONDITIONS), {}, tmp_path)
+    with pytest.raises(FigureError, match="polish2383"):
+        draw_figure("curves", options(tmp_path))
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -30,6 +30,7 @@ from powerphase.report import (
     MISSING,
     OUTDATED,
     OUTDATED_NOTE,
+    TUNED_NOTE,
     Board,
     Entry,
     board_sheet,
@@ -470,6 +471,20 @@ def test_rows_of_an_older_version_of_their_model_are_marked(
     assert [OUTDATED_NOTE in sheet.below for sheet in sheets] == [is_outdated] * 2
     lines = [line for group in table_groups(table, {}) for line in group.lines]
     assert [line.name for line in lines if line.is_outdated] == ["factorforge"] * is_outdated
+
+
+def test_a_tuned_row_is_ranked_next_to_its_model() -> None:
+    variants: dict[str, tuple[str | None, ...]] = {
+        "timemcl": (None, "tuned", "no-lags"), "deepar": ("tuned",), "ets": ("tuned-stale",),
+    }  # fmt: skip
+    rows = [row(model=m, variant=v, draw=k) for m in variants for k, v in enumerate(variants[m])]
+    (table,) = leaderboard(rows)
+    ranked = {entry.name for entry in table.entries if entry.rank is not None}
+    assert ranked == {"timemcl", "timemcl+tuned", "deepar+tuned"}
+    assert TUNED_NOTE in board_sheet(table).below
+    (sheet,) = compact_sheets([table])
+    assert {line[0][0] for line in sheet.groups[0]} == ranked
+    assert not any("budget" in note for note in board_sheet(table).below)
 
 
 def slopes(*values: float | None) -> dict[str, float | None]:

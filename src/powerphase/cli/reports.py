@@ -15,7 +15,10 @@ from powerphase.records.scores import GROUPS
 if TYPE_CHECKING:
     from powerphase.records.result import Result
 
-FIGURES = ("archetypes", "voltages", "bus-safety", "safety-fidelity", "reliability")
+FIGURES = (
+    *("archetypes", "voltages", "bus-safety", "safety-fidelity", "reliability"),
+    *("lines", "curves"),
+)
 """The names in `report.figures`, which is slow to load; a test checks that they agree."""
 
 

@@ -36,6 +36,7 @@ from .entries import FLAT as FLAT
 from .entries import FLAT_NOTE as FLAT_NOTE
 from .entries import OUTDATED as OUTDATED
 from .entries import OUTDATED_NOTE as OUTDATED_NOTE
+from .entries import TUNED_NOTE as TUNED_NOTE
 from .entries import Entry as Entry
 from .entries import edition_of as edition_of
 from .entries import paper_ablations as paper_ablations

@@ -27,6 +27,7 @@ from powerphase.report.entries import (
     RANK,
     Entry,
     budget_notes,
+    budget_words,
     entry_of,
     group_by,
     in_order,
@@ -107,7 +108,8 @@ class Board:
         notes = [f"Task {self.task}, version {self.task_version};{span} {data}"]
         if self.failures:
             notes.append(f"Without a row: {'; '.join(map(_without_row, self.failures))}.")
-        reduced = [entry for entry in self.entries if entry.is_variant and entry.rank is not None]
+        ranked = [entry for entry in self.entries if entry.rank is not None]
+        reduced = [entry for entry in ranked if budget_words([entry.name])]
         if reduced:
             notes.append(
                 f"{budget_notes(entry.name for entry in reduced)}. Such a row is ranked where the "

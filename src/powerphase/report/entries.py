@@ -30,6 +30,11 @@ BUDGET_WORDS: Mapping[str, str] = MappingProxyType(
 )
 """What each word says. A variant of these words alone is the model itself with a smaller budget."""
 
+TUNED = "tuned"
+"""The variant with the settings that were best on validation windows. It competes like the model
+itself, so a network has two rows in a ranking."""
+TUNED_NOTE = f"+{TUNED} has the settings that were best in a few trials on validation windows."
+
 DEFAULT_EDITION = "opsd-r"
 """The edition that is chosen where rows have several and none is named."""
 
@@ -102,8 +107,9 @@ class Entry:
 def label_notes(entries: Iterable[Entry]) -> list[str]:
     """What the marks in the labels of these entries mean."""
     known = list(entries)
+    tuned = [TUNED_NOTE] * any(entry.name.endswith(f"+{TUNED}") for entry in known)
     flat = [FLAT_NOTE] * any(entry.is_flat for entry in known)
-    return flat + [OUTDATED_NOTE] * any(entry.is_outdated for entry in known)
+    return tuned + flat + [OUTDATED_NOTE] * any(entry.is_outdated for entry in known)
 
 
 def edition_of(rows: Iterable[Result], requested: str | None, which: str) -> str:
@@ -237,9 +243,11 @@ def ordering_score(text: str) -> str:
 
 
 def _competes(entry: Entry, names: Collection[str]) -> bool:
-    """Whether it is ranked: it represents its model and is not the oracle."""
-    model = entry.name.partition("+")[0]
-    return entry.kind != "oracle" and representative(model, names) == entry.name
+    """Whether it is ranked: it represents its model or is tuned, and is not the oracle."""
+    model, _, variant = entry.name.partition("+")
+    if entry.kind == "oracle":
+        return False
+    return variant == TUNED or representative(model, names) == entry.name
 
 
 def representative(model: str, names: Iterable[str]) -> str | None:

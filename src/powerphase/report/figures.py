@@ -214,6 +214,45 @@ def _safety_fidelity(options: FigureOptions) -> DrawnFigure:
     )
 
 
+def _lines(options: FigureOptions) -> DrawnFigure:
+    from powerphase.report.plots import SCORES_OF_LINES, lines
+
+    grid = options.grid or GRID
+    rows = rows_on(options.results, grid, options.edition)
+    (board,) = leaderboard([row.row for row in rows], paper=False)
+    entries = {entry.name: entry for entry in board.entries}
+    ranked = [name for name, entry in entries.items() if entry.rank or entry.kind == "oracle"]
+    named = [known_model(name, entries) for name in options.models or ranked]
+    chosen = {name: representative(name, entries) or name for name in named}
+    scored = [
+        entries[row]
+        for row in chosen.values()
+        if row in entries and entries[row].mean[SCORES_OF_LINES[0]] is not None
+    ]
+    missing = set(chosen.values()) - {entry.name for entry in scored}
+    notes = [f"no scores of lines on {grid} for {', '.join(sorted(missing))}"] * bool(missing)
+    if not scored:
+        raise FigureError(f"{'; '.join(notes)}; score the forecasts again")
+    shown = replace(board, entries=tuple(scored))
+    return DrawnFigure(lines(shown), f"lines-{grid}", (board.title, *notes))
+
+
+def _curves(options: FigureOptions) -> DrawnFigure:
+    from powerphase.report.plots import curves
+
+    rows = rows_on(options.results, options.grid or GRID, options.edition)
+    grid, trained = rows[0].row.grid, [row for row in rows if row.row.training is not None]
+    if not trained:
+        raise FigureError(f"no row on {grid} has the curve of its training; train the models again")
+    names = options.models or sorted({row.row.name for row in trained})
+    seed = SEED if options.seed is None else options.seed
+    selection = select(trained, names, (), most=24, seed=seed)
+    if not selection.available:
+        raise FigureError(f"{'; '.join(selection.notes)}; choose --models that have rows")
+    notes = (rows[0].conditions, *selection.notes)
+    return DrawnFigure(curves(selection.available), f"curves-{grid}", notes)
+
+
 def _representatives(board: Board, models: Sequence[str] | None) -> dict[str, str]:
     """The row that represents each model; by default of all models in the rows or the paper."""
     ours, printed = ([entry.name for entry in part] for part in (board.entries, board.paper))
@@ -252,6 +291,16 @@ FIGURES: Mapping[str, Kind] = MappingProxyType(
         "reliability": Kind(
             "how often voltages left the band, by the forecast probability",
             _reliability,
+            ("grid", "models", "seed"),
+        ),
+        "lines": Kind(
+            "how well each model forecasts the loading of lines, and their overloads",
+            _lines,
+            ("grid", "models"),
+        ),
+        "curves": Kind(
+            "the loss and the validation criterion of each network by training step",
+            _curves,
             ("grid", "models", "seed"),
         ),
     }

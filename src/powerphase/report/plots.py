@@ -40,6 +40,13 @@ SHAPE_LOOKS = {
     "wind": Look("wind", "#009E73", "", (2, 1)),
     "ev": Look("EV", "#D55E00", "", (1, 1)),
 }
+SCORES_OF_LINES = ("loading_crps", "overload_brier")
+"""What the figure of lines shows, in the order of the first."""
+
+LOSS: Mapping[str, Any] = {"linewidth": 1.1}
+VALIDATION: Mapping[str, Any] = {"linewidth": 1.1, "dashes": (3, 1.5)}
+BEST: Mapping[str, Any] = {"linewidth": 0.7, "dashes": (1, 1)}
+
 STROKES = "+1234"
 """Markers made of strokes, which a rim would hide."""
 
@@ -120,6 +127,75 @@ def safety_fidelity(board: Board, score: str) -> Figure:
     return figure
 
 
+def lines(board: Board) -> Figure:
+    """Each entry by two scores of lines; hollow markers have marginal scenarios."""
+    entries = sorted(board.entries, key=lambda entry: -(entry.mean[SCORES_OF_LINES[0]] or 0.0))
+    looks = looks_of(entry.name for entry in entries)
+    figure = Figure(figsize=(PAGE_IN, 0.8 + 0.18 * len(entries)))
+    panels = figure.subplots(1, len(SCORES_OF_LINES), sharey=True)
+    for axes, score in zip(panels, SCORES_OF_LINES, strict=True):
+        for height, entry in enumerate(entries):
+            _draw_dot(axes, entry, score, height)
+        known = [mean for entry in entries if (mean := entry.mean[score]) is not None]
+        if min(known) > 0:
+            axes.set_xscale("log")
+            _label_sparsely(axes)
+        axes.set_xlabel(f"{SCORES[score].title} [{SCORES[score].unit}]")
+        axes.grid(axis="x", color="0.9", linewidth=0.5)
+        axes.tick_params(axis="y", length=0)
+    panels[0].set_yticks(range(len(entries)), [looks[entry.name].title for entry in entries])
+    figure.legend(handles=[_filled(True), _filled(False)], loc="outside upper center", ncols=2)
+    return figure
+
+
+def curves(rows: Mapping[str, FigureRow]) -> Figure:
+    """The loss and the criterion on validation windows by step, a panel for each network."""
+    n_columns = min(4, len(rows))
+    n_lines = -(-len(rows) // n_columns)
+    figure = Figure(figsize=(PAGE_IN * n_columns / 4 + 0.3, 0.3 + 1.5 * n_lines))
+    panels = figure.subplots(n_lines, n_columns, squeeze=False).ravel()
+    for axes, (name, look) in zip(panels, looks_of(rows).items(), strict=False):
+        _draw_curve(axes, _model_colour(name), rows[name].row.training or {})
+        axes.set_title(look.title, loc="left")
+    for axes in panels[len(rows) :]:
+        axes.set_axis_off()
+    for axes in panels[::n_columns]:
+        axes.set_ylabel("loss")
+    figure.supxlabel("training step", fontsize=7)
+    styles = {"loss": LOSS, "on validation windows": VALIDATION, "step that was kept": BEST}
+    handles = [Line2D([], [], label=text, color="0.3", **style) for text, style in styles.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def _draw_curve(axes: Axes, colour: str, training: Mapping[str, Any]) -> None:
+    """Draw a training; validation by CRPS has an axis of its own, on the right."""
+    curve, by_crps = training["curve"], training["criterion"] == "crps"
+    step, loss, validation = (
+        np.array(curve[name], dtype=float) for name in ("step", "loss", "validation")
+    )
+    other = axes.twinx() if by_crps else axes
+    axes.plot(step, loss, color=colour, **LOSS)
+    other.plot(step, validation, color="0.3" if by_crps else colour, **VALIDATION)
+    best = step[training["best_epoch"] - 1]
+    axes.axvline(best, color="0.3", zorder=1, **BEST)
+    _show_late_values(axes, loss if by_crps else np.append(loss, validation))
+    if by_crps:
+        _show_late_values(other, validation)
+        other.spines["right"].set_visible(True)
+        other.set_ylabel("validation CRPS")
+
+
+def _show_late_values(axes: Axes, values: Float[np.ndarray, " P"]) -> None:
+    """Fit the vertical axis to most values: a loss begins far above where it ends."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return
+    low, high = known.min(), np.quantile(known, 0.9)
+    margin = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    axes.set_ylim(low - margin, high + margin)
+
+
 def reliability(rows: Mapping[str, FigureRow]) -> Figure:
     """How often voltages left the band, by the forecast probability."""
     figure = Figure(figsize=(COLUMN_IN, 3.2))
@@ -179,6 +255,36 @@ def _draw_point(axes: Axes, look: Look, entry: Entry, score: str) -> None:
     marker = _marker(look)
     marker.set_data(x, y)
     axes.add_line(marker)
+
+
+def _model_colour(name: str) -> str:
+    """The colour of a model, also for its variants, where other text names them."""
+    model = name.partition("+")[0]
+    return looks_of([model])[model].colour
+
+
+def _draw_dot(axes: Axes, entry: Entry, score: str, height: int) -> None:
+    """Draw a score of an entry in its line, with the deviation over its seeds."""
+    mean, colour = entry.mean[score], _model_colour(entry.name)
+    if mean is None:
+        return
+    axes.errorbar(
+        [mean], [height], xerr=entry.std[score], color=colour, marker="o", markersize=4.5,
+        linestyle="none", elinewidth=0.8, markerfacecolor=_face(colour, entry.joint),
+    )  # fmt: skip
+
+
+def _face(colour: str, joint: bool | None) -> str:
+    return "white" if joint is False else colour
+
+
+def _filled(joint: bool) -> Line2D:
+    """The entry of a legend for joint or marginal scenarios."""
+    return Line2D(
+        [], [], color="0.3", marker="o", markersize=4.5, linestyle="none",
+        markerfacecolor=_face("0.3", joint),
+        label=f"{'joint' if joint else 'marginal'} scenarios",
+    )  # fmt: skip
 
 
 def _label_sparsely(axes: Axes) -> None:
