@@ -1,0 +1,95 @@
+"""The numbers of `results.md`: scores of lines, and every forecaster at its best.
+
+A cell without a row, or whose row lacks the score, is a dash, so that the page can be rendered from
+any rows.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from docs.facts import GRIDS, TEN_DAYS, rows, title
+from powerphase.registry import MODELS
+from powerphase.report import MISSING, Board, Entry, leaderboard
+
+LEADING, REPLICATION = "synthetic", "opsd-r"
+"""The edition of the leaderboard, and that of the comparison with the paper."""
+EDITIONS = (LEADING, REPLICATION)
+MODELS_OF_TABLE = tuple(MODELS)
+"""Every model should have a row on every grid."""
+SOLVED_SCORES = ("loading_crps", "overload_brier", "variogram_theta", "balance_rms_mva")
+"""What solving the power flow may change."""
+
+
+def folder(edition: str) -> str:
+    """The rows of an edition, for a command."""
+    return f"{TEN_DAYS.relative_to(TEN_DAYS.parents[1])}/{edition}"
+
+
+def boards(edition: str) -> dict[str, Board]:
+    """The tables of an edition by grid."""
+    return {table.grid: table for table in leaderboard(rows(edition), paper=False)}
+
+
+def duel_lines(edition: str = LEADING) -> Iterator[str]:
+    """For each grid a line of a table: CRPS of FactorForge, its best rival, and what frames them.
+
+    The best rival is the ranked model with the lowest CRPS, as its reference sets it or tuned.
+    """
+    tables = boards(edition)
+    for grid in GRIDS:
+        entries = tables[grid].entries if grid in tables else ()
+        by_name = {entry.name: entry for entry in entries}
+        rival = min(filter(_is_rival, entries), key=lambda e: e.mean["crps"] or 0.0, default=None)
+        own, best = (_crps(entry) for entry in (by_name.get("factorforge"), rival))
+        cells = [title(grid), _thousandths(own), rival.name if rival else MISSING]
+        cells += [_thousandths(best), f"{own / best:.2f}" if own and best else MISSING]
+        cells += [_thousandths(_crps(by_name.get(name))) for name in ("climatology", "oracle")]
+        yield f"| {' | '.join(cells)} |"
+
+
+def solved_lines(edition: str) -> Iterator[str]:
+    """For each forecast that was solved as well a line: scores before and after."""
+    for grid, table in boards(edition).items():
+        by_name = {entry.name: entry for entry in table.entries}
+        for name, entry in by_name.items():
+            solved = by_name.get(_solved_name(name))
+            if solved is not None:
+                cells = [title(grid), name, entry.coupling or MISSING]
+                cells += [_both(entry, solved, score) for score in SOLVED_SCORES]
+                yield f"| {' | '.join(cells)} |"
+
+
+def flat_names(edition: str = LEADING) -> dict[str, list[str]]:
+    """The forecasters that did not learn the day, by grid."""
+    flat = {g: [e.name for e in table.entries if e.is_flat] for g, table in boards(edition).items()}
+    return {title(grid): names for grid, names in flat.items() if names}
+
+
+def missing_grids(edition: str, models: Sequence[str]) -> dict[str, list[str]]:
+    """The grids on which a model has no row of any variant, for models that lack some."""
+    known = {(row.model, row.grid) for row in rows(edition)}
+    gaps = {model: [title(g) for g in GRIDS if (model, g) not in known] for model in models}
+    return {model: grids for model, grids in gaps.items() if grids}
+
+
+def _is_rival(entry: Entry) -> bool:
+    """Whether it is ranked, no reference, and not FactorForge."""
+    model = entry.name.partition("+")[0]
+    return entry.rank is not None and entry.kind == "model" and model != "factorforge"
+
+
+def _solved_name(name: str) -> str:
+    return f"{name}-physical" if "+" in name else f"{name}+physical"
+
+
+def _crps(entry: Entry | None) -> float | None:
+    return None if entry is None else entry.mean["crps"]
+
+
+def _thousandths(value: float | None) -> str:
+    return MISSING if value is None else f"{1000 * value:.3f}"
+
+
+def _both(entry: Entry, solved: Entry, score: str) -> str:
+    """A score before and after, with three significant digits."""
+    values = (one.mean[score] for one in (entry, solved))
+    return " / ".join(MISSING if value is None else f"{value:.3g}" for value in values)

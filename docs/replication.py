@@ -1,0 +1,59 @@
+"""The numbers of `replication.md`: the paper's claims, each with what our rows say."""
+
+from docs.facts import (
+    GRIDS,
+    ablation_change,
+    board,
+    entry,
+    grid_safety,
+    has_row,
+    pairs,
+    paper_change,
+)
+from powerphase.records import RANKED
+from powerphase.report import MISSING, mean_ranks, paper_ablations
+
+ABLATION_GRID = "pegase1354"
+HARD_BUSES_GRID = "polish2383"
+"""The paper shows hard buses on this grid."""
+
+
+def first_grids() -> int:
+    """The number of grids on which PowerForge has the best Rank of the paper's models."""
+    return sum(_is_first(grid) for grid in GRIDS)
+
+
+def _is_first(grid: str) -> bool:
+    models = [one.name for one in board(grid).paper if has_row(grid, one.name)]
+    ranks = mean_ranks([entry(board(grid), model) for model in models], RANKED)
+    return "powerforge" in models and ranks[models.index("powerforge")] == ranks.min()
+
+
+def reached_grids() -> int:
+    """The number of grids on which PowerForge's CRPS is not worse than the paper's."""
+    known = [pair for (_, score), pair in pairs().items() if score == "crps" and pair.seeds]
+    return sum(pair.difference != "worse" for pair in known)
+
+
+def same_signs() -> list[str]:
+    """The ablations of PowerForge that change CRPS in the same direction as in the paper."""
+    variants = [name for name in paper_ablations("powerforge")[ABLATION_GRID] if name]
+    return [
+        name
+        for name in variants
+        if (ablation_change(name) > 0) == (not paper_change(name).startswith("-"))
+    ]
+
+
+def ablated_parts() -> int:
+    """The number of parts that the paper removes."""
+    return sum(name is not None for name in paper_ablations("powerforge")[ABLATION_GRID])
+
+
+def shared_buses(model: str) -> str:
+    """The share of the hard buses that PowerForge and another model have in common."""
+    if not (has_row(HARD_BUSES_GRID, "powerforge") and has_row(HARD_BUSES_GRID, model)):
+        return MISSING
+    names = {entry(board(HARD_BUSES_GRID), name).name for name in ("powerforge", model)}
+    (hard,) = (h for both, h in grid_safety(HARD_BUSES_GRID).pairs.items() if {*both} == names)
+    return MISSING if hard.overlap is None else f"{hard.overlap:.0%}".replace("%", " %")

@@ -1,0 +1,63 @@
+"""The cells of `docs/results.md` and `docs/replication.md`, also where rows are missing."""
+
+import pytest
+
+from docs import fair_table
+from docs.fair_table import duel_lines, flat_names, missing_grids, solved_lines
+from docs.replication import ablated_parts, same_signs, shared_buses
+from powerphase.grid import PAPER_GRIDS
+from powerphase.records import Result
+from powerphase.report import MISSING
+from tests.report.planted import planted
+
+FLAT = {"P": 0.0, "Q": 0.0, "V": 0.0, "theta": 0.0}
+GRID, OTHER, *_ = PAPER_GRIDS
+
+
+def rows_of(edition: str) -> tuple[Result, ...]:
+    """One grid with a tuned rival and a solved forecast; nothing on the other grids."""
+    if edition != "synthetic":
+        return ()
+    crps = {"factorforge": 1e-3, "climatology": 4e-3, "ets": 3e-3, "oracle": 5e-4}
+    rows = [planted(model, crps=value, grid=GRID) for model, value in crps.items()]
+    rows += [planted("timemcl", crps=5e-3, grid=GRID, daily_slope=FLAT)]
+    rows += [planted("timemcl", variant="tuned", crps=2e-3, grid=GRID)]
+    rows += [planted("climatology", variant="physical", loading_crps=0.25, grid=GRID)]
+    return tuple(rows)
+
+
+@pytest.fixture
+def _planted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_table, "rows", rows_of)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.usefixtures("_planted_rows")
+def test_the_best_rival_may_be_tuned_and_grids_without_rows_have_dashes() -> None:
+    first, second, *_ = map(cells, duel_lines())
+    assert first[1:] == ["1.000", "timemcl+tuned", "2.000", "0.50", "4.000", "0.500"]
+    assert second[1:] == [MISSING] * 6
+    assert len(list(duel_lines("opsd-r"))) == len(PAPER_GRIDS)
+
+
+@pytest.mark.usefixtures("_planted_rows")
+def test_a_solved_forecast_stands_next_to_the_one_it_was_solved_from() -> None:
+    (line,) = map(cells, solved_lines("synthetic"))
+    assert line[1:4] == ["climatology", "joint", "0.5 / 0.25"]
+    assert list(solved_lines("opsd-r")) == []
+
+
+@pytest.mark.usefixtures("_planted_rows")
+def test_flat_rows_and_missing_grids_are_named() -> None:
+    assert list(flat_names().values()) == [["timemcl"]]
+    gaps = missing_grids("synthetic", ["timemcl", "deepar"])
+    assert [len(grids) for grids in gaps.values()] == [len(PAPER_GRIDS) - 1, len(PAPER_GRIDS)]
+
+
+def test_claims_of_the_paper_are_shares_of_what_was_compared() -> None:
+    assert 0 < len(set(same_signs())) <= ablated_parts() == 6
+    assert shared_buses("deepar-of-nobody") == MISSING
+    assert 0 <= int(shared_buses("tactis-2").removesuffix(" %")) <= 100
