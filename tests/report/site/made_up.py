@@ -8,8 +8,17 @@ from numpy.typing import NDArray
 
 from powerphase.grid import Grid
 from powerphase.records import (
+    BY_BRANCH,
     FORECASTS,
+    LINE,
+    LINE_BUSES,
+    LINE_HAPPENED,
+    LINE_NUMBER,
+    LINE_PEAK,
+    LINE_RISK,
+    LINE_TOTALS,
     NOT_DRAWN_SEEDS,
+    RATING,
     RISK_LEVELS,
     SCORES,
     Result,
@@ -20,6 +29,7 @@ from powerphase.report import Drawing
 from tests.records.rows import WINDOWS, row
 
 GRID, N_BUSES, N_SHOWN, STEPS = "polish2383", 30, 6, 96
+N_LINES = 6
 SAMPLES = 10
 """Scenarios of equal weight whose quantiles split exactly at a tenth and at a half."""
 
@@ -56,8 +66,10 @@ def target() -> NDArray[np.float32]:
     return values.astype(np.float32)
 
 
-def sidecar(draw: int, scenarios: int, *, risk: bool, shown: bool = True) -> Arrays:
-    """Arrays of the shapes that a sidecar has."""
+def sidecar(
+    draw: int, scenarios: int, *, risk: bool, shown: bool = True, more: Arrays | None = None
+) -> Arrays:
+    """Arrays of the shapes that a sidecar has, and more."""
     random = np.random.default_rng(draw)
     weight = random.uniform(0.1, 1, (3, scenarios, N_SHOWN, 4))
     if scenarios == SAMPLES:
@@ -86,7 +98,26 @@ def sidecar(draw: int, scenarios: int, *, risk: bool, shown: bool = True) -> Arr
         arrays["risk/happened"] = (levels > RISK_LEVELS // 2).astype(np.uint8)
         arrays["risk/excursion"] = random.integers(0, 30, (3, N_BUSES, 2)).astype(np.uint8)
         arrays["risk/excursion_happened"] = random.integers(0, 30, (3, N_BUSES, 2)).astype(np.uint8)
-    return compact(arrays)
+    return compact({**arrays, **(more or {})})
+
+
+def lines(n_lines: int, n_rated: int = N_BUSES) -> Arrays:
+    """The arrays of lines: two parallel ones between buses 101 and 102, others along the ring."""
+    random = np.random.default_rng(n_lines)
+    start = 101 + np.maximum(np.arange(n_lines) - 1, 0)
+    risk = random.integers(1, RISK_LEVELS + 1, (3, n_lines, STEPS)).astype(np.uint8)
+    scores = {f"by_branch/{name}": random.uniform(size=n_lines).astype("f4") for name in BY_BRANCH}
+    return {
+        LINE: np.arange(n_lines),
+        LINE_BUSES: np.stack([start, start + 1], axis=1),
+        LINE_NUMBER: 1 + (np.arange(n_lines) == 1),
+        RATING: random.uniform(100, 900, n_lines).astype("f4"),
+        LINE_TOTALS: np.array([2 * n_lines, n_rated, N_BUSES + 1]),
+        LINE_RISK: risk,
+        LINE_HAPPENED: (risk > RISK_LEVELS // 2).astype(np.uint8),
+        LINE_PEAK: random.uniform(1.01, 1.5, (3, n_lines)).astype("f4"),
+        **scores,
+    }
 
 
 def _reliability(random: np.random.Generator) -> NDArray[np.float64]:
@@ -97,7 +128,10 @@ def _reliability(random: np.random.Generator) -> NDArray[np.float64]:
 
 
 def field() -> list[tuple[Result, Arrays]]:
-    """Rows of five forecasters: two seeds of one, a variant, two references."""
+    """Rows of five forecasters: two seeds of one, a variant, two references.
+
+    The variant has lines, the oracle none with a rating, and the others are of an older schema.
+    """
     forecasters: list[tuple[str, str | None, int]] = [
         ("powerforge", None, 42),
         ("powerforge", None, 22),
@@ -111,7 +145,10 @@ def field() -> list[tuple[Result, Arrays]]:
         cost = row().cost | {"hardware": NASTY}
         result = row(model=model, variant=variant, seed=seed, draw=k, grid=GRID, cost=cost)
         scenarios = SAMPLES if model == "last-7-days" else 4 + k
-        arrays = sidecar(k, scenarios, risk=model == "ets", shown=seed not in NOT_DRAWN_SEEDS)
+        has_lines = {"ets+stale": lines(N_LINES), "oracle": lines(0, n_rated=0)}
+        is_shown = seed not in NOT_DRAWN_SEEDS
+        more = has_lines.get(result.name)
+        arrays = sidecar(k, scenarios, risk=model == "ets", shown=is_shown, more=more)
         rows.append((result, arrays))
     return rows
 

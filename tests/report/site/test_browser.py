@@ -11,13 +11,25 @@ import pytest
 from numpy.typing import NDArray
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from powerphase.axes import VARIABLES, V
-from powerphase.records import EXCURSION_UNIT_PU, NORMAL_BAND_PU, RISK_LEVELS, SCORES, expand
+from powerphase.records import (
+    EXCURSION_UNIT_PU,
+    LINE_BUSES,
+    LINE_HAPPENED,
+    LINE_NUMBER,
+    LINE_PEAK,
+    LINE_RISK,
+    NORMAL_BAND_PU,
+    RISK_LEVELS,
+    SCORES,
+    expand,
+)
 from powerphase.report import leaderboard
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
@@ -582,11 +594,115 @@ def test_a_bus_tells_on_which_side_of_the_band_it_is_and_by_how_much(
     assert f"{hours:g} h" in told
 
 
+def line_names(built: Built) -> list[str]:
+    """The lines of the made-up row as the page names them."""
+    arrays = built.rows["ets+stale-42"][1]
+    return [
+        f"{start}-{end}" + (f"/{number}" if number > 1 else "")
+        for (start, end), number in zip(arrays[LINE_BUSES], arrays[LINE_NUMBER], strict=True)
+    ]
+
+
+def test_lines_have_the_risk_of_the_step(page: Page, built: Built) -> None:
+    arrays, names = built.rows["ets+stale-42"][1], line_names(built)
+    page.open(f"grid?board={GRID}&model=ets%2Bstale-42&by=risk&window=1&step=40")
+    page.until("powerphase.drawn.network && powerphase.drawn.painted_ms !== undefined")
+    assert page.js("powerphase.drawn.network.lines.names") == names
+    for step in (40, 41):
+        page.until(f"powerphase.drawn.network.step === {step}")
+        risk = arrays[LINE_RISK][1, :, step] / RISK_LEVELS
+        drawn = page.js("[...powerphase.drawn.network.lines.values]")
+        assert drawn == pytest.approx(risk, rel=1e-6)
+        overloaded = [names[k] for k in np.flatnonzero(arrays[LINE_HAPPENED][1, :, step])]
+        assert page.js("powerphase.drawn.network.lines.marked") == overloaded
+        listed = page.js("[...document.querySelectorAll('#worst-lines li')].map((li) => "
+                         "[li.dataset.line, li.querySelector('b').textContent])")  # fmt: skip
+        order = np.argsort(-risk, kind="stable")
+        assert [name for name, _ in listed] == [names[k] for k in order]
+        shares = [float(text.removesuffix(" %")) for _, text in listed]
+        assert shares == pytest.approx(100 * risk[order], abs=0.051)
+        page.element("#step").send_keys(Keys.ARROW_RIGHT)
+    Select(page.element("#grid-quantity")).select_by_value("crps")
+    page.until("powerphase.drawn.network.quantity === 'crps'")
+    drawn = page.js("[...powerphase.drawn.network.lines.values]")
+    assert drawn == pytest.approx(arrays["by_branch/loading_crps"])
+
+
+def test_a_line_can_be_chosen_and_says_when_it_was_overloaded(page: Page, built: Built) -> None:
+    arrays, name = built.rows["ets+stale-42"][1], line_names(built)[2]
+    address = f"grid?board={GRID}&model=ets%2Bstale-42&by=risk&window=1&step=40"
+    page.open(address)
+    page.until(f"document.querySelector('#nodes [data-line=\"{name}\"]')")
+    page.js("document.querySelector('#nodes [tabindex=\"0\"]').focus()")
+    page.element(f"#worst-lines [data-line='{name}'] button").send_keys(Keys.ENTER)
+    assert name in page.element("#bus-facts h2").text
+    assert page.js("new URLSearchParams(location.hash.split('?')[1]).get('line')") == name
+    said = page.element("#bus-facts").text
+    assert f"{100 * arrays[LINE_PEAK][1, 2]:.0f} %" in said
+    assert f"{arrays[LINE_HAPPENED][1, 2].sum() / 4:g} h" in said
+    page.open(f"{address}&line={name}")  # a link reproduces it
+    page.until("!document.querySelector('#bus-facts').hidden")
+    assert page.element("#bus-facts").text == said
+    page.element("#bus-facts .pick").click()
+    assert page.element("#bus-facts h2").text.endswith(name.split("-")[0])
+    page.element(f"#nodes [data-line='{name}']").click()
+    assert name in page.element("#bus-facts h2").text
+
+
+def test_the_arrow_keys_reach_lines_and_a_pointer_finds_them(page: Page, built: Built) -> None:
+    page.open(f"grid?board={GRID}&model=ets%2Bstale-42&by=risk&window=1&step=40")
+    page.until("document.querySelector('#nodes [data-line]')")
+    page.js("document.querySelector('#nodes [data-bus=\"104\"]').focus()")
+    page.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert page.js("document.activeElement.dataset.line") in line_names(built)
+    a, b = (
+        page.js(f"document.querySelector('#nodes [data-bus=\"{bus}\"]').getBoundingClientRect()")
+        for bus in (105, 106)
+    )
+    x, y = (0.25 * a[k] + 0.75 * b[k] + a["width"] / 2 for k in ("left", "top"))
+    chain = ActionChains(page.driver).w3c_actions
+    chain.pointer_action.move_to_location(round(x), round(y)).click()
+    chain.perform()
+    assert page.element("#bus-facts h2").text.endswith("105-106")
+
+
+def test_a_bus_lists_its_lines(page: Page, built: Built) -> None:
+    page.open(f"grid?board={GRID}&model=ets%2Bstale-42&by=risk&window=1&step=40&bus=102")
+    page.until("!document.querySelector('#bus-facts').hidden")
+    ends = built.rows["ets+stale-42"][1][LINE_BUSES]
+    own = [name for name, pair in zip(line_names(built), ends, strict=True) if 102 in pair]
+    listed = page.js(
+        "[...document.querySelectorAll('#bus-facts li .pick')].map((b) => b.textContent)"
+    )
+    assert [text.split()[-1] for text in listed] == own
+    page.element("#nodes [data-bus='120']").click()
+    assert not page.js("document.querySelectorAll('#bus-facts li').length")
+
+
+def test_a_row_without_lines_and_a_grid_without_ratings_say_so(page: Page) -> None:
+    notes = []
+    for model in ("ets-42", "oracle-42", "ets%2Bstale-42"):
+        page.open(f"grid?board={GRID}&model={model}&by=risk&window=1&step=40")
+        page.until("powerphase.drawn.network && !powerphase.loading")
+        notes.append(page.element("#lines-note").text)
+        has_lines = model.startswith("ets%2B")
+        assert bool(page.js("document.querySelectorAll('#worst-lines li').length")) == has_lines
+        assert page.element("#line-legend").is_displayed() == has_lines
+    old, unrated, stored = notes
+    assert "powerphase score" in old
+    assert "rating" in unrated
+    assert [int(number) for number in re.findall(r"\d+", stored)] == [
+        2 * made_up.N_LINES,
+        made_up.N_BUSES,
+        made_up.N_LINES,
+    ]
+
+
 def test_a_grid_without_risk_says_so_once(page: Page) -> None:
     page.open(f"leaderboard?board={GRID}")
     page.js(
-        "powerphase.site.boards.forEach((b) => { b.truth.violations = 0; "
-        "b.entries.forEach((e) => (e.mean.safety_mbrier = 0)); })"
+        "powerphase.site.boards.forEach((b) => { b.truth.violations = b.truth.overloads = 0; "
+        "b.entries.forEach((e) => (e.mean.safety_mbrier = e.mean.overload_brier = 0)); })"
     )
     page.driver.execute_async_script(
         f"const done = arguments[0]; powerphase.load('{GRID}/ets-42')"

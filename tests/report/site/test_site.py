@@ -21,8 +21,15 @@ from powerphase import cli
 from powerphase.axes import KINDS, V
 from powerphase.errors import PowerphaseError, ReportError, UnknownName
 from powerphase.records import (
+    LINE_BUSES,
+    LINE_HAPPENED,
+    LINE_NUMBER,
+    LINE_PEAK,
+    LINE_RISK,
+    LINE_TOTALS,
     NORMAL_BAND_PU,
     RANKED,
+    RATING,
     RISK_LEVELS,
     SCORES,
     chunk_file,
@@ -148,6 +155,30 @@ def test_the_file_of_a_row_contains_its_sidecar(built: Built) -> None:
             np.testing.assert_array_equal(found, arrays["risk/by_bus_step"])
 
 
+def test_the_file_of_a_row_contains_the_lines_of_its_sidecar(built: Built) -> None:
+    files = {
+        model["id"]: value_of(built, model["file"])
+        for model in board_of(built, made_up.GRID)["models"]
+    }
+    assert {name for name, file in files.items() if "lines" in file} == {
+        "ets+stale-42",
+        "oracle-42",
+    }
+    arrays, lines = built.rows["ets+stale-42"][1], files["ets+stale-42"]["lines"]
+    assert lines["total"] == arrays[LINE_TOTALS].tolist()
+    for name, value in lines["scores"].items():
+        np.testing.assert_array_equal(unpack(value), arrays[f"by_branch/{name}"])
+    for part, name in (("bus_id", LINE_BUSES), ("number", LINE_NUMBER), ("rating_mva", RATING)):
+        np.testing.assert_array_equal(unpack(lines["identity"][part]), arrays[name])
+    assert lines["windows"] == arrays["shown/window"].tolist()
+    for part, name in (
+        ("probability", LINE_RISK),
+        ("happened", LINE_HAPPENED),
+        ("peak", LINE_PEAK),
+    ):
+        np.testing.assert_array_equal(unpack(lines["risk"][part]), arrays[name])
+
+
 def test_models_share_the_file_of_the_truth(built: Built) -> None:
     names = [name for name in built.site.sizes if f"{made_up.GRID}-synthetic/truth-" in name]
     assert len(names) == 1
@@ -259,6 +290,12 @@ def test_a_sidecar_without_a_required_array_raises(tmp_path: Path) -> None:
     write_result(row(), {}, tmp_path / "results")
     with pytest.raises(ReportError, match=r"powerforge-42\.npz.*'by_bus/brier'"):
         build_site([tmp_path / "results"], tmp_path / "site")
+    arrays = made_up.sidecar(0, 4, risk=True) | made_up.lines(3)
+    for name in (RATING, LINE_PEAK):
+        lacking = {key: array for key, array in arrays.items() if key != name}
+        write_result(row(), lacking, tmp_path / "results")
+        with pytest.raises(ReportError, match=name):
+            build_site([tmp_path / "results"], tmp_path / "site")
 
 
 def test_a_ranked_smaller_budget_is_listed_with_the_models() -> None:

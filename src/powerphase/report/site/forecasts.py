@@ -24,6 +24,14 @@ from powerphase.records.sidecar import (
     EXCURSION_HAPPENED,
     EXCURSION_UNIT_PU,
     HAPPENED,
+    LINE_AXIS,
+    LINE_BUSES,
+    LINE_HAPPENED,
+    LINE_NUMBER,
+    LINE_PEAK,
+    LINE_RISK,
+    LINE_TOTALS,
+    RATING,
     RISK,
     RISK_LEVELS,
     SERIES,
@@ -57,6 +65,9 @@ def missing_array(sidecar: Arrays) -> str | None:
     names = [*REQUIRED]
     if any(name.startswith("shown/") for name in sidecar):
         names += [f"shown/{name}" for name in SHOWN]
+    if LINE_TOTALS in sidecar:
+        has_steps = LINE_RISK in sidecar
+        names += [name for name in LINE_AXIS if has_steps or not name.startswith("risk/")]
     return next((name for name in names if name not in sidecar), None)
 
 
@@ -84,7 +95,31 @@ def row_content(
         if EXCURSION in sidecar:
             sides = (sidecar[EXCURSION], sidecar[EXCURSION_HAPPENED])
             content["risk"] |= excursion_content(*sides)
+    if LINE_TOTALS in sidecar:
+        content["lines"] = _line_content(sidecar)
     return content
+
+
+def _line_content(sidecar: Arrays) -> dict[str, Any]:
+    """The lines at risk and their scores; where forecasts are drawn, their risk by step."""
+    bus_id, number = (sidecar[name].astype(np.int32) for name in (LINE_BUSES, LINE_NUMBER))
+    risk = {"probability": LINE_RISK, "happened": LINE_HAPPENED, "peak": LINE_PEAK}
+    has_steps = LINE_RISK in sidecar
+    return {
+        "total": sidecar[LINE_TOTALS],
+        "identity": {
+            "bus_id": pack(bus_id),
+            "number": pack(number),
+            "rating_mva": pack(sidecar[RATING]),
+        },
+        "scores": {
+            name.removeprefix("by_branch/"): pack(array)
+            for name, array in sidecar.items()
+            if name.startswith("by_branch/")
+        },
+        "windows": sidecar["shown/window"] if has_steps else [],
+        "risk": {key: pack(sidecar[name]) for key, name in risk.items()} if has_steps else None,
+    }
 
 
 def excursion_content(

@@ -91,7 +91,7 @@
 
   for (const page of Object.values(pages)) page.start();
   $("#boards").addEventListener("change", (event) => {
-    choose({ board: event.target.value, bus: null, window: null, models: null, model: null });
+    choose({ board: event.target.value, bus: null, line: null, window: null, models: null, model: null });
     show();
   });
   window.addEventListener("hashchange", show);

@@ -1,12 +1,13 @@
-// The grid page: buses coloured by a model's risk or score, step by step where it is known.
+// The grid page: buses and lines coloured by a model's risk or score, step by step where it is known.
 "use strict";
 powerphase.pages.grid = (() => {
   const { $, h, choose, address, options, uniform, percent, clock, day, load, unpack } = powerphase;
   const { withCode, SCORE, ALL, NO_ARRAYS } = powerphase;
-  const { busIds, choices, fans, risks } = powerphase.scenarios;
+  const { busIds, choices, risks, risksOfSome } = powerphase.scenarios;
   const { key, fillOf } = powerphase.looks;
+  const { read: readLines, note: lineNote, titles, ofLines } = powerphase.lines;
   const LISTED = 12,
-    BAND = [0.95, 1.05],
+    LISTED_LINES = 8,
     STEPS = 96,
     EVENING = 76,
     FRAME_MS = 120;
@@ -20,6 +21,7 @@ powerphase.pages.grid = (() => {
     "cvar_0.1": "CVaR_0.1",
     crps: "CRPS of V",
   };
+  const NO_ENDS = [];
   const TIMED = {
     risk: "Probability of leaving 0.95 to 1.05 p.u. in the model's scenarios; rings mark the voltages that left it.",
     happened: "Which voltages were outside 0.95 to 1.05 p.u.",
@@ -34,7 +36,10 @@ powerphase.pages.grid = (() => {
     row = null,
     risk = null,
     values = null,
+    lines = null,
+    lineValues = [],
     order = [],
+    lineOrder = [],
     digits = String,
     state = null,
     turn = 0,
@@ -43,10 +48,13 @@ powerphase.pages.grid = (() => {
   const stepwise = () => state.quantity in TIMED;
   const isShare = () => stepwise() || state.quantity.startsWith("violation");
   const text = (value) => (isShare() ? percent : digits)(value);
-  const top = () => {
+  const topOf = (list, ranked) => {
     if (isShare()) return 1;
-    return order.length ? values[order[0]] : 1e-12;
+    return ranked.length ? list[ranked[0]] : 1e-12;
   };
+  const top = () => topOf(values, order);
+  const topLine = () => topOf(lineValues, lineOrder);
+  const lineText = (value) => (isShare() ? percent : uniform(lineValues))(value);
 
   // Where a voltage goes beyond the band, and how far: below, above, or both on the same day.
   const sidesText = (sides) =>
@@ -61,8 +69,23 @@ powerphase.pages.grid = (() => {
   };
   const daily = () => stepwise() && risk && risk.all;
 
-  // What is known about a bus on the chosen day, in sentences.
+  // The numbers that the drawing gives to buses and, after them, to lines.
+  const lineOf = (k) => k - ids.length;
+  const titleOf = (k) => (lineOf(k) < 0 ? `Bus ${ids[k]}` : `Line ${nameOf(k)}`);
+  const nameOf = (k) => (lineOf(k) < 0 ? String(ids[k]) : lines.list[lineOf(k)].name);
+  const selectedSpot = () => {
+    if (state.line && lines) {
+      const l = lines.list.findIndex((line) => line.name === state.line);
+      return l < 0 ? -1 : ids.length + l;
+    }
+    return state.bus === null ? -1 : ids.indexOf(state.bus);
+  };
+
+  const lineFacts = (l) => lines.facts(l, state, lineText(lineValues[l]));
+
+  // What is known about a bus or a line on the chosen day, in sentences.
   const facts = (k) => {
+    if (lineOf(k) >= 0) return lineFacts(lineOf(k));
     const now = Number.isNaN(values[k]) ? "not in this sidecar" : text(values[k]);
     if (!daily()) return [now];
     const w = windowIndex(),
@@ -70,62 +93,34 @@ powerphase.pages.grid = (() => {
       actual = risk.beyond(w, k),
       hours = hoursOutside(w, k),
       what = state.quantity === "risk" ? `risk ${now}` : values[k] > 0 ? "outside" : "inside",
-      lines = [`${what} at ${clock(state.step)}`];
+      said = [`${what} at ${clock(state.step)}`];
     if (expected && sidesText(expected))
-      lines.push(`scenarios that leave the band go ${sidesText(expected)} on average that day`);
-    if (risk.known && !hours) lines.push("actually inside all day");
+      said.push(`scenarios that leave the band go ${sidesText(expected)} on average that day`);
+    if (risk.known && !hours) said.push("actually inside all day");
     if (risk.known && hours) {
       const far = actual && sidesText(actual) ? `, ${sidesText(actual)} at most` : "";
-      lines.push(`actually outside for ${hours} h${far}`);
+      said.push(`actually outside for ${hours} h${far}`);
     }
-    return lines;
+    return said;
   };
 
   const network = powerphase.network($("#network"), $("#nodes"), {
     onHover: (k, event) => {
       if (k < 0) return powerphase.tip("");
-      return powerphase.tip([`Bus ${ids[k]}`, ...facts(k)].join("\n"), event.clientX, event.clientY);
+      return powerphase.tip([titleOf(k), ...facts(k)].join("\n"), event.clientX, event.clientY);
     },
     onSelect: (k) => {
-      state.bus = k < 0 ? null : ids[k];
+      state.bus = k < 0 || lineOf(k) >= 0 ? null : ids[k];
+      state.line = lineOf(k) >= 0 ? nameOf(k) : null;
       remember();
       writeFacts();
     },
-    describe: (k) => [`Bus ${ids[k]}`, ...facts(k)].join(", "),
-    nameOf: (k) => String(ids[k]),
+    describe: (k) => [titleOf(k), ...facts(k)].join(", "),
+    nameOf,
   });
 
-  // The risk of the buses with scenarios in a sidecar; that of the others is unknown.
-  const riskOfSome = async () => {
-    const outside = (v) => v < BAND[0] || v > BAND[1],
-      byBus = new Map(),
-      steps = [...Array(STEPS).keys()];
-    for (const [k, position] of row.shown.position.entries()) {
-      if (position === null) continue;
-      const windows = await fans(model, ids, row.shown.bus_id[k], "V");
-      const share = (fan, t) =>
-        fan.scenarios.reduce((sum, scenario, m) => sum + (outside(scenario[t]) ? fan.weights[m] : 0), 0);
-      byBus.set(
-        position,
-        windows.map((fan) => ({
-          risk: steps.map((t) => share(fan, t)),
-          happened: steps.map((t) => Number(outside(fan.truth[t]))),
-        })),
-      );
-    }
-    const pick = (name) => (w, bus, step) =>
-      byBus.has(bus) ? byBus.get(bus)[w][name][step] : NaN;
-    return {
-      windows: row.shown.window,
-      all: false,
-      known: true,
-      risk: pick("risk"),
-      happened: pick("happened"),
-    };
-  };
-
   const readRisk = async () =>
-    (await risks(model, ids)) || (row && row.shown ? riskOfSome() : null);
+    (await risks(model, ids)) || (row && row.shown ? risksOfSome(model, row, ids) : null);
 
   const windowIndex = () => Math.max(0, risk.windows.indexOf(Number(state.window)));
 
@@ -140,9 +135,18 @@ powerphase.pages.grid = (() => {
         stride = scores.length / n;
       values.forEach((_, k) => (values[k] = scores[k * stride + (stride > 1 ? 2 : 0)]));
     }
-    order = [...values.keys()].filter((k) => values[k] > 0);
-    order.sort((a, b) => values[b] - values[a] || a - b);
+    lineValues = lines ? lines.values(state.quantity, Number(state.window), state.step) : [];
+    order = ranked(values);
+    lineOrder = ranked(lineValues);
     digits = uniform(values);
+  };
+  const ranked = (list) =>
+    [...list.keys()].filter((k) => list[k] > 0).sort((a, b) => list[b] - list[a] || a - b);
+
+  const overloaded = () => {
+    if (state.quantity !== "risk" || !lines || !lines.hasSteps) return [];
+    const w = lines.windowIndex(Number(state.window));
+    return [...lines.list.keys()].filter((l) => lines.happened(w, l, state.step));
   };
 
   const rings = () => {
@@ -165,22 +169,49 @@ powerphase.pages.grid = (() => {
     return h("small", { title: sidesText(sides) }, ` ${marks.filter(Boolean).join(" ")}`);
   };
 
-  // The selected bus, above the list.
-  const writeFacts = () => {
-    const box = $("#bus-facts"),
-      k = state.bus === null ? -1 : ids.indexOf(state.bus);
-    box.hidden = k < 0;
-    if (k < 0) return;
-    const lines = facts(k).map((line) => h("p", {}, `${line[0].toUpperCase()}${line.slice(1)}.`)),
-      link = canShow(k) ? h("a", { href: forecastOf(k) }, "Show its forecast") : null;
-    box.replaceChildren(h("h2", {}, `Bus ${ids[k]}`), ...lines, ...(link ? [link] : []));
+  const sentence = (text) => h("p", {}, `${text[0].toUpperCase()}${text.slice(1)}.`);
+  const pick = (k) =>
+    h("button", { type: "button", class: "pick", onclick: () => network.select(k) }, titleOf(k));
+
+  // The lines that end at a bus and are at risk, with what is known about each.
+  const linesOf = (k) => {
+    if (!lines || !lines.total.rated) return [];
+    const list = lines.of(k);
+    if (!list.length) return [h("p", {}, "None of its lines is among those at risk.")];
+    const item = (l) => h("li", {}, pick(ids.length + l), ` ${lineFacts(l).join("; ")}.`);
+    return [h("h3", {}, "Its lines at risk"), h("ul", {}, list.map(item))];
   };
 
+  // The selected bus or line, above the lists.
+  const writeFacts = () => {
+    const box = $("#bus-facts"),
+      k = selectedSpot();
+    box.hidden = k < 0;
+    if (k < 0) return;
+    const isLine = lineOf(k) >= 0,
+      link = !isLine && canShow(k) && h("a", { href: forecastOf(k) }, "Show its forecast"),
+      ends = isLine ? lines.list[lineOf(k)].ends.filter((end) => end >= 0).map(pick) : linesOf(k);
+    box.replaceChildren(h("h2", {}, titleOf(k)), ...facts(k).map(sentence), ...(link ? [link] : []), ...ends);
+  };
+
+  const bar = (part) => {
+    const share = Math.min(1, part),
+      shade = `var(--r${Math.min(5, Math.floor(6 * share))})`;
+    return h("i", { style: `width: ${(100 * share).toFixed(1)}%; background: ${shade}` });
+  };
+  const lineItem = (l) => {
+    const now = overloaded().includes(l) ? h("small", {}, " overloaded") : null,
+      label = [h("span", {}, titleOf(ids.length + l), now), h("b", {}, lineText(lineValues[l]))],
+      onclick = () => network.select(ids.length + l);
+    label.push(bar(lineValues[l] / topLine()));
+    return h("li", { "data-line": lines.list[l].name }, h("button", { type: "button", onclick }, label));
+  };
   const listItem = (k) => {
-    const share = Math.min(1, values[k] / top()),
-      shade = `var(--r${Math.min(5, Math.floor(6 * share))})`,
-      bar = h("i", { style: `width: ${(100 * share).toFixed(1)}%; background: ${shade}` }),
-      label = [h("span", {}, `Bus ${ids[k]}`, arrow(k)), h("b", {}, text(values[k])), bar],
+    const label = [
+        h("span", {}, `Bus ${ids[k]}`, arrow(k)),
+        h("b", {}, text(values[k])),
+        bar(values[k] / top()),
+      ],
       inner = canShow(k) ? h("a", { href: forecastOf(k) }, label) : h("span", {}, label);
     return h("li", { "data-bus": ids[k] }, inner);
   };
@@ -190,10 +221,28 @@ powerphase.pages.grid = (() => {
     const entry = board.entries.find((e) => e.name === model.name && e.kind !== "paper");
     return !board.truth.violations && Boolean(entry) && entry.mean.safety_mbrier === 0;
   };
+  const linesAtRisk = () => {
+    const entry = board.entries.find((e) => e.name === model.name && e.kind !== "paper");
+    return board.truth.overloads > 0 || Boolean(entry && entry.mean.overload_brier > 0);
+  };
   // Why the list is empty.
   const nothing = () => {
     if (isCalm()) return CALM;
     return stepwise() ? "No bus at this time." : "It is 0 at every bus.";
+  };
+
+  // The worst lines, and why there are none.
+  const writeLines = () => {
+    const when = stepwise() ? ` at ${clock(state.step)}` : "",
+      what = { risk: "most at risk", happened: "overloaded" }[state.quantity] || "with the highest";
+    const mean = titles[state.quantity] ? ` ${titles[state.quantity]}` : "";
+    $("#lines-title").textContent = lineOrder.length ? `Lines ${what}${mean}${when}` : "Lines";
+    const none = lines && lines.total.atRisk && stepwise() && lines.hasSteps ? " None at this time." : "";
+    const note = lineNote(row, lines, state.quantity);
+    $("#lines-note").replaceChildren(...note, lineOrder.length ? "" : none);
+    $("#worst-lines").replaceChildren(...lineOrder.slice(0, LISTED_LINES).map(lineItem));
+    $("#line-legend").hidden = !drawn || !lineOrder.length;
+    $("#line-legend .marked").hidden = state.quantity !== "risk";
   };
 
   const writeTexts = () => {
@@ -204,19 +253,21 @@ powerphase.pages.grid = (() => {
     $("#step").setAttribute("aria-valuetext", `${clock(state.step)} UTC`);
     $("#step-time").textContent = `${clock(state.step)} UTC`;
     from.textContent = text(0);
-    to.textContent = text(top());
+    const isScore = !isShare() && lineOrder.length;
+    to.textContent = isScore ? `buses ${text(top())}, lines ${lineText(topLine())}` : text(top());
     const what =
         TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
-      how = "Choose a bus for its numbers. Zoom with the wheel, a pinch or + and −; move by dragging or with the arrow keys.";
+      lineWhat = (lines && lines.list.length && ofLines[state.quantity]) || "",
+      how = "Choose a bus or a line for its numbers. Zoom with the wheel, a pinch or + and −; move by dragging or with the arrow keys.";
     const sides = sliding && risk.all && risk.excursion(0, 0) ? SIDES : "",
-      note = [isCalm() ? CALM : "", what, sides, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
+      note = [isCalm() ? CALM : "", what, lineWhat, sides, sliding && !risk.all ? SOME : "", drawn ? how : ""].join(" ");
     $("#grid-note").replaceChildren(...withCode(note));
     const when = stepwise()
       ? `at ${clock(state.step)}, ${board.windows[Number(state.window)].slice(0, 10)}`
       : "";
     $("#at-risk-title").textContent = stepwise()
-      ? `${state.quantity === "risk" ? "Highest risk" : "Outside"} ${when}`
-      : `Highest ${MEANS[state.quantity]}`;
+      ? `Buses ${state.quantity === "risk" ? "most at risk" : "outside"} ${when}`
+      : `Buses with the highest ${MEANS[state.quantity]}`;
     const above = order.filter((k) => values[k] > 0.5).length;
     const count = `${order.length.toLocaleString("en")} buses above 0`;
     $("#at-risk-count").textContent = !order.length
@@ -225,10 +276,11 @@ powerphase.pages.grid = (() => {
         ? `${count}, ${above.toLocaleString("en")} above 50 %`
         : count;
     $("#at-risk").replaceChildren(...order.slice(0, LISTED).map(listItem));
+    writeLines();
     writeFacts();
     $("#network").setAttribute(
       "aria-label",
-      `Network of ${ids.length} buses, ${order.length} above zero; the list next to it has the highest`,
+      `Network of ${ids.length} buses, ${order.length} of them and ${lineOrder.length} lines above zero; the lists next to it have the highest`,
     );
   };
 
@@ -236,18 +288,32 @@ powerphase.pages.grid = (() => {
     const thisTurn = ++turn;
     await compute();
     if (thisTurn !== turn) return;
-    const marked = rings();
-    powerphase.drawn.network = { ...state, values, rings: marked.map((k) => ids[k]) };
+    const ringed = rings(),
+      marked = overloaded(),
+      namesOf = (list) => list.map((l) => lines.list[l].name);
+    powerphase.drawn.network = {
+      ...state,
+      values,
+      rings: ringed.map((k) => ids[k]),
+      lines: lines && { names: lines.list.map((line) => line.name), values: lineValues, marked: namesOf(marked) },
+    };
     writeTexts();
-    network.draw({ values, rings: marked, top: top() });
+    network.draw({
+      ...{ values, rings: ringed, top: top() },
+      lines: { ends: lines ? lines.drawn : NO_ENDS, values: lineValues, marked, top: topLine() },
+    });
   };
 
-  // The window in which most voltages leave the band, which is the most interesting.
+  // The window in which most voltages or lines leave their limits, which is the most interesting.
   const busiest = () => {
     const count = (w) => {
       let sum = 0;
       for (let k = 0; k < ids.length; k++)
         for (let t = 0; t < STEPS; t += 4) sum += risk.happened(w, k, t) || 0;
+      if (!lines || !lines.hasSteps) return sum;
+      const n = lines.windowIndex(risk.windows[w]);
+      for (const l of lines.list.keys())
+        for (let t = 0; t < STEPS; t += 4) sum += lines.happened(n, l, t);
       return sum;
     };
     const counts = risk.windows.map((_, w) => count(w));
@@ -258,6 +324,7 @@ powerphase.pages.grid = (() => {
     $("#grid-look").replaceChildren(key(model.name, fillOf(board, model.name)));
     row = model.file ? await load(model.file) : null;
     risk = await readRisk();
+    lines = await readLines(row, ids);
     if (risk && !risk.windows.includes(Number(state.window))) state.window = busiest();
     const timed = risk ? [["risk", "risk, step by step"]] : [];
     if (!risk && stepwise()) state.quantity = "violation_probability";
@@ -267,6 +334,7 @@ powerphase.pages.grid = (() => {
     const windows = risk ? risk.windows.map((window) => [window, day(board.windows[window])]) : [];
     options($("#grid-window"), windows, state.window);
     await refresh();
+    if (state.line) network.select(selectedSpot()); // other lines have other numbers
   };
 
   const readDrawing = async () => {
@@ -307,7 +375,7 @@ powerphase.pages.grid = (() => {
     options($("#grid-model"), choices(board, models), model.id);
     const chosenQuantity = chosen.get("by"),
       defaultQuantity =
-        isCalm() && model.file
+        isCalm() && !linesAtRisk() && model.file
           ? "crps" // a map of risk would be empty, but errors are everywhere
           : model.risk || model.whole
             ? "risk"
@@ -317,15 +385,16 @@ powerphase.pages.grid = (() => {
       window: chosen.get("window") ?? -1,
       step: Math.max(0, Math.min(STEPS - 1, Number(chosen.get("step") ?? EVENING) || 0)),
       bus: Number(chosen.get("bus")) || null,
+      line: chosen.get("line"),
     };
     $("#step").value = state.step;
     await pickModel();
-    if (board === nextBoard && state.bus !== null) network.select(ids.indexOf(state.bus));
+    if (board === nextBoard && selectedSpot() >= 0) network.select(selectedSpot());
   };
 
   const remember = () => {
-    const { quantity, window, step, bus } = state;
-    choose({ board: board.key, model: model.id, by: quantity, window, step, bus });
+    const { quantity, window, step, bus, line } = state;
+    choose({ board: board.key, model: model.id, by: quantity, window, step, bus, line });
   };
   const change = (changes) => {
     Object.assign(state, changes);

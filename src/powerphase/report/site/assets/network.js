@@ -1,9 +1,12 @@
-// A network on a canvas: thousands of buses and branches, with zoom, pan and a bus under the pointer.
+// A network on a canvas: thousands of buses and branches, with zoom, pan and a bus or line under the
+// pointer. A spot is a bus, or the middle of a line with a value; lines are numbered after the buses.
 "use strict";
 powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) => {
   const { h } = powerphase;
+  const NO_LINES = { ends: [], values: [], marked: [], top: 1 };
   const PAD = 18,
     REACH = 14,
+    REACH_LINE = 6,
     MAX_STRETCH = 1.6,
     ZOOM = [0.8, 60],
     MAX_NODES = 250,
@@ -12,11 +15,11 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
   const box = canvas.parentElement,
     buttons = new Map();
   let net = null,
-    scene = { values: [], rings: [], top: 1 },
+    scene = { values: [], rings: [], top: 1, lines: NO_LINES },
     view = { scale: 1, x: 0, y: 0 },
     hovered = -1,
     selected = -1,
-    current = -1; // the bus that the tab key reaches
+    current = -1; // the spot that the tab key reaches
 
   const palette = () => {
     const style = getComputedStyle(document.documentElement);
@@ -26,6 +29,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
       idle: color("--net-idle"),
       unknown: color("--net-unknown"),
       ink: color("--ink"),
+      panel: color("--panel"),
       ramp: [0, 1, 2, 3, 4, 5].map((k) => color(`--r${k}`)),
     };
   };
@@ -50,7 +54,13 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     };
     net.xs = along(net.x, width, view.x);
     net.ys = along(net.y, height, view.y);
+    const middles = (at) => scene.lines.ends.map(([a, b, part]) => at[a] + part * (at[b] - at[a]));
+    net.spotX = [...net.xs, ...middles(net.xs)];
+    net.spotY = [...net.ys, ...middles(net.ys)];
   };
+  const isLine = (k) => k >= net.x.length;
+  const valueOf = (k) =>
+    (isLine(k) ? scene.lines.values[k - net.x.length] : scene.values[k]) || 0;
 
   const branches = (pen, color) => {
     pen.strokeStyle = color;
@@ -63,6 +73,31 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
       pen.lineTo(net.xs[b], net.ys[b]);
     }
     pen.stroke();
+  };
+
+  // Lines at risk, the highest on top: the higher, the wider. Those marked have dark edges.
+  const paintLines = (pen, { ramp, ink, panel }) => {
+    const { ends, values, marked, top } = scene.lines,
+      n = net.x.length,
+      narrow = (n > 3000 ? 1.2 : 2) * Math.min(1.6, Math.sqrt(view.scale)),
+      share = (l) => Math.min(1, (values[l] || 0) / top),
+      stroke = (l, color, extra) => {
+        const [a, b] = ends[l];
+        pen.strokeStyle = color;
+        pen.lineWidth = narrow * (1 + 1.2 * share(l)) + extra;
+        pen.beginPath();
+        pen.moveTo(net.xs[a], net.ys[a]);
+        pen.lineTo(net.xs[b], net.ys[b]);
+        pen.stroke();
+      };
+    const chosen = [hovered, selected].map((k) => k - n).filter((l) => l >= 0),
+      drawn = [...ends.keys()].filter((l) => values[l] > 0).sort((a, b) => values[a] - values[b]);
+    for (const l of chosen) {
+      stroke(l, ink, 7);
+      stroke(l, panel, 4);
+    }
+    for (const l of marked) stroke(l, ink, 2.4);
+    for (const l of drawn) stroke(l, ramp[Math.min(5, Math.floor(6 * share(l)))], 0);
   };
 
   // One path for each colour, which is fast for thousands of buses.
@@ -89,7 +124,8 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
   const paint = () => {
     if (!net) return;
     const started = performance.now(),
-      { line, idle, unknown, ink, ramp } = palette(),
+      colors = palette(),
+      { line, idle, unknown, ink, ramp } = colors,
       ratio = window.devicePixelRatio || 1,
       pen = canvas.getContext("2d"),
       n = net.x.length;
@@ -97,6 +133,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     pen.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
     placeAll();
     branches(pen, line);
+    paintLines(pen, colors);
     const radius = Math.max(1, Math.min(5, 34 / Math.sqrt(n) + 0.5)) * Math.sqrt(view.scale),
       { groups, quiet, silent } = groupByColor(ramp.length),
       fill = (list, color, size) => {
@@ -115,33 +152,33 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     fill(quiet, idle, radius);
     groups.forEach((list, k) => fill(list, ramp[k], large * (0.62 + 0.075 * k)));
     ring(scene.rings, 1.2, large + 1.5);
-    for (const k of [hovered, selected]) if (k >= 0) ring([k], 2, large + 4);
-    layButtons((k) => (scene.values[k] > 0 ? large + 3 : radius + 2));
+    for (const k of [hovered, selected]) if (k >= 0 && !isLine(k)) ring([k], 2, large + 4);
+    layButtons((k) => (isLine(k) ? 6 : scene.values[k] > 0 ? large + 3 : radius + 2));
     powerphase.drawn.painted_ms = performance.now() - started;
   };
 
-  // The buses in view, the highest first; on a large grid only these, until it is zoomed.
+  // The spots in view, the highest first; on a large grid only these, until it is zoomed.
   const inView = () => {
     const { clientWidth, clientHeight } = canvas,
-      seen = (k) =>
-        net.xs[k] >= 0 && net.xs[k] <= clientWidth && net.ys[k] >= 0 && net.ys[k] <= clientHeight,
-      value = (k) => scene.values[k] || 0;
-    return [...net.xs.keys()]
-      .filter(seen)
-      .sort((a, b) => value(b) - value(a) || a - b)
+      inside = (v, length) => v >= 0 && v <= length,
+      seen = (k) => inside(net.spotX[k], clientWidth) && inside(net.spotY[k], clientHeight),
+      exists = (k) => !isLine(k) || valueOf(k) > 0 || k === selected;
+    return [...net.spotX.keys()]
+      .filter((k) => exists(k) && seen(k))
+      .sort((a, b) => valueOf(b) - valueOf(a) || a - b)
       .slice(0, MAX_NODES);
   };
 
-  // Each bus is a button with its number, which is written where it covers no other.
+  // Each spot is a button with its name, which is written where it covers no other.
   const layButtons = (sizeOf) => {
     const list = inView(),
-      risky = (k) => scene.values[k] > 0,
+      risky = (k) => valueOf(k) > 0,
       taken = list.filter(risky).map((k) => ({
-        bus: k,
-        left: net.xs[k] - sizeOf(k),
-        right: net.xs[k] + sizeOf(k),
-        top: net.ys[k] - sizeOf(k),
-        bottom: net.ys[k] + sizeOf(k),
+        spot: k,
+        left: net.spotX[k] - sizeOf(k),
+        right: net.spotX[k] + sizeOf(k),
+        top: net.spotY[k] - sizeOf(k),
+        bottom: net.spotY[k] + sizeOf(k),
       }));
     for (const [k, button] of buttons)
       if (!list.includes(k)) {
@@ -151,10 +188,10 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     if (!list.includes(current)) current = list.length ? list[0] : -1;
     for (const k of list) {
       const button = buttons.get(k) || makeButton(k),
-        [x, y, width, away] = [net.xs[k], net.ys[k], 6.5 * nameOf(k).length + 4, sizeOf(k)],
+        [x, y, width, away] = [net.spotX[k], net.spotY[k], 6.5 * nameOf(k).length + 4, sizeOf(k)],
         label = { left: x - width / 2, right: x + width / 2, top: y + away, bottom: y + away + 11 },
         hits = (other) =>
-          other.bus !== k &&
+          other.spot !== k &&
           other.left < label.right &&
           label.left < other.right &&
           other.top < label.bottom &&
@@ -171,7 +208,8 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
   };
 
   const makeButton = (k) => {
-    const button = h("button", { type: "button", "data-bus": nameOf(k) }, h("span", {}, nameOf(k)));
+    const kind = isLine(k) ? "data-line" : "data-bus",
+      button = h("button", { type: "button", [kind]: nameOf(k) }, h("span", {}, nameOf(k)));
     button.addEventListener("click", () => select(k));
     button.addEventListener("focus", () => {
       if (!button.matches(":focus-visible")) return;
@@ -195,14 +233,14 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     return button;
   };
 
-  // The closest bus with a button in a direction; steps aside count twice.
+  // The closest spot with a button in a direction; steps aside count twice.
   const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   const neighbour = (from, [dx, dy]) => {
     let best = -1,
       least = Infinity;
     for (const k of buttons.keys()) {
-      const x = net.xs[k] - net.xs[from],
-        y = net.ys[k] - net.ys[from],
+      const x = net.spotX[k] - net.spotX[from],
+        y = net.spotY[k] - net.spotY[from],
         along = x * dx + y * dy,
         aside = Math.abs(x * dy) + Math.abs(y * dx);
       if (k === from || along <= 0 || along + 2 * aside >= least) continue;
@@ -210,6 +248,16 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
       best = k;
     }
     return best;
+  };
+
+  // Another model has other lines.
+  const forgetLines = () => {
+    for (const [k, button] of buttons)
+      if (isLine(k)) {
+        button.remove();
+        buttons.delete(k);
+      }
+    [hovered, selected, current] = [hovered, selected, current].map((k) => (isLine(k) ? -1 : k));
   };
 
   const select = (k) => {
@@ -247,6 +295,24 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
         best = k;
       }
     }
+    const line = nearestLine(x, y);
+    return line >= 0 && least > REACH_LINE ** 2 ? line : best;
+  };
+
+  // The line with a value whose drawn stretch is next to a point.
+  const nearestLine = (x, y) => {
+    let best = -1,
+      least = REACH_LINE;
+    for (const [l, [a, b]] of (net ? scene.lines.ends : []).entries()) {
+      if (!(scene.lines.values[l] > 0)) continue;
+      const [dx, dy] = [net.xs[b] - net.xs[a], net.ys[b] - net.ys[a]],
+        along = ((x - net.xs[a]) * dx + (y - net.ys[a]) * dy) / (dx * dx + dy * dy || 1),
+        t = Math.max(0, Math.min(1, along)),
+        distance = Math.hypot(net.xs[a] + t * dx - x, net.ys[a] + t * dy - y);
+      if (distance >= least) continue;
+      least = distance;
+      best = net.x.length + l;
+    }
     return best;
   };
 
@@ -272,12 +338,12 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     }
     fingers.set(event.pointerId, event);
   };
-  const hover = (bus, event) => {
-    if (bus !== hovered) {
-      hovered = bus;
+  const hover = (k, event) => {
+    if (k !== hovered) {
+      hovered = k;
       paint();
     }
-    onHover(bus, event);
+    onHover(k, event);
   };
 
   // The buttons lie on the canvas, so their box listens for both.
@@ -332,6 +398,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     // Shows another network, or none.
     show: (drawing) => {
       net = drawing;
+      scene = { ...scene, lines: NO_LINES };
       hovered = selected = current = -1;
       buttons.clear();
       nodes.replaceChildren();
@@ -339,8 +406,10 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
       if (net) fit();
     },
     select,
-    // Draws values by bus (NaN: unknown), scaled by `top`, and rings around some buses.
+    // Draws values by bus (NaN: unknown), scaled by `top`, and rings around some buses; lines with
+    // their ends, the part of the way to their names, and values, some of them marked.
     draw: (nextScene) => {
+      if (net && nextScene.lines.ends !== scene.lines.ends) forgetLines();
       scene = nextScene;
       paint();
     },

@@ -6,6 +6,7 @@ powerphase.scenarios = (() => {
     KINDS = ["P", "Q", "V", "theta"],
     TOP = 252,
     STEPS = 96,
+    BAND = [0.95, 1.05],
     RISK_LEVELS = 240,
     EXCURSION_UNIT = 0.001;
 
@@ -144,8 +145,37 @@ powerphase.scenarios = (() => {
     };
   };
 
+  // The risk of the buses with scenarios in a sidecar; that of the others is unknown.
+  const risksOfSome = async (model, row, ids) => {
+    const outside = (v) => v < BAND[0] || v > BAND[1],
+      byBus = new Map(),
+      steps = [...Array(STEPS).keys()];
+    for (const [k, position] of row.shown.position.entries()) {
+      if (position === null) continue;
+      const windows = await fans(model, ids, row.shown.bus_id[k], "V");
+      const share = (fan, t) =>
+        fan.scenarios.reduce((sum, scenario, m) => sum + (outside(scenario[t]) ? fan.weights[m] : 0), 0);
+      byBus.set(
+        position,
+        windows.map((fan) => ({
+          risk: steps.map((t) => share(fan, t)),
+          happened: steps.map((t) => Number(outside(fan.truth[t]))),
+        })),
+      );
+    }
+    const pick = (name) => (w, bus, step) =>
+      byBus.has(bus) ? byBus.get(bus)[w][name][step] : NaN;
+    return {
+      windows: row.shown.window,
+      all: false,
+      known: true,
+      risk: pick("risk"),
+      happened: pick("happened"),
+    };
+  };
+
   const busIds = async (board) =>
     board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array();
 
-  return { fans, risks, busIds, title, choices, LEVELS, KINDS, STEPS };
+  return { fans, risks, risksOfSome, busIds, title, choices, LEVELS, KINDS, STEPS };
 })();
