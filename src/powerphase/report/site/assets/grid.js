@@ -178,7 +178,11 @@ powerphase.pages.grid = (() => {
     if (!lines || !lines.total.rated) return [];
     const list = lines.of(k);
     if (!list.length) return [h("p", {}, "None of its lines is among those at risk.")];
-    const item = (l) => h("li", {}, pick(ids.length + l), ` ${lineFacts(l).join("; ")}.`);
+    const item = (l) => {
+      const said = lineFacts(l),
+        short = said.slice(0, Math.max(1, said.length - 1)); // the mean is in the line's own facts
+      return h("li", {}, pick(ids.length + l), ` ${short.join("; ")}.`);
+    };
     return [h("h3", {}, "Its lines at risk"), h("ul", {}, list.map(item))];
   };
 

@@ -157,7 +157,8 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
     powerphase.drawn.painted_ms = performance.now() - started;
   };
 
-  // The spots in view, the highest first; on a large grid only these, until it is zoomed.
+  // The spots in view, the chosen one and the highest first; on a large grid only these, until it is
+  // zoomed.
   const inView = () => {
     const { clientWidth, clientHeight } = canvas,
       inside = (v, length) => v >= 0 && v <= length,
@@ -165,7 +166,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
       exists = (k) => !isLine(k) || valueOf(k) > 0 || k === selected;
     return [...net.spotX.keys()]
       .filter((k) => exists(k) && seen(k))
-      .sort((a, b) => valueOf(b) - valueOf(a) || a - b)
+      .sort((a, b) => (b === selected) - (a === selected) || valueOf(b) - valueOf(a) || a - b)
       .slice(0, MAX_NODES);
   };
 
@@ -196,7 +197,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
           label.left < other.right &&
           other.top < label.bottom &&
           label.top < other.bottom;
-      const free = (list.length <= FEW || risky(k)) && !taken.some(hits);
+      const free = (list.length <= FEW || risky(k) || k === selected) && !taken.some(hits);
       if (free) taken.push(label);
       button.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
       button.style.setProperty("--away", `${away.toFixed(1)}px`);
