@@ -79,7 +79,7 @@ powerphase.network = (canvas, nodes, { onHover, onSelect, describe, nameOf }) =>
   const paintLines = (pen, { ramp, ink, panel }) => {
     const { ends, values, marked, top } = scene.lines,
       n = net.x.length,
-      narrow = (n > 3000 ? 1.2 : 2) * Math.min(1.6, Math.sqrt(view.scale)),
+      narrow = (n > 3000 ? 1.6 : 2) * Math.min(1.6, Math.sqrt(view.scale)),
       share = (l) => Math.min(1, (values[l] || 0) / top),
       stroke = (l, color, extra) => {
         const [a, b] = ends[l];
