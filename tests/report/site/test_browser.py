@@ -649,20 +649,26 @@ def test_a_line_can_be_chosen_and_says_when_it_was_overloaded(page: Page, built:
     assert name in page.element("#bus-facts h2").text
 
 
+def centre(page: Page, selector: str) -> NDArray[np.float64]:
+    """The middle of an element in the window."""
+    box = page.js("arguments[0].getBoundingClientRect()", page.element(selector))
+    return np.array([box["left"] + box["width"] / 2, box["top"] + box["height"] / 2])
+
+
 def test_the_arrow_keys_reach_lines_and_a_pointer_finds_them(page: Page, built: Built) -> None:
     page.open(f"grid?board={GRID}&model=ets%2Bstale-42&by=risk&window=1&step=40")
     page.until("document.querySelector('#nodes [data-line]')")
     page.js("document.querySelector('#nodes [data-bus=\"104\"]').focus()")
     page.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
     assert page.js("document.activeElement.dataset.line") in line_names(built)
-    a, b = (
-        page.js(f"document.querySelector('#nodes [data-bus=\"{bus}\"]').getBoundingClientRect()")
-        for bus in (105, 106)
+    start, end, drawing = (
+        centre(page, selector)
+        for selector in ("#nodes [data-bus='105']", "#nodes [data-bus='106']", "#network")
     )
-    x, y = (0.25 * a[k] + 0.75 * b[k] + a["width"] / 2 for k in ("left", "top"))
-    chain = ActionChains(page.driver).w3c_actions
-    chain.pointer_action.move_to_location(round(x), round(y)).click()
-    chain.perform()
+    x, y = np.rint(0.25 * start + 0.75 * end - drawing).astype(int).tolist()
+    ActionChains(page.driver).move_to_element_with_offset(
+        page.element("#network"), x, y
+    ).click().perform()
     assert page.element("#bus-facts h2").text.endswith("105-106")
 
 
