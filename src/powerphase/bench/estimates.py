@@ -165,6 +165,8 @@ def _time_cell(
         out=str(request.out.resolve()),
         run=str(plan.run_folder(cell.key).resolve()),
         windows=request.windows,
+        limits=request.limits,
+        rating=request.rating,
         device=request.device,
         epochs=request.epochs,
         batch_size=request.batch_size,

@@ -41,6 +41,8 @@ class Job:
     run: str
     """The folder of its training."""
     windows: WindowCount = 10
+    limits: str = "normal"
+    rating: str = "a"
     device: str = "auto"
     epochs: int | None = None
     """The epochs requested for all networks."""
@@ -68,7 +70,7 @@ class Job:
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Measure or make the cell; returns the budget or the path of the row."""
     send({"hardware": hardware(choose_device(job.device))})
-    task = Task(job.data, windows=job.windows)
+    task = Task(job.data, windows=job.windows, limits=job.limits, rating=job.rating)
     spec = resolve_model(job.model, {"epochs": job.epochs, "batch_size": job.batch_size})
     if job.measure_s is not None:
         return asdict(measure_budget(spec, task, job.seed, job.device, job.measure_s))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from powerphase.errors import TaskError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
+from powerphase.grid.limits import check_limits
 from powerphase.models.framework.device import DEVICES, choose_device
 from powerphase.registry import bench_models
 from powerphase.task.protocol import Protocol, WindowCount
@@ -26,6 +27,8 @@ class BenchRequest:
     out: Path = Path("results")
     runs: Path = Path("runs")
     windows: WindowCount = 10
+    limits: str = "normal"
+    rating: str = "a"
     device: str = "auto"
     epochs: int | None = None
     batch_size: int | None = None
@@ -48,13 +51,14 @@ class BenchRequest:
                 raise TaskError(f"{option} must be above 0, got {value:g}")
         if self.workers is not None and self.workers < 1:
             raise TaskError(f"--workers must be at least 1, got {self.workers}")
+        check_limits(self.limits, self.rating)
         if not self.seeds:
             raise TaskError("--seeds is empty; give whole numbers such as 22,42,3142")
 
     @property
     def protocol(self) -> Protocol:
         """The task by which all forecasts are scored."""
-        return Protocol(windows=self.windows)
+        return Protocol(windows=self.windows, limits=self.limits, rating=self.rating)
 
     @property
     def training(self) -> dict[str, int | None]:

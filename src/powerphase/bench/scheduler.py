@@ -276,6 +276,8 @@ class Scheduler:
             out=str(request.out.resolve()),
             run=str(self.plan.run_folder(key).resolve()),
             windows=request.windows,
+            limits=request.limits,
+            rating=request.rating,
             device=request.device,
             epochs=request.epochs,
             batch_size=request.batch_size,

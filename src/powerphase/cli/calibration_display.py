@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from powerphase.report.plots import Diagrams
 
 FORMATS = ("table", "markdown", "json")
+WORDS = {
+    "buses": ("bus-days", "leaving the band", "left their band"),
+    "lines": ("line-days", "overload", "were overloaded"),
+}
+"""What forecasts are counted in, and what a violation is called."""
 MARGINAL = (
     "The model forecasts every step by itself, not whole days: its chance is that of the worst "
     "step, a lower bound."
@@ -50,19 +55,20 @@ def show_calibration(calibration: "Calibration", out: Path | None, format: str) 
 
 
 def sheets(calibration: "Calibration") -> "list[Sheet]":
-    """A table of the chance of leaving the band, and one of the hours outside."""
+    """A table of the chance of a violation, and one of its hours."""
     brier, crps = calibration.brier, calibration.hours_crps.mean()
     note = (MARGINAL,) if calibration.description.joint is False else ()
-    low, high = calibration.band_pu
-    n_days, n_buses = calibration.chance.shape
+    case, violation, past = WORDS[calibration.subject]
+    n_days, n_counted = calibration.chance.shape
     subject = (
-        f"{n_buses} of {calibration.layout.n_buses:,} buses left {low:g} to {high:g} p.u. on some, "
-        f"but not all, days of the training record; forecasts of {n_days} {calibration.split} days "
-        f"by {calibration.n_scenarios} scenarios."
+        f"{n_counted:,} of {len(calibration.counts):,} {calibration.subject} {past} on some, but "
+        f"not all, days of the training record; forecasts of {n_days} {calibration.split} days by "
+        f"{calibration.n_scenarios} scenarios. Limits: {calibration.limits}, rating "
+        f"{calibration.rating.upper()}."
     )
     chance = _sheet(
-        f"{_name(calibration)} on {calibration.layout.grid}: chance of leaving the band",
-        ("forecast", "bus-days", "said", "happened"),
+        f"{_name(calibration)} on {calibration.layout.grid}: chance of {violation}",
+        ("forecast", case, "said", "happened"),
         [
             (_percent(b.low, b.high), b, f"{b.said:.0%}", f"{b.happened:.0%}")
             for b in calibration.chance_bins
@@ -71,13 +77,13 @@ def sheets(calibration: "Calibration") -> "list[Sheet]":
         (f"Brier score {_parts(brier)}.", *note),
     )
     hours = _sheet(
-        f"{_name(calibration)} on {calibration.layout.grid}: hours outside the band",
-        ("forecast [h]", "bus-days", "said [h]", "happened [h]"),
+        f"{_name(calibration)} on {calibration.layout.grid}: hours of {violation}",
+        ("forecast [h]", case, "said [h]", "happened [h]"),
         [
             (f"{b.low:g} to {b.high:g}", b, f"{b.said:.2f}", f"{b.happened:.2f}")
             for b in calibration.hour_bins
         ],
-        "Expected hours of the same buses and days.",
+        f"Expected hours of the same {calibration.subject} and days.",
         (
             f"CRPS of the hours {crps:.4f} h; squared error of the expected hours "
             f"{_parts(calibration.squared_hours)} h².",
@@ -88,25 +94,27 @@ def sheets(calibration: "Calibration") -> "list[Sheet]":
 
 def as_json(calibration: "Calibration") -> dict[str, Any]:
     """Scores and bins."""
-    n_days, n_buses = calibration.chance.shape
+    n_days, n_counted = calibration.chance.shape
     return {
         "model": _name(calibration),
         "grid": calibration.layout.grid,
+        "subject": calibration.subject,
         "split": calibration.split,
-        "band_pu": list(calibration.band_pu),
+        "limits": calibration.limits,
+        "rating": calibration.rating,
         "joint": calibration.description.joint,
         "scenarios": calibration.n_scenarios,
         "days": n_days,
-        "buses": n_buses,
-        "all_buses": calibration.layout.n_buses,
+        "counted": n_counted,
+        "all": len(calibration.counts),
         "brier": asdict(calibration.brier),
         "hours_crps": float(calibration.hours_crps.mean()),
         "squared_hours": asdict(calibration.squared_hours),
         "mean": {
             "chance": float(calibration.chance.mean()),
-            "left": float(calibration.left.mean()),
+            "violated": float(calibration.violated.mean()),
             "hours": float(calibration.hours.mean()),
-            "hours_outside": float(calibration.hours_outside.mean()),
+            "hours_violated": float(calibration.hours_violated.mean()),
         },
         "chance_bins": [b._asdict() for b in calibration.chance_bins],
         "hour_bins": [b._asdict() for b in calibration.hour_bins],
@@ -116,7 +124,7 @@ def as_json(calibration: "Calibration") -> dict[str, Any]:
 def points(calibration: "Calibration") -> "Diagrams":
     """The points of both diagrams: number, forecast and outcome of each bin."""
     both = (calibration.chance_bins, calibration.hour_bins)
-    chance, hours = ([(b.bus_days, b.said, b.happened) for b in bins] for bins in both)
+    chance, hours = ([(b.count, b.said, b.happened) for b in bins] for bins in both)
     return chance, hours
 
 
@@ -127,7 +135,7 @@ def _sheet(
     above: str,
     below: tuple[str, ...],
 ) -> Sheet:
-    texts = [(first, f"{b.bus_days:,}", said, happened) for first, b, said, happened in lines]
+    texts = [(first, f"{b.count:,}", said, happened) for first, b, said, happened in lines]
     cells: tuple[tuple[Cell, ...], ...] = tuple(
         tuple((text, False) for text in line) for line in texts
     )

@@ -49,14 +49,17 @@ def show_store(store: "Store") -> None:
 
 
 def show_sheets(
-    format: str, sheets: Callable[[], Iterable["Sheet"]], as_csv: Callable[[], str] | None = None
+    format: str,
+    sheets: Callable[[], Iterable["Sheet"]],
+    as_csv: Callable[[], str] | None = None,
+    as_json: Callable[[], str] | None = None,
 ) -> None:
     """Show tables in the given format; the other formats are not computed."""
-    known = ("table", "markdown") + ("csv",) * (as_csv is not None)
-    if format not in known:
+    texts = {name: make for name, make in (("csv", as_csv), ("json", as_json)) if make}
+    if format not in (known := ("table", "markdown", *texts)):
         raise UnknownName.among("format", format, known)
-    if format == "csv" and as_csv is not None:
-        echo(as_csv(), nl=False)
+    if format in texts:
+        echo(texts[format](), nl=False)
     elif format == "markdown":
         echo("\n".join(sheet.as_markdown() for sheet in sheets()), nl=False)
     else:

@@ -18,7 +18,6 @@ from powerphase.cli.display import (
 from powerphase.cli.options import (
     Data,
     Device,
-    Format,
     Limits,
     Physical,
     Rating,
@@ -29,14 +28,11 @@ from powerphase.cli.options import (
     parse_windows,
     split_list,
 )
-from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.registry import bench_models, models_help
 
 if TYPE_CHECKING:
     from powerphase.evaluation.scoring import Evaluation
     from powerphase.task.windows import Task
-
-LOWEST, HIGHEST = NORMAL_BAND_PU
 
 Model = Annotated[
     str,
@@ -178,26 +174,39 @@ def score(
 def tomorrow(
     model: Model,
     data: Data,
-    buses: Annotated[
-        int, typer.Option(min=1, help="Number of buses to show; csv always has all.")
+    rows: Annotated[
+        int, typer.Option(min=1, help="Buses and lines to show; csv and json have all.")
     ] = 20,
-    low: Annotated[float, typer.Option(help="Lower limit of the voltage band [p.u.].")] = LOWEST,
-    high: Annotated[float, typer.Option(help="Upper limit of the voltage band [p.u.].")] = HIGHEST,
+    limits: Limits = "normal",
+    rating: Rating = "a",
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PROBABILITY",
+            help="Exit with status 3 if the chance of a violation is above this anywhere.",
+        ),
+    ] = None,
     seed: Seed = 42,
     device: Device = "auto",
-    format: Format = "table",
+    format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
 ) -> None:
-    """Show which buses may leave the voltage band on the day after the record, and when.
+    """Show which buses and lines may violate their limits on the day after the record, and when.
 
-    Example: `powerphase tomorrow factorforge --data data/ieee57`
+    The exit status is 0, whatever the risk, unless `--fail-above` is given; 1 is an error.
+
+    Example: `powerphase tomorrow factorforge --data data/activsg500`
+
+    In a script: `powerphase tomorrow factorforge --data data/activsg500 --format json --fail-above
+    0.5`
     """
-    from powerphase.cli.outlook_display import show_outlook
+    from powerphase.cli.outlook_display import RISK_STATUS, show_outlook
     from powerphase.evaluation.models import make_forecaster
     from powerphase.evaluation.outlook import outlook
 
-    task = make_task(data, "1")  # the test windows do not matter
-    forecaster, band_pu = make_forecaster(model, task, seed, device), (low, high)
-    show_outlook(lambda: outlook(forecaster, task, band_pu=band_pu, device=device), buses, format)
+    task = make_task(data, "1", limits, rating)  # the test windows do not matter
+    forecaster = make_forecaster(model, task, seed, device)
+    if show_outlook(lambda: outlook(forecaster, task, device=device), rows, format, fail_above):
+        raise typer.Exit(RISK_STATUS)
 
 
 def calibration(
@@ -214,16 +223,19 @@ def calibration(
         bool,
         typer.Option("--scored", help="Take the scenarios that are scored, joint or not."),
     ] = False,
-    low: Annotated[float, typer.Option(help="Lower limit of the voltage band [p.u.].")] = LOWEST,
-    high: Annotated[float, typer.Option(help="Upper limit of the voltage band [p.u.].")] = HIGHEST,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Overloads of lines instead of voltages of buses.")
+    ] = False,
+    limits: Limits = "normal",
+    rating: Rating = "a",
     seed: Seed = 42,
     device: Device = "auto",
     format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
 ) -> None:
     """Compare what `tomorrow` would have said of every test day with what happened.
 
-    Shows how often buses left the band, and for how many hours, by what was forecast. Diagrams
-    need matplotlib.
+    Shows how often buses left their band or, with `--lines`, lines were overloaded, and for how
+    many hours, by what was forecast. Diagrams need matplotlib.
 
     Example: `powerphase calibration factorforge --data data/ieee57 --out calibration.svg`
     """
@@ -232,15 +244,15 @@ def calibration(
     from powerphase.evaluation.models import make_forecaster
 
     check_request(out, format)
-    task = make_task(data, windows)
+    task = make_task(data, windows, limits, rating)
     forecaster = make_forecaster(model, task, seed, device)
     with progress(f"{Path(model).name} windows", MofNCompleteColumn()) as report:
         done = calibrate(
             forecaster,
             task,
+            subject="lines" if lines else "buses",
             split=split,
             joint=not scored,
-            band_pu=(low, high),
             device=device,
             on_progress=report,
         )
@@ -277,6 +289,8 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder of trainings.")] = Path("runs"),
     windows: Windows = "10",
+    limits: Limits = "normal",
+    rating: Rating = "a",
     device: Device = "auto",
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Overrides the epochs of all networks.")
@@ -329,6 +343,8 @@ def bench(
         out=out,
         runs=runs,
         windows=parse_windows(windows),
+        limits=limits,
+        rating=rating.lower(),
         device=device,
         epochs=epochs,
         batch_size=batch_size,

@@ -23,7 +23,10 @@ Physical = Annotated[
     bool, typer.Option("--physical", help="Solve the power flow of every scenario and step.")
 ]
 Limits = Annotated[
-    str, typer.Option(help="Voltage band: normal (0.95 to 1.05 p.u.), or case for each bus's own.")
+    str,
+    typer.Option(
+        help="Voltage band [p.u.]: normal (0.95 to 1.05), case for each bus's own, or LOW-HIGH."
+    ),
 ]
 Rating = Annotated[str, typer.Option(help="Rating of the branches in the case file: a, b or c.")]
 Results = Annotated[

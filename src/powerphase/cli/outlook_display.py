@@ -1,33 +1,44 @@
-"""What `powerphase tomorrow` shows: the buses that may leave the voltage band."""
+"""What `powerphase tomorrow` shows: the buses and the lines that may violate their limits."""
 
 import csv
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from powerphase.cli.display import show_sheets
+from powerphase.cli.display import problems, show_sheets
+from powerphase.errors import TaskError, UnknownName
 from powerphase.records.row_key import full_name
 from powerphase.report.sheet import MISSING, Cell, Sheet
 
 if TYPE_CHECKING:
-    from powerphase.evaluation.outlook import Outlook
+    from powerphase.evaluation.outlook import DayRisk, Outlook
 
-HEADER = ("bus", "kV", "chance", "hours", "riskiest", "chance then", "side", "80 % then [p.u.]")
-COLUMNS = (
-    *("bus", "nominal_kv", "chance", "hours_outside"),
-    *("riskiest_time_utc", "chance_then", "side_then", "low_80_pu", "high_80_pu", "joint"),
+FORMATS = ("table", "markdown", "csv", "json")
+RISK_STATUS = 3
+"""The exit status when a chance is above `--fail-above`; 1 is an error, 2 a wrong option."""
+
+BUS_HEADER = ("bus", "kV", "chance", "hours", "riskiest", "chance then", "side", "80 % then [p.u.]")
+LINE_HEADER = (
+    *("line", "MVA", "chance", "hours", "riskiest", "chance then", "loading then"),
+    "worst (scenario)",
 )
 
-EXPLANATION = (
+BUS_NOTE = (
     "chance: probability of leaving the band at any time of the day; hours: expected time outside; "
     "riskiest: the time (UTC) at which the bus is most likely outside, with the probability, the "
     "side and the central 80 % at that time. Probabilities are the weights of {n} scenarios, "
     "so rarer events than the lightest scenario do not appear."
 )
+LINE_NOTE = (
+    "A line is overloaded if its loading, |S| at the worse end as a share of the rating, is above "
+    "100%. chance, hours and riskiest are as for buses; loading then: its expected value at the "
+    "riskiest time; worst: the highest loading of the day, and the number of its scenario."
+)
 MARGINAL = (
-    "{model} forecasts every step by itself, not whole days: the chance of leaving the band at any "
+    "{model} forecasts every step by itself, not whole days: the chance of a violation at any "
     "time is at least (≥) that of the worst step, and may be much higher. factorforge forecasts "
     "whole days."
 )
@@ -37,77 +48,198 @@ UNKNOWN = (
 )
 NOTES = {True: (), False: (MARGINAL,), None: (UNKNOWN,)}
 """What to say about chance, by whether the scenarios are joint."""
+AS_FORECAST = (
+    "Loadings are read from V and θ as forecast, which are quantiles of every bus by itself and "
+    "no states of the grid: they are estimates."
+)
 
 
-def show_outlook(make: "Callable[[], Outlook]", n_buses: int, format: str) -> None:
-    """Show the buses most at risk as a table, or all of them as CSV.
+def show_outlook(
+    make: "Callable[[], Outlook]", n_rows: int, format: str, fail_above: float | None = None
+) -> bool:
+    """Show what is most at risk as a table, or everything as CSV or JSON.
 
-    The outlook is made after the format is checked.
+    The outlook is made after the options are checked. Returns whether the command should fail.
     """
-    show_sheets(format, lambda: [sheet(make(), n_buses)], lambda: as_csv(make()))
+    if format not in FORMATS:
+        raise UnknownName.among("format", format, FORMATS)
+    if fail_above is not None and not 0 <= fail_above <= 1:
+        raise TaskError(f"--fail-above must be a probability from 0 to 1, got {fail_above:g}")
+    outlook = make()
+    texts = (lambda: as_csv(outlook), lambda: as_json(outlook))
+    show_sheets(format, lambda: sheets(outlook, n_rows), *texts)
+    return fail_above is not None and _warn(outlook, fail_above)
 
 
-def sheet(outlook: "Outlook", n_buses: int) -> Sheet:
-    """At most `n_buses` buses that may leave the band, the most likely first."""
-    changing = [int(k) for k in outlook.order if outlook.ever[k] > 0 and not outlook.always[k]]
-    outside = [str(number) for number in outlook.layout.bus_id[outlook.always]]
-    name = full_name(outlook.description.model, outlook.description.variant)
-    texts = (EXPLANATION, *NOTES[outlook.description.joint])
-    below = [text.format(n=outlook.n_scenarios, model=name) for text in texts if changing]
-    if outside:
-        below.append(f"Outside all day in every scenario: bus {', '.join(outside)}.")
-    if len(changing) > n_buses:
-        below.append(f"Only the {n_buses} most likely are shown; --format csv lists all.")
-    day = f"{_minute(outlook.time[0]):.10}"
-    return Sheet(
-        title=f"{outlook.layout.grid} on {day}, by {name}",
-        header=HEADER,
-        groups=(tuple(_line(outlook, bus) for bus in changing[:n_buses]),),
-        above=_summary(outlook, len(changing), len(outside)),
-        below=tuple(below),
-        dispensable=("kV", "80 % then [p.u.]"),
-    )
+def _warn(outlook: "Outlook", fail_above: float) -> bool:
+    """Say on standard error whose chance is above the limit, or unknown; whether there is any."""
+    risky = [row for row in outlook.rows if row["chance"] is None or row["chance"] > fail_above]
+    if risky:
+        names = ", ".join(f"{row['kind']} {row['name']}" for row in risky[:3])
+        more = f" and {len(risky) - 3:,} more" if len(risky) > 3 else ""
+        problems.print(
+            f"powerphase: the chance of a violation is above {fail_above:g}, or unknown, at "
+            f"{names}{more}"
+        )
+    return bool(risky)
 
 
-def _summary(outlook: "Outlook", n_changing: int, n_outside: int) -> str:
-    low, high = outlook.band_pu
-    band, n_buses = f"{low:g} to {high:g} p.u.", f"{outlook.layout.n_buses:,} buses"
-    if n_changing + n_outside == 0:
-        return f"No bus of {n_buses} leaves {band} in any scenario. {_nearest(outlook)}"
-    always = f"; {n_outside:,} are outside all day." if n_outside else ""
-    return f"{n_changing:,} of {n_buses} may leave {band}{always}"  # p.u. ends with a full stop
-
-
-def _nearest(outlook: "Outlook") -> str:
-    """The bus with the smallest margin, if all stay within the band."""
-    number, *_, time, _, _, low, high, _ = _facts(outlook, int(outlook.order[0]))
-    return (
-        f"Bus {number} comes nearest to a limit: its central 80 % lie from {low:.3f} to "
-        f"{high:.3f} p.u. at {time.partition('T')[2]} UTC."
-    )
-
-
-def _minute(time: np.datetime64) -> str:
-    return str(time.astype("datetime64[m]"))
+def as_json(outlook: "Outlook") -> str:
+    """All rows, and what they have in common."""
+    lines = outlook.lines
+    facts = {
+        "model": _name(outlook),
+        "grid": outlook.layout.grid,
+        "day": _day(outlook),
+        "limits": outlook.limits,
+        "rating": outlook.rating,
+        "scenarios": outlook.n_scenarios,
+        "lines_solved": lines.is_solved,
+        "unsolved_scenarios": lines.n_unsolved,
+        "backed_off_steps": lines.n_backed_off,
+        "unrated_lines": outlook.n_unrated,
+        "rows": outlook.rows,
+    }
+    return json.dumps(facts, indent=1, allow_nan=False) + "\n"
 
 
 def as_csv(outlook: "Outlook") -> str:
-    """Every bus, the most likely to leave the band first."""
+    """All rows; what a row does not have is empty."""
     text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_facts(outlook, int(bus)) for bus in outlook.order)
+    writer = csv.DictWriter(text, list(outlook.rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(outlook.rows)
     return text.getvalue()
 
 
-def _line(outlook: "Outlook", bus: int) -> tuple[Cell, ...]:
-    number, kv, chance, hours, time, then, side, low, high, joint = _facts(outlook, bus)
-    least = "≥ " if joint == "no" and chance < 1 else ""
-    texts = (
-        *(str(number), f"{kv:g}" if kv else MISSING, least + _share(chance), f"{hours:.1f}"),
-        *(time.partition("T")[2], _share(then), side, f"{low:.3f} to {high:.3f}"),
+def sheets(outlook: "Outlook", n_rows: int) -> Iterator[Sheet]:
+    """The buses, and the lines if any is rated, that may violate their limits."""
+    yield _sheet(outlook, "bus", BUS_HEADER, ("kV", "80 % then [p.u.]"), n_rows)
+    if len(outlook.lines.branch):
+        yield _sheet(outlook, "line", LINE_HEADER, ("MVA",), n_rows)
+
+
+def _sheet(
+    outlook: "Outlook", kind: str, header: tuple[str, ...], dispensable: tuple[str, ...], n: int
+) -> Sheet:
+    """At most `n` buses or lines that may violate their limits, the most likely first."""
+    risk: DayRisk = outlook.buses if kind == "bus" else outlook.lines
+    rows = [row for row in outlook.rows if row["kind"] == kind]
+    pairs = list(zip(rows, risk.always[risk.order], strict=True))
+    always = [row["name"] for row, is_always in pairs if is_always]
+    changing = [row for row, is_always in pairs if row["chance"] and not is_always]
+    below = [*_notes(outlook, kind, bool(changing))]
+    if always:
+        state = "Outside" if kind == "bus" else "Overloaded"
+        below.append(f"{state} all day in every scenario: {kind} {', '.join(always)}.")
+    if len(changing) > n:
+        below.append(f"Only the {n} most likely are shown; --format csv or json lists all.")
+    cells = _bus_cells if kind == "bus" else _line_cells
+    plural = "buses" if kind == "bus" else "lines"
+    return Sheet(
+        title=f"{outlook.layout.grid} on {_day(outlook)}, by {_name(outlook)}: {plural}",
+        header=header,
+        groups=(tuple(_cells(cells(row)) for row in changing[:n]),),
+        above=_summary(outlook, kind, rows, len(changing), len(always)),
+        below=tuple(below),
+        dispensable=dispensable,
     )
+
+
+def _notes(outlook: "Outlook", kind: str, is_risky: bool) -> Iterator[str]:
+    """The explanations that the table needs."""
+    joint, lines = outlook.description.joint, outlook.lines
+    if is_risky:
+        for text in (BUS_NOTE, *NOTES[joint]) if kind == "bus" else (LINE_NOTE,):
+            yield text.format(n=outlook.n_scenarios, model=_name(outlook))
+    if kind == "bus":
+        return
+    if not lines.is_solved:
+        yield AS_FORECAST
+    if lines.n_unsolved:
+        yield (
+            f"{lines.n_unsolved} of {outlook.n_scenarios} scenarios are left out, because a step "
+            "has no power flow."
+        )
+    if lines.n_backed_off:
+        yield f"{lines.n_backed_off:,} steps have a power flow only with less power."
+
+
+def _summary(
+    outlook: "Outlook", kind: str, rows: list[dict[str, Any]], n_changing: int, n_always: int
+) -> str:
+    total = f"{len(rows):,} {'buses' if kind == 'bus' else 'rated lines'}"
+    limit = _band(outlook) if kind == "bus" else f"rating {outlook.rating.upper()}"
+    verb = "leave" if kind == "bus" else "exceed"
+    if rows[0]["chance"] is None:
+        return f"The loading of {total} is unknown: no scenario has a power flow in all steps."
+    if n_changing + n_always == 0:
+        calm = _sentence(f"No {kind} of {total} may {verb} {limit}")
+        return f"{calm} {_nearest(kind, rows[0])}"
+    state = "outside" if kind == "bus" else "overloaded"
+    always = f"; {n_always:,} are {state} all day." if n_always else ""
+    text = _sentence(f"{n_changing:,} of {total} may {verb} {limit}{always}")
+    if kind == "line" and outlook.n_unrated:
+        text += f" {outlook.n_unrated:,} more lines have no rating."
+    return text
+
+
+def _band(outlook: "Outlook") -> str:
+    """The voltage limits in words."""
+    limits = outlook.layout.limits
+    if np.ptp(limits.v_min_pu) or np.ptp(limits.v_max_pu):
+        return "their voltage limits in the case file"
+    return f"{limits.v_min_pu[0]:g} to {limits.v_max_pu[0]:g} p.u."
+
+
+def _sentence(text: str) -> str:
+    """The text with a full stop, which p.u. may have brought."""
+    return text if text.endswith(".") else f"{text}."
+
+
+def _nearest(kind: str, row: dict[str, Any]) -> str:
+    """What comes nearest to a limit, if none is violated."""
+    time = row["riskiest_time_utc"].partition("T")[2]
+    if kind == "line":
+        return (
+            f"Line {row['name']} comes nearest: its expected loading is "
+            f"{row['loading_then']:.0%} at {time} UTC."
+        )
+    return (
+        f"Bus {row['name']} comes nearest to a limit: its central 80 % lie from "
+        f"{row['low_80_pu_then']:.3f} to {row['high_80_pu_then']:.3f} p.u. at {time} UTC."
+    )
+
+
+def _name(outlook: "Outlook") -> str:
+    return full_name(outlook.description.model, outlook.description.variant)
+
+
+def _day(outlook: "Outlook") -> str:
+    return str(outlook.time[0].astype("datetime64[D]"))
+
+
+def _cells(texts: tuple[str, ...]) -> tuple[Cell, ...]:
     return tuple((text, False) for text in texts)
+
+
+def _bus_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    kv = f"{row['nominal_kv']:g}" if row["nominal_kv"] else MISSING
+    interval = f"{row['low_80_pu_then']:.3f} to {row['high_80_pu_then']:.3f}"
+    return (row["name"], kv, *_risk(row), row["side_then"], interval)
+
+
+def _line_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    worst = f"{row['worst_loading']:.0%} ({row['worst_scenario']})"
+    loadings = (f"{row['loading_then']:.0%}", worst)
+    return (row["name"], f"{row['rating_mva']:g}", *_risk(row), *loadings)
+
+
+def _risk(row: dict[str, Any]) -> tuple[str, ...]:
+    """The cells that buses and lines have in common."""
+    least = "≥ " if row["joint"] == "no" and row["chance"] < 1 else ""
+    time = row["riskiest_time_utc"].partition("T")[2]
+    return (least + _share(row["chance"]), f"{row['hours']:.1f}", time, _share(row["chance_then"]))
 
 
 def _share(chance: float) -> str:
@@ -115,22 +247,3 @@ def _share(chance: float) -> str:
     if 0 < chance < 0.005:
         return "<1%"
     return ">99%" if 0.995 <= chance < 1 else f"{chance:.0%}"
-
-
-def _facts(outlook: "Outlook", bus: int) -> tuple[Any, ...]:
-    """The values of one bus, in the order of the columns."""
-    step = outlook.riskiest_step[bus]
-    below, above = float(outlook.below[step, bus]), float(outlook.above[step, bus])
-    side = "" if below + above == 0 else "below" if below >= above else "above"
-    interval = (round(float(part[step, bus]), 5) for part in (outlook.low, outlook.high))
-    return (
-        int(outlook.layout.bus_id[bus]),
-        float(outlook.layout.nominal_kv[bus]),
-        round(float(outlook.ever[bus]), 5),
-        round(float(outlook.hours[bus]), 3),
-        _minute(outlook.time[step]),
-        round(below + above, 5),
-        side,
-        *interval,
-        {True: "yes", False: "no", None: "unknown"}[outlook.description.joint],
-    )

@@ -27,7 +27,7 @@ PRETRAINED = Path(__file__).parents[1] / "pretrained" / "powerforge-activsg500-s
 
 MODELS = ("last-week", "last-7-days", "climatology", "oracle", "factorforge", str(PRETRAINED))
 SEED = 42
-SHOWN_BUSES = 8
+SHOWN_ROWS = 8
 
 
 def quickstart(
@@ -55,7 +55,7 @@ def quickstart(
         if model != str(PRETRAINED) or _is_trained_on(PRETRAINED, task):
             _score(model, task, results, runs)
     leaderboard([results])
-    tomorrow(str(runs / "factorforge"), str(data), buses=SHOWN_BUSES)
+    tomorrow(str(runs / "factorforge"), str(data), rows=SHOWN_ROWS)
     site = build_site([results], out / "site", data=[data], certificates={str(data): certificate})
     console.print(f"rows in {results}; `powerphase info ROW` shows all scores of a row")
     console.print(f"open {site.index.resolve()} in a browser", soft_wrap=True)

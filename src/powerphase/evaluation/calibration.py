@@ -1,40 +1,45 @@
-"""Calibration of the outlook: what a model said of every bus and day, and what happened.
+"""Calibration of the outlook: what a model said of every bus or line and day, and what happened.
 
-Buses that always or never leave the band say nothing about a forecast. Only those count that left
-it on some, but not all, days of the record that models are fitted on.
+Buses that always or never leave their band say nothing about a forecast, nor do lines that are
+always or never overloaded. Only those count that violated their limits on some, but not all, days
+of the record that models are fitted on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, Shaped
+from jaxtyping import Bool, Float, Float32, Float64, Shaped
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from powerphase.axes import KINDS, V
-from powerphase.errors import TaskError, UnknownName
+from powerphase.errors import ForecastError, TaskError, UnknownName
 from powerphase.evaluation.day_risk import (
     STEP_HOURS,
-    Band,
     Sides,
-    check_band,
     choose_scenarios,
-    ever_outside,
+    ever,
     voltage_blocks,
 )
 from powerphase.evaluation.forecasting import Progress, check_forecaster
+from powerphase.evaluation.line_states import LineReader, predict_states, rated_loading
 from powerphase.metrics.marginal import Fan, crps
+from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.models.framework.device import choose_device
-from powerphase.records.scores import NORMAL_BAND_PU
-from powerphase.scenarios import READ_STEPS, Layout, Scenarios, Training
+from powerphase.scenarios import READ_STEPS, Context, Layout, Scenarios, Training
 from powerphase.task.windows import Task
 
+Event = tuple[slice, Bool[Tensor, "1 M H X"], Float[Tensor, "1 M X"]]
+"""Violations in the scenarios of some buses or lines, and their weights."""
+EventReader = Callable[[Forecaster, Context, int], Iterator[Event]]
+
 SPLITS = ("test", "validation")
+SUBJECTS = ("buses", "lines")
 
 CHANCE_EDGES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 HOUR_EDGES = (0.0, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0)
@@ -47,7 +52,8 @@ class Bin(NamedTuple):
     low: float
     high: float
     """Excluded, except in the last bin."""
-    bus_days: int
+    count: int
+    """Forecasts: buses or lines times days."""
     said: float
     happened: float
 
@@ -83,57 +89,61 @@ class Decomposition:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """A model's forecasts of leaving the band on B days at the N buses that count."""
+    """A model's forecasts of violations on B days at the X buses or lines that count."""
 
     description: Description
     """The model; `joint` is that of the scenarios that were read."""
     n_scenarios: int
     layout: Layout
-    buses: Bool[np.ndarray, " all_buses"]
-    """Which buses count."""
+    subject: str
+    """One of `SUBJECTS`."""
+    counts: Bool[np.ndarray, " all"]
+    """Which buses, or which rated lines, count."""
     split: str
     """One of `SPLITS`."""
     days: list[str]
-    band_pu: Band
-    chance: Float64[np.ndarray, "B N"]
-    """Forecast probability of leaving the band at any time of the day."""
-    left: Bool[np.ndarray, "B N"]
-    """Whether it was left."""
-    hours: Float64[np.ndarray, "B N"]
-    """Forecast hours outside the band, expected value."""
-    hours_outside: Float64[np.ndarray, "B N"]
-    """Hours that it was outside."""
-    hours_crps: Float64[np.ndarray, "B N"]
+    limits: str
+    """The voltage limits, as a task names them."""
+    rating: str
+    chance: Float64[np.ndarray, "B X"]
+    """Forecast probability of a violation at any time of the day."""
+    violated: Bool[np.ndarray, "B X"]
+    """Whether there was one."""
+    hours: Float64[np.ndarray, "B X"]
+    """Forecast hours of violation, expected value."""
+    hours_violated: Float64[np.ndarray, "B X"]
+    """Hours of violation that happened."""
+    hours_crps: Float64[np.ndarray, "B X"]
     """CRPS of the forecast hours [h]."""
 
     @cached_property
     def brier(self) -> Decomposition:
         """Brier score of the chance, and its parts."""
-        return Decomposition.of(self.chance.ravel(), self.left.ravel().astype(float))
+        return Decomposition.of(self.chance.ravel(), self.violated.ravel().astype(float))
 
     @cached_property
     def squared_hours(self) -> Decomposition:
         """Squared error of the expected hours [h²], and its parts."""
-        return Decomposition.of(self.hours.ravel(), self.hours_outside.ravel())
+        return Decomposition.of(self.hours.ravel(), self.hours_violated.ravel())
 
     @property
     def chance_bins(self) -> list[Bin]:
-        """Forecast probabilities, and how often the band was left."""
-        return _bins(self.chance, self.left, CHANCE_EDGES)
+        """Forecast probabilities, and how often there was a violation."""
+        return _bins(self.chance, self.violated, CHANCE_EDGES)
 
     @property
     def hour_bins(self) -> list[Bin]:
         """Forecast hours, and the hours that happened."""
-        return _bins(self.hours, self.hours_outside, HOUR_EDGES)
+        return _bins(self.hours, self.hours_violated, HOUR_EDGES)
 
 
 def calibrate(
     model: Forecaster,
     task: Task,
     *,
+    subject: str = "buses",
     split: str = "test",
     joint: bool = True,
-    band_pu: Band = NORMAL_BAND_PU,
     device: str = "auto",
     on_progress: Progress | None = None,
 ) -> Calibration:
@@ -141,63 +151,57 @@ def calibrate(
 
     Args:
         model: any object with `fit` and `predict`.
-        task: has the windows; with `windows="all"` every day of the test split.
+        task: has the windows and the limits; with `windows="all"` every day of the test split.
+        subject: `buses`, for voltages outside their band, or `lines`, for overloads.
         split: test windows, for a final score, or validation windows, for choices.
         joint: whether joint scenarios are used where the model can make them, as in `outlook`, or
             always those that are scored.
-        band_pu: the lower and the upper limit of the voltage.
         device: cpu, cuda, or auto for a GPU if there is one.
         on_progress: called with the number of windows done, and the number of all.
     """
-    check_band(band_pu)
-    if split not in SPLITS:
-        raise UnknownName.among("split", split, SPLITS)
+    for kind, name, known in (("split", split, SPLITS), ("subject", subject, SUBJECTS)):
+        if name not in known:
+            raise UnknownName.among(kind, name, known)
     torch_device = choose_device(device)
     check_forecaster(model)
-    buses = _changing_buses(task.training, task.protocol.horizon, band_pu)
-    if not buses.any():
-        low, high = band_pu
+    counts = _changing(task.training, task.protocol.horizon, subject)
+    if not counts.any():
         raise TaskError(
-            f"no bus of {task.layout.grid} leaves {low:g} to {high:g} p.u. on some but not all "
-            "days of the training record, so there is nothing to calibrate; choose another band "
-            "or grid"
+            f"{task.layout.grid}: no bus or line violates its limits on some, but not all, days of "
+            f"the training record ({subject}, task {task.name}), so nothing can be said; choose "
+            "other limits or another grid"
         )
     model.fit(task.training)
     form, description = choose_scenarios(model) if joint else (model, describe(model))
     windows = task.test if split == "test" else task.training.validation
+    read = _event_reader(task, subject, description.joint)
     n_scenarios, days = 0, []
     for window in range(len(windows)):
-        context, target = windows.context(window).to(torch_device), windows.target(window)
-        happened = target[..., V::KINDS].to(torch_device)
+        context = windows.context(window).to(torch_device)
+        happened = _violations(task.layout, subject, windows.target(window))
         parts = []
-        for part, voltages in voltage_blocks(form, context, window):
-            n_scenarios = voltages.values.shape[1]
-            parts.append(_compare(voltages, happened[..., part], band_pu, description.joint))
-        days.append(torch.cat(parts, dim=1).cpu().numpy()[:, buses])
+        for part, event, weights in read(form, context, window):
+            n_scenarios = event.shape[1]
+            actual = happened[..., part].to(event.device)
+            parts.append(_compare(event, weights, actual, description.joint))
+        days.append(torch.cat(parts, dim=1).cpu().numpy()[:, counts])
         if on_progress:
             on_progress(window + 1, len(windows))
-    chance, left, *hours = np.stack(days, axis=1)
-    starts = [windows.start(window) for window in range(len(windows))]
-    facts = (description, n_scenarios, task.layout, buses, split, starts, band_pu)
-    return Calibration(*facts, chance, left > 0, *hours)
-
-
-def _compare(
-    voltages: Scenarios, target: Float32[Tensor, "1 H N"], band_pu: Band, joint: bool | None
-) -> Float64[Tensor, "5 N"]:
-    """The five quantities of a `Calibration` for one window and some buses."""
-    outside, happened = (Sides.of(v, band_pu).outside for v in (voltages.values, target))
-    hours = Scenarios(STEP_HOURS * outside.double().sum(2, keepdim=True), voltages.weights.double())
-    true_hours = STEP_HOURS * happened.double().sum(1, keepdim=True)
-    fan = Fan.of(hours)
-    quantities = (
-        ever_outside(voltages, outside, joint),
-        happened.any(1),
-        fan.expect(fan.values)[:, 0],
-        true_hours[:, 0],
-        crps(fan, true_hours)[:, 0],
+    chance, violated, *hours = np.stack(days, axis=1)
+    return Calibration(
+        description,
+        n_scenarios,
+        task.layout,
+        subject,
+        counts,
+        split,
+        [windows.start(window) for window in range(len(windows))],
+        task.protocol.limits,
+        task.protocol.rating,
+        chance,
+        violated > 0,
+        *hours,
     )
-    return torch.cat([quantity.double() for quantity in quantities])
 
 
 def _bins(
@@ -218,14 +222,65 @@ def _bins(
     ]
 
 
-def _changing_buses(train: Training, horizon: int, band_pu: Band) -> Bool[np.ndarray, " N"]:
-    """Which buses left the band on some, but not all, days of the record."""
+def _event_reader(task: Task, subject: str, joint: bool | None) -> EventReader:
+    """How the violations in a model's scenarios are read."""
+    return _bus_events if subject == "buses" else partial(_line_events, LineReader(task, joint))
+
+
+def _bus_events(model: Forecaster, context: Context, window: int) -> Iterator[Event]:
+    for part, voltages in voltage_blocks(model, context, window):
+        band = bus_band(context.layout.limits, voltages.values, part)
+        yield part, Sides.of(voltages.values, band).outside, voltages.weights
+
+
+def _line_events(
+    reader: LineReader, model: Forecaster, context: Context, window: int
+) -> Iterator[Event]:
+    states = reader.read(*predict_states(model, context, window))
+    if not len(states.number):
+        raise ForecastError("no scenario has a power flow in all steps", window=window)
+    yield slice(None), states.overload, states.weights
+
+
+def _violations(
+    layout: Layout, subject: str, states: Float32[Tensor, "D H C"]
+) -> Bool[Tensor, "D H X"]:
+    """Which limits the states of some days violate."""
+    if subject == "lines":
+        return torch.from_numpy(rated_loading(layout, states.numpy())) > 1
+    voltage = states[..., V::KINDS]
+    return Sides.of(voltage, bus_band(layout.limits, voltage)).outside
+
+
+def _compare(
+    event: Bool[Tensor, "1 M H X"],
+    weights: Float[Tensor, "1 M X"],
+    happened: Bool[Tensor, "1 H X"],
+    joint: bool | None,
+) -> Float64[Tensor, "5 X"]:
+    """The five quantities of a `Calibration` for one window and some buses or lines."""
+    hours = STEP_HOURS * event.double().sum(2, keepdim=True)
+    share = weights.double() / weights.double().sum(1, keepdim=True)
+    fan = Fan.of(Scenarios(hours, share))
+    true_hours = STEP_HOURS * happened.double().sum(1, keepdim=True)
+    quantities = (
+        ever(weights, event, joint),
+        happened.any(1),
+        fan.expect(fan.values)[:, 0],
+        true_hours[:, 0],
+        crps(fan, true_hours)[:, 0],
+    )
+    return torch.cat([quantity.double() for quantity in quantities])
+
+
+def _changing(train: Training, horizon: int, subject: str) -> Bool[np.ndarray, " X"]:
+    """Which buses or lines violated their limits on some, but not all, days of the record."""
     n_days = len(train.time) // horizon
-    counts = np.zeros(train.layout.n_buses, dtype=int)
+    violated = []
     at_once = max(1, READ_STEPS // horizon)
     for first in range(0, n_days, at_once):
         last = min(first + at_once, n_days)
-        voltage = train.read(slice(first * horizon, last * horizon))[:, V::KINDS]
-        outside = Sides.of(voltage, band_pu).outside.unflatten(0, (last - first, horizon))
-        counts += outside.any(1).sum(0).numpy()
-    return (counts > 0) & (counts < n_days)
+        days = train.read(slice(first * horizon, last * horizon)).unflatten(0, (-1, horizon))
+        violated.append(_violations(train.layout, subject, days).any(1).sum(0))
+    n_violated = torch.stack(violated).sum(0).numpy()
+    return (n_violated > 0) & (n_violated < n_days)

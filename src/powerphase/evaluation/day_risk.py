@@ -1,4 +1,4 @@
-"""Which scenarios tell the risk of a whole day: the one choice behind `outlook` and `calibrate`.
+"""The risk of a whole day, of buses or lines: one definition behind `outlook` and `calibrate`.
 
 Whether a bus leaves its band at any time of a day depends on how its steps belong together. Only
 joint scenarios, each of which is one future of the whole grid, say so. Quantiles of every step do
@@ -8,26 +8,23 @@ not: read as futures, they move all steps of a day together and hide risk.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from powerphase.axes import KINDS, STEP_S, V
 from powerphase.cost import Stopwatch
-from powerphase.errors import TaskError
 from powerphase.evaluation.forecasting import predict_blocks
+from powerphase.metrics.safety import Band
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.scenarios import Context, Scenarios
 
 JOINT_SCENARIOS = 100
-"""Scenarios of a model that can make any number; chosen on validation days (docs/task.md)."""
+"""Scenarios of a model that can make any number; chosen on validation days (docs/tomorrow.md)."""
 
 DECIMALS = 6
 """Probabilities are rounded to so many, because a float sum of weights must not break ties."""
 
 STEP_HOURS = STEP_S / 3600
-
-Band = tuple[float, float]
-"""The lower and the upper limit of the voltage [p.u.]."""
 
 
 def choose_scenarios(model: Forecaster) -> tuple[Forecaster, Description]:
@@ -64,10 +61,10 @@ class Sides:
     above: Bool[Tensor, "*S N"]
 
     @classmethod
-    def of(cls, voltage: Tensor, band_pu: Band) -> "Sides":
+    def of(cls, voltage: Tensor, band: Band) -> "Sides":
         """The sides of these voltages."""
-        lowest, highest = band_pu
-        return cls(voltage < lowest, voltage > highest)
+        low, high = band
+        return cls(voltage < low, voltage > high)
 
     @property
     def outside(self) -> Bool[Tensor, "*S N"]:
@@ -75,31 +72,24 @@ class Sides:
         return self.below | self.above
 
 
-def probability(voltages: Scenarios, event: Bool[Tensor, "B M *H N"]) -> Float64[Tensor, "B *H N"]:
-    """The weight of the scenarios in which something happens."""
-    weights = voltages.weights.double()
-    weights = weights / weights.sum(1, keepdim=True)
+def probability(
+    weights: Float[Tensor, "B M X"], event: Bool[Tensor, "B M *H X"]
+) -> Float64[Tensor, "B *H X"]:
+    """The weight of the scenarios in which something happens, of X buses or branches."""
+    exact = weights.double()
+    exact = exact / exact.sum(1, keepdim=True)
     if event.ndim == 4:
-        weights = weights.unsqueeze(2)
-    return (weights * event).sum(1).round(decimals=DECIMALS).clamp(0, 1)
+        exact = exact.unsqueeze(2)
+    return (exact * event).sum(1).round(decimals=DECIMALS).clamp(0, 1)
 
 
-def ever_outside(
-    voltages: Scenarios, outside: Bool[Tensor, "B M H N"], joint: bool | None
-) -> Float64[Tensor, "B N"]:
-    """The probability of leaving the band at any time of the day.
+def ever(
+    weights: Float[Tensor, "B M X"], event: Bool[Tensor, "B M H X"], joint: bool | None
+) -> Float64[Tensor, "B X"]:
+    """The probability that something happens at any time of the day.
 
     Scenarios that are not joint give a lower bound only: the probability of the worst step.
     """
     if joint is False:
-        return probability(voltages, outside).amax(1)
-    return probability(voltages, outside.any(2))
-
-
-def check_band(band_pu: Band) -> None:
-    """Raise if no voltage is within the band."""
-    lowest, highest = band_pu
-    if not lowest < highest:
-        raise TaskError(
-            f"the band from {lowest} to {highest} p.u. is empty; give the lower limit first"
-        )
+        return probability(weights, event).amax(1)
+    return probability(weights, event.any(2))

@@ -1,137 +1,294 @@
-"""The outlook: which voltages may leave their band on the day after the record, and when.
+"""The outlook: which limits may be violated on the day after the record, where and when.
 
 Windows that are scored lie within the record, which has their targets. This one follows its end.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int, Shaped
-from torch import Tensor
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 
-from powerphase.axes import WEIGHT_TOLERANCE
-from powerphase.errors import ForecastError
+from powerphase.axes import KINDS, WEIGHT_TOLERANCE, V
 from powerphase.evaluation.day_risk import (
     DECIMALS,
     STEP_HOURS,
-    Band,
     Sides,
-    check_band,
     choose_scenarios,
-    ever_outside,
+    ever,
     probability,
-    voltage_blocks,
 )
 from powerphase.evaluation.forecasting import check_forecaster
+from powerphase.evaluation.line_states import LineReader, LineStates, predict_states
 from powerphase.metrics.marginal import Fan
+from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster
 from powerphase.models.framework.device import choose_device
-from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.scenarios import Layout, Scenarios
 from powerphase.task.windows import Task
 
-BY_STEP = ("below", "above", "low", "high")
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+COLUMNS = (
+    *("kind", "name", "bus", "to_bus", "nominal_kv", "rating_mva"),
+    *("chance", "hours", "riskiest_time_utc", "chance_then"),
+    *("side_then", "low_80_pu_then", "high_80_pu_then"),
+    *("loading_then", "worst_scenario", "worst_loading", "joint"),
+)
+"""The columns of an outlook's rows."""
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
-    """A model's forecast of every bus's voltage [p.u.] for the day after the record."""
+class DayRisk:
+    """How likely each of X buses or lines violates its limits on a day, and when."""
 
-    description: Description
-    """The model; `joint` is that of the scenarios that were read."""
-    n_scenarios: int
-    layout: Layout
-    time: Shaped[np.ndarray, " H"]
-    """Start of each step, UTC."""
-    band_pu: Band
-    ever: Float32[np.ndarray, " N"]
-    """Probability that a bus leaves the band at any time of the day.
+    ever: Float64[np.ndarray, " X"]
+    """Probability of a violation at any time of the day.
 
-    If `description.joint` is False, only a lower bound: the probability in the worst step.
+    If the scenarios are not joint, it is that of the worst step. NaN if it is unknown.
     """
+    violated: Float64[np.ndarray, "H X"]
+    """Probability of a violation in each step."""
+    margin: Float[np.ndarray, "H X"]
+    """Distance to the limits; negative beyond them."""
+
+    @cached_property
+    def hours(self) -> Float64[np.ndarray, " X"]:
+        """Expected number of hours of violation."""
+        return np.round(self.violated.sum(0) * STEP_HOURS, DECIMALS)
+
+    @cached_property
+    def riskiest_step(self) -> Int[np.ndarray, " X"]:
+        """When a violation is most likely; of several steps, the one with the least margin."""
+        return np.where(self.violated == self.violated.max(0), self.margin, np.inf).argmin(0)
+
+    @cached_property
+    def always(self) -> Bool[np.ndarray, " X"]:
+        """Which violate their limits in every step of every scenario."""
+        return np.all(self.violated > 1 - WEIGHT_TOLERANCE, axis=0)
+
+    @cached_property
+    def order(self) -> Int[np.ndarray, " X"]:
+        """All of them: the most likely violations first, then the longer ones.
+
+        Those that violate no limit are ordered by their margin.
+        """
+        return np.lexsort((self.margin.min(0), -self.hours, -self.ever))
+
+
+@dataclass(frozen=True, eq=False)
+class BusRisk(DayRisk):
+    """How likely the N buses leave their voltage band; margins are of the central 80 % [p.u.]."""
+
     below: Float32[np.ndarray, "H N"]
-    """Probability that it is below the band in each step."""
+    """Probability that a bus is below its band in each step."""
     above: Float32[np.ndarray, "H N"]
     low: Float32[np.ndarray, "H N"]
     """Lower end of the central 80 % in each step."""
     high: Float32[np.ndarray, "H N"]
 
-    @cached_property
-    def outside(self) -> Float64[np.ndarray, "H N"]:
-        """Probability that a bus is outside the band in each step."""
-        return np.round(self.below.astype(float) + self.above, DECIMALS)
+
+@dataclass(frozen=True, eq=False)
+class LineRisk(DayRisk):
+    """How likely the R rated lines are overloaded; margins are of the expected loading."""
+
+    branch: Int[np.ndarray, " R"]
+    """Positions in the circuit of the layout."""
+    loading: Float64[np.ndarray, "H R"]
+    """Expected loading, as a share of the rating."""
+    worst_scenario: Int[np.ndarray, " R"]
+    """The number, from 0, of the scenario in which a line's loading is highest."""
+    worst_loading: Float32[np.ndarray, " R"]
+    """The highest loading in that scenario."""
+    is_solved: bool
+    """Whether the power flow of the scenarios was solved before loadings were read."""
+    n_unsolved: int
+    """Scenarios that are left out, because the power flow of some step has no solution."""
+    n_backed_off: int
+    """Steps, of all scenarios, that were solved with P and Q scaled down."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """A model's forecast of the violations of limits on the day after the record."""
+
+    description: Description
+    """The model; `joint` is that of the scenarios that were read."""
+    n_scenarios: int
+    layout: Layout
+    limits: str
+    """The voltage limits, as a task names them."""
+    rating: str
+    time: Shaped[np.ndarray, " H"]
+    """Start of each step, UTC."""
+    buses: BusRisk
+    lines: LineRisk
 
     @cached_property
-    def hours(self) -> Float64[np.ndarray, " N"]:
-        """Expected number of hours that each bus is outside the band."""
-        return np.round(self.outside.sum(0) * STEP_HOURS, DECIMALS)
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each bus, then for each rated line, the most likely violations first.
 
-    @cached_property
-    def margin(self) -> Float32[np.ndarray, "H N"]:
-        """Distance of the central 80 % from the limits [p.u.]; negative if they leave the band."""
-        lowest, highest = (np.float32(limit) for limit in self.band_pu)
-        return np.minimum(self.low - lowest, highest - self.high)
-
-    @cached_property
-    def riskiest_step(self) -> Int[np.ndarray, " N"]:
-        """When each bus is most likely outside; of several steps, the one with the least margin."""
-        return np.where(self.outside == self.outside.max(0), self.margin, np.inf).argmin(0)
-
-    @cached_property
-    def always(self) -> Bool[np.ndarray, " N"]:
-        """Which buses are outside in every step of every scenario."""
-        return np.all(self.outside > 1 - WEIGHT_TOLERANCE, axis=0)
-
-    @cached_property
-    def order(self) -> Int[np.ndarray, " N"]:
-        """All buses: those most likely to leave the band first, then those outside longer.
-
-        Buses that stay within the band are ordered by their margin.
+        docs/tomorrow.md explains the columns; what a bus or a line does not have is None.
         """
-        return np.lexsort((self.margin.min(0), -self.hours, -self.ever))
+        buses = [self._bus(int(bus)) for bus in self.buses.order]
+        lines = [self._line(int(line)) for line in self.lines.order]
+        return [dict.fromkeys(COLUMNS) | row for row in (*buses, *lines)]
+
+    @property
+    def n_unrated(self) -> int:
+        """Branches in service without a rating, which have flows and no loading."""
+        return self.layout.circuit.n_branches - len(self.lines.branch)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The rows as a table."""
+        import pandas as pd  # takes a second to load
+
+        frame = pd.DataFrame(self.rows)
+        frame["riskiest_time_utc"] = pd.to_datetime(frame["riskiest_time_utc"])
+        return frame.astype(dict.fromkeys(("to_bus", "worst_scenario"), "Int64"))
+
+    def _bus(self, bus: int) -> dict[str, Any]:
+        risk, step = self.buses, self.buses.riskiest_step[bus]
+        below, above = float(risk.below[step, bus]), float(risk.above[step, bus])
+        number = int(self.layout.bus_id[bus])
+        return {
+            **{"kind": "bus", "name": str(number), "bus": number, "to_bus": None},
+            "nominal_kv": float(self.layout.nominal_kv[bus]) or None,
+            **self._chances(risk, bus),
+            "side_then": None if below + above == 0 else "below" if below >= above else "above",
+            "low_80_pu_then": _rounded(risk.low[step, bus]),
+            "high_80_pu_then": _rounded(risk.high[step, bus]),
+        }
+
+    def _line(self, line: int) -> dict[str, Any]:
+        risk, step = self.lines, self.lines.riskiest_step[line]
+        branch, is_known = risk.branch[line], not np.isnan(risk.ever[line])
+        start, end = (int(bus) for bus in self.layout.bus_id[self.layout.circuit.ends[branch]])
+        name = self.layout.circuit.name[branch]
+        return {
+            **{"kind": "line", "name": name, "bus": start, "to_bus": end},
+            **self._chances(risk, line),
+            "rating_mva": float(self.layout.limits.rating_mva[branch]),
+            "loading_then": _rounded(risk.loading[step, line]),
+            "worst_scenario": int(risk.worst_scenario[line]) if is_known else None,
+            "worst_loading": _rounded(risk.worst_loading[line]),
+        }
+
+    def _chances(self, risk: DayRisk, number: int) -> dict[str, Any]:
+        """What buses and lines have in common."""
+        step, is_known = risk.riskiest_step[number], not np.isnan(risk.ever[number])
+        return {
+            "chance": _rounded(risk.ever[number]),
+            "hours": _rounded(risk.hours[number]),
+            "riskiest_time_utc": minute(self.time[step]) if is_known else None,
+            "chance_then": _rounded(risk.violated[step, number]),
+            "joint": {True: "yes", False: "no", None: "unknown"}[self.description.joint],
+        }
 
 
-def outlook(
-    model: Forecaster,
-    task: Task,
-    *,
-    band_pu: Band = NORMAL_BAND_PU,
-    device: str = "auto",
-) -> Outlook:
-    """Fit the model, and forecast the day after the record.
+def minute(time: np.datetime64) -> str:
+    """The time as ISO text, such as `2017-01-01T18:15`."""
+    return str(time.astype("datetime64[m]"))
+
+
+def _rounded(value: np.floating) -> float | None:
+    """Five decimals, as all formats show it; None if it is unknown."""
+    return None if np.isnan(value) else round(float(value), 5)
+
+
+def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
+    """Fit the model, and forecast the violations of limits on the day after the record.
 
     Args:
         model: any object with `fit` and `predict`.
-        task: has the record, and what a model is fitted on.
-        band_pu: the lower and the upper limit of the voltage.
+        task: has the record, what a model is fitted on, and the limits.
         device: cpu, cuda, or auto for a GPU if there is one.
     """
-    check_band(band_pu)
     torch_device = choose_device(device)
     check_forecaster(model)
     model.fit(task.training)
     form, description = choose_scenarios(model)
-    context, n_buses = task.tomorrow, task.layout.n_buses
-    sizes = {"ever": (n_buses,)} | dict.fromkeys(BY_STEP, (context.horizon, n_buses))
-    parts = {name: np.full(size, np.nan, np.float32) for name, size in sizes.items()}
-    n_scenarios = 0
-    for buses, voltages in voltage_blocks(form, context.to(torch_device)):
-        n_scenarios = voltages.values.shape[1]
-        for name, values in _summarise(voltages, band_pu, description.joint).items():
-            parts[name][..., buses] = values[0].cpu().numpy()
-    if missing := int(np.isnan(parts["ever"]).sum()):
-        raise ForecastError(f"predict returned no voltages for {missing} of {n_buses} buses")
-    time = context.future_time[0]
-    return Outlook(description, n_scenarios, task.layout, time, band_pu, **parts)
-
-
-def _summarise(voltages: Scenarios, band_pu: Band, joint: bool | None) -> dict[str, Tensor]:
-    """The outlook's values for some buses."""
-    sides = Sides.of(voltages.values, band_pu)
-    by_step = (
-        *(probability(voltages, side) for side in (sides.below, sides.above)),
-        *Fan.of(voltages).central_interval,
+    context, joint = task.tomorrow, description.joint
+    values, weights = predict_states(form, context.to(torch_device))
+    buses = _bus_risk(task.layout, values, weights, joint)
+    states = LineReader(task, joint).read(values, weights)
+    return Outlook(
+        description,
+        len(values),
+        task.layout,
+        task.protocol.limits,
+        task.protocol.rating,
+        context.future_time[0],
+        buses,
+        _line_risk(task.layout, len(values), states, joint),
     )
-    ever = ever_outside(voltages, sides.outside, joint)
-    return {"ever": ever, **dict(zip(BY_STEP, by_step, strict=True))}
+
+
+def _bus_risk(
+    layout: Layout,
+    values: Float32[np.ndarray, "M H C"],
+    weights: Float32[np.ndarray, "M C"],
+    joint: bool | None,
+) -> BusRisk:
+    """The risk of all buses, from their voltages as forecast."""
+    voltages = Scenarios(
+        *(torch.from_numpy(part[None, ..., V::KINDS]) for part in (values, weights))
+    )
+    band = bus_band(layout.limits, voltages.values)
+    sides = Sides.of(voltages.values, band)
+    below, above = (probability(voltages.weights, side) for side in (sides.below, sides.above))
+    low, high = Fan.of(voltages).central_interval
+    return BusRisk(
+        ever=ever(voltages.weights, sides.outside, joint)[0].numpy(),
+        violated=(below + above).round(decimals=DECIMALS)[0].numpy(),
+        margin=torch.minimum(low - band[0], band[1] - high)[0].numpy(),
+        **{
+            name: part[0].float().numpy()
+            for name, part in {"below": below, "above": above, "low": low, "high": high}.items()
+        },
+    )
+
+
+def _line_risk(
+    layout: Layout, n_scenarios: int, states: LineStates, joint: bool | None
+) -> LineRisk:
+    """The risk of all rated lines; unknown if no scenario has a solution."""
+    facts: dict[str, Any] = {
+        "branch": np.flatnonzero(layout.limits.is_rated),
+        "is_solved": states.is_solved,
+        "n_unsolved": n_scenarios - len(states.number),
+        "n_backed_off": states.n_backed_off,
+    }
+    if not len(states.number):
+        return _unknown_lines(facts, states.loading.shape[2])
+    loading = states.loading[0]
+    expected = torch.einsum("MHR,MR->HR", loading.double(), states.weights[0])
+    expected = (expected / states.weights[0].sum(0)).numpy()
+    peak, worst = loading.amax(1).max(0)
+    return LineRisk(
+        ever=ever(states.weights, states.overload, joint)[0].numpy(),
+        violated=probability(states.weights, states.overload)[0].numpy(),
+        margin=1 - expected,
+        loading=expected,
+        worst_scenario=states.number[worst.numpy()],
+        worst_loading=peak.numpy(),
+        **facts,
+    )
+
+
+def _unknown_lines(facts: dict[str, Any], horizon: int) -> LineRisk:
+    n_lines = len(facts["branch"])
+    by_line, by_step = np.full(n_lines, np.nan), np.full((horizon, n_lines), np.nan)
+    return LineRisk(
+        ever=by_line,
+        violated=by_step,
+        margin=by_step,
+        loading=by_step,
+        worst_scenario=np.full(n_lines, -1),
+        worst_loading=by_line.astype(np.float32),
+        **facts,
+    )

@@ -153,10 +153,10 @@ def _solve_windows(
     skip: Collection[int],
 ) -> Iterator[Piece]:
     """Solve one window after another, and update cost and balance."""
-    watch, solved = Stopwatch(), list[_Steps]()
+    watch, solved = Stopwatch(), list[SolvedSteps]()
     with watch.running():
         solver = AcSolver(task)
-    for window, values, weights in _join_channels(source.pieces(skip), task.layout.n_channels):
+    for window, values, weights in join_channels(source.pieces(skip), task.layout.n_channels):
         with watch.running():
             solved.append(solver.solve(values))
         cost.update(source.cost)
@@ -170,7 +170,7 @@ def _solve_windows(
 
 
 @dataclass(frozen=True, eq=False)
-class _Steps:
+class SolvedSteps:
     """Some steps: the largest and mean square residual, and how each step was solved."""
 
     before: Float[np.ndarray, "S 2"]
@@ -203,7 +203,7 @@ class AcSolver:
         self._scale = task.layout.scale.astype(np.float64)
         self._check = AcCheck(grid)
 
-    def solve(self, values: Float32[np.ndarray, "M H C"]) -> _Steps:
+    def solve(self, values: Float32[np.ndarray, "M H C"]) -> SolvedSteps:
         """Solve all steps of a window's scenarios in place."""
         rows, threads = values.reshape(-1, values.shape[-1]), os.cpu_count() or 1
         size = min(WORK_STEPS, -(-len(rows) // threads))
@@ -211,7 +211,7 @@ class AcSolver:
         with ThreadPoolExecutor(threads) as pool:
             return _concatenate(list(pool.map(self._solve_part, parts)))
 
-    def _solve_part(self, rows: Float32[np.ndarray, "S C"]) -> _Steps:
+    def _solve_part(self, rows: Float32[np.ndarray, "S C"]) -> SolvedSteps:
         state = rows * self._scale
         p_mw, q_mvar = state[:, P::KINDS].copy(), state[:, Q::KINDS].copy()
         self._clear_solved(p_mw, q_mvar)
@@ -224,7 +224,7 @@ class AcSolver:
             state = rows[solved] * self._scale
             after[solved] = self._residual(state)
             share[solved] = self._check.mismatch(state.astype(np.float32))[1]
-        return _Steps(before, after, share, solution.provenance, solution.backoff)
+        return SolvedSteps(before, after, share, solution.provenance, solution.backoff)
 
     def _clear_solved(
         self, p_mw: Float[np.ndarray, "S N"], q_mvar: Float[np.ndarray, "S N"]
@@ -261,12 +261,12 @@ class AcSolver:
         return np.stack([residual.max(axis=1), (residual**2).mean(axis=1)], axis=1)
 
 
-def _concatenate(parts: Sequence[_Steps]) -> _Steps:
+def _concatenate(parts: Sequence[SolvedSteps]) -> SolvedSteps:
     arrays = zip(*(vars(part).values() for part in parts), strict=True)
-    return _Steps(*(np.concatenate(array) for array in arrays))
+    return SolvedSteps(*(np.concatenate(array) for array in arrays))
 
 
-def _make_balance(parts: Sequence[_Steps], seconds: float) -> Balance:
+def _make_balance(parts: Sequence[SolvedSteps], seconds: float) -> Balance:
     """The balance of all steps so far."""
     steps = _concatenate(parts)
     newton, iwamoto, backed_off, unsolved = np.bincount(steps.provenance, minlength=4).tolist()
@@ -332,7 +332,7 @@ class _Window:
         return ForecastError(problem, window=self.number, channel=missing)
 
 
-def _join_channels(
+def join_channels(
     pieces: Iterator[Piece], n_channels: int
 ) -> Iterator[tuple[int, Float32[np.ndarray, "M H C"], Float32[np.ndarray, "M C"]]]:
     """Values and weights of one window after another, with all channels."""

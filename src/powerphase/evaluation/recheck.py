@@ -53,7 +53,7 @@ from powerphase.records.sidecar import (
     round_arrays,
     rounding_of,
 )
-from powerphase.task.protocol import Protocol, split_limits
+from powerphase.task.protocol import Protocol
 from powerphase.task.windows import Task
 
 Outcome = Literal["matches", "differs", "refused", "unchecked"]
@@ -115,15 +115,14 @@ def recheck_rows(
 
     @cache
     def make_task(path: Path, name: str) -> Task:
-        forecast_task, limits, rating = split_limits(name)
-        size = Protocol.of_name(forecast_task)
+        protocol = Protocol.of_name(name)
         return Task(
             path,
-            context=size.context,
-            horizon=size.horizon,
-            windows=size.windows,
-            limits=limits,
-            rating=rating,
+            context=protocol.context,
+            horizon=protocol.horizon,
+            windows=protocol.windows,
+            limits=protocol.limits,
+            rating=protocol.rating,
         )
 
     for file, row in rows.items():
@@ -136,7 +135,7 @@ def recheck_rows(
                 continue
             task = make_task(stores[row.fingerprint], row.task)
             _check_conditions(row, task)
-            forecast_key = replace(row.key, task=split_limits(row.task)[0])
+            forecast_key = replace(row.key, task=Protocol.of_name(row.task).forecast_name)
             yield _check_numbers(file, row, sidecar, task, files.get(forecast_key, []), device)
         except PowerphaseError as error:
             yield Check(row, "refused", str(error))

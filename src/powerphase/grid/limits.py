@@ -1,16 +1,18 @@
 """The limits of a grid's states: the paper's voltage band or the case file's, and a rating."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
 
 from powerphase.circuit import Limits
-from powerphase.errors import CaseError, UnknownName
+from powerphase.errors import CaseError, TaskError, UnknownName
 from powerphase.grid.case import RATE_A, RATE_B, RATE_C, VMAX, VMIN, Grid
 from powerphase.records.scores import NORMAL_BAND_PU
 
 BANDS = ("normal", "case")
+_OWN_BAND = re.compile(r"(\d(?:\.\d{1,3})?)-(\d(?:\.\d{1,3})?)", re.ASCII)
 RATING_COLUMNS = {"a": RATE_A, "b": RATE_B, "c": RATE_C}
 
 UNLIMITED_MVA = 1e10
@@ -22,23 +24,41 @@ def limits_of(grid: Grid, band: str = "normal", rating: str = "a") -> Limits:
 
     Args:
         grid: has voltage limits and ratings, as in its case file.
-        band: `normal` for 0.95 to 1.05 p.u. at every bus, as in the paper, or `case` for each
-            bus's `VMIN` and `VMAX`.
+        band: `normal` for 0.95 to 1.05 p.u. at every bus, as in the paper, `case` for each bus's
+            `VMIN` and `VMAX`, or another band of all buses, such as `0.9-1.1`.
         rating: `a` (long-term), `b` (short-term) or `c` (emergency).
     """
     check_limits(band, rating)
     rating_mva = _rating_mva(grid, rating)
     if band == "case":
         return Limits(*_case_band(grid), rating_mva)
-    return replace(Limits.equal(grid.circuit, NORMAL_BAND_PU, np.inf), rating_mva=rating_mva)
+    band_pu = NORMAL_BAND_PU if band == "normal" else _parse_band(band)
+    return replace(Limits.equal(grid.circuit, band_pu, np.inf), rating_mva=rating_mva)
 
 
 def check_limits(band: str, rating: str) -> None:
     """Raise if there are no limits of these names."""
-    if band not in BANDS:
-        raise UnknownName.among("voltage limits", band, BANDS)
+    band_name(band)
     if rating not in RATING_COLUMNS:
         raise UnknownName.among("rating", rating, RATING_COLUMNS)
+
+
+def band_name(text: str) -> str:
+    """The one name of these voltage limits: `normal`, `case`, or a band such as `0.9-1.1`."""
+    if text in BANDS:
+        return text
+    low, high = _parse_band(text)
+    return "normal" if (low, high) == NORMAL_BAND_PU else f"{low:g}-{high:g}"
+
+
+def _parse_band(text: str) -> tuple[float, float]:
+    match = _OWN_BAND.fullmatch(text)
+    if match is None:
+        raise UnknownName.among("voltage limits", text, (*BANDS, "LOW-HIGH"))
+    low, high = float(match[1]), float(match[2])
+    if not low < high:
+        raise TaskError(f"the voltage limits {text} p.u. are no band; give the lower limit first")
+    return low, high
 
 
 def _case_band(grid: Grid) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:

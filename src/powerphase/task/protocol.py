@@ -14,7 +14,7 @@ from jaxtyping import Int, Shaped
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import TaskError
-from powerphase.grid.limits import check_limits
+from powerphase.grid.limits import band_name, check_limits
 
 PROTOCOL_VERSION = 1
 
@@ -33,7 +33,8 @@ WindowCount = int | Literal["all"]
 
 _NAME = re.compile(
     r"powerphase-(?:day|(?P<horizon>[1-9]\d{,5})-steps)-ahead(?:-from-(?P<context>[1-9]\d{,5}))?"
-    r"(?:-(?P<windows>all)|-(?P<count>[1-9]\d{,5})-windows)?",
+    r"(?:-(?P<windows>all)|-(?P<count>[1-9]\d{,5})-windows)?"
+    r"(?:-(?P<limits>case|[\dp]+-[\dp]+)-limits)?(?:-rating-(?P<rating>[a-z]))?",
     re.ASCII,
 )
 
@@ -58,7 +59,7 @@ class Protocol:
     horizon: int = PAPER_HORIZON
     windows: WindowCount = PAPER_WINDOWS
     limits: str = "normal"
-    """Voltage limits by which forecasts are scored: the paper's band, or the case file's."""
+    """Voltage limits by which forecasts are scored: the paper's, the case file's, or a band."""
     rating: str = "a"
     """The rating of branches by which forecasts are scored."""
     version: int = PROTOCOL_VERSION
@@ -76,8 +77,9 @@ class Protocol:
     def name(self) -> str:
         """The task's name, which contains every option that differs from the paper's."""
         name = self.forecast_name
-        if self.limits != "normal":
-            name += f"-{self.limits}-limits"
+        band = band_name(self.limits)
+        if band != "normal":
+            name += f"-{band.replace('.', 'p')}-limits"
         if self.rating != "a":
             name += f"-rating-{self.rating}"
         return name
@@ -104,6 +106,8 @@ class Protocol:
                 int(match["context"] or PAPER_CONTEXT),
                 int(match["horizon"] or PAPER_HORIZON),
                 "all" if windows == "all" else int(windows),
+                (match["limits"] or "normal").replace("p", "."),
+                match["rating"] or "a",
             )
             if protocol.name == name:
                 return protocol
@@ -147,13 +151,6 @@ class Protocol:
         last = splits.train_stop - self.horizon
         origins = np.arange(splits.fit_stop, last + 1, STEPS_PER_DAY)
         return origins[origins - splits.first >= self.context]
-
-
-def split_limits(name: str) -> tuple[str, str, str]:
-    """The name of a task without limits, its voltage limits and its rating."""
-    name, _, rating = name.partition("-rating-")
-    forecast_name = name.removesuffix("-case-limits")
-    return forecast_name, "normal" if forecast_name == name else "case", rating or "a"
 
 
 def _is_count(value: object) -> bool:

@@ -34,8 +34,8 @@ class Task:
         horizon: steps that it forecasts.
         windows: number of test windows, or "all" for every day of the test split. With ten windows,
             differences between models are often noise; with all windows, seldom.
-        limits: voltages that count as safe when a forecast is scored: "normal" for 0.95 to 1.05
-            p.u., or "case" for each bus's limits in the case file.
+        limits: voltages that count as safe: "normal" for 0.95 to 1.05 p.u., "case" for each bus's
+            limits in the case file, or another band of all buses, such as "0.9-1.1".
         rating: the rating of branches in the case file by which overloads count: "a", "b" or "c".
     """
 

@@ -1,0 +1,97 @@
+"""The loading of lines in the scenarios of one day, from states in which it has a meaning.
+
+Loading follows from small differences of angles. Joint scenarios may have the right P and Q, and
+angles that do not fit them, as draws of FactorForge do. Their power flow is therefore solved first,
+which changes nothing for a past day. Scenarios that are not joint are read as forecast: each of
+their states is one quantile of every load, and solving it would send the sum of all deviations
+through the lines around the slack bus. docs/tomorrow.md has the measurements.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int
+from torch import Tensor
+
+from powerphase.axes import KINDS, THETA, V
+from powerphase.cost import Stopwatch
+from powerphase.errors import ForecastError
+from powerphase.evaluation.forecasting import predict_blocks
+from powerphase.evaluation.physical import AcSolver, join_channels
+from powerphase.grid.powerflow import BACKED_OFF, CARRIED
+from powerphase.models.framework.base import Forecaster
+from powerphase.scenarios import Context, Layout
+from powerphase.task.windows import Task
+
+States = Float32[np.ndarray, "M H C"]
+Weights = Float32[np.ndarray, "M C"]
+
+
+@dataclass(frozen=True, eq=False)
+class LineStates:
+    """The loading of the R rated branches in the scenarios that have one."""
+
+    number: Int[np.ndarray, " M"]
+    """The scenarios: all, or those of which every step has a solution."""
+    loading: Float32[Tensor, "1 M H R"]
+    weights: Float64[Tensor, "1 M R"]
+    """The weight of a scenario is its mean weight over all channels, whatever the branch."""
+    is_solved: bool
+    """Whether power flows were solved; otherwise V and θ are as forecast."""
+    n_backed_off: int
+    """Steps, of all scenarios, that were solved with P and Q scaled down."""
+
+    @property
+    def overload(self) -> Bool[Tensor, "1 M H R"]:
+        """Where the loading is above 1."""
+        return self.loading > 1
+
+
+class LineReader:
+    """Reads loadings from scenarios of a task's grid.
+
+    Args:
+        task: its layout has circuit and ratings, its data set the grid and the set-points.
+        joint: whether each scenario is one future of the whole grid; None if that is unknown.
+    """
+
+    def __init__(self, task: Task, joint: bool | None) -> None:
+        self._layout = task.layout
+        is_needed = joint is not False and bool(task.layout.limits.is_rated.any())
+        self._solver = AcSolver(task) if is_needed else None
+
+    def read(self, values: States, weights: Weights) -> LineStates:
+        """The loading in these scenarios; if they are solved, it is in place."""
+        number, n_backed_off = np.arange(len(values)), 0
+        if self._solver is not None:
+            provenance = self._solver.solve(values).provenance.reshape(values.shape[:2])
+            number = np.flatnonzero((provenance != CARRIED).all(1))
+            n_backed_off = int((provenance == BACKED_OFF).sum())
+        loading = torch.from_numpy(rated_loading(self._layout, values[number]))[None]
+        mean = torch.from_numpy(weights[number].mean(1, dtype=np.float64))
+        columns = mean[None, :, None].expand(1, -1, loading.shape[-1])
+        return LineStates(number, loading, columns, self._solver is not None, n_backed_off)
+
+
+def rated_loading(
+    layout: Layout, states: Float[np.ndarray, "M H C"]
+) -> Float32[np.ndarray, "M H R"]:
+    """The loading of the rated branches in normalised states."""
+    limits = layout.limits
+    loading = np.empty((*states.shape[:2], int(limits.is_rated.sum())), np.float32)
+    # One scenario at a time: the flows of all would need much more memory than the result.
+    for scenario, state in enumerate(states):
+        v, theta = (state[:, kind::KINDS].astype(np.float64) for kind in (V, THETA))
+        all_branches = layout.circuit.loading(v, theta, limits.rating_mva)
+        loading[scenario] = all_branches[:, limits.is_rated]
+    return loading
+
+
+def predict_states(model: Forecaster, context: Context, window: int = 0) -> tuple[States, Weights]:
+    """A model's scenarios for one window, with all channels."""
+    blocks = predict_blocks(model, context, Stopwatch(), window)
+    pieces = ((window, *block) for block in blocks)
+    for _, values, weights in join_channels(pieces, context.layout.n_channels):
+        return values, weights
+    raise ForecastError("the model returned no scenarios", window=window)
