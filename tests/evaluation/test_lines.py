@@ -10,8 +10,8 @@ import torch
 
 from powerphase import Evaluation, Task, forecast, physical, score
 from powerphase.axes import THETA, V
-from powerphase.dataset import Store, generate
-from powerphase.errors import CaseError, UnknownName
+from powerphase.dataset import Store
+from powerphase.errors import CaseError, TaskError, UnknownName
 from powerphase.evaluation import array_differences, recheck_rows
 from powerphase.grid import RATE_A, RATE_B, limits_of
 from powerphase.models import LastSevenDays, LastWeek
@@ -32,22 +32,14 @@ from powerphase.records import (
     find_results,
     first_lines,
 )
-from tests.dataset.exact import exact_signals
 from tests.records.rows import NEW_FACTS
 
 LINE_SCORES = [name for name, about in SCORES.items() if about.since == 2]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Twenty days of IEEE 24, of whose branches one is overloaded at times."""
-    out: Path = tmp_path_factory.mktemp("lines") / "ieee24"
-    return generate("ieee24", out, signals=exact_signals(20))
-
-
-@pytest.fixture(scope="module")
-def task(store: Store) -> Task:
-    return Task(store, windows=2)
+def task(rated: Store) -> Task:
+    return Task(rated, windows=2)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +48,9 @@ def row(task: Task) -> Result:
 
 
 @pytest.fixture(scope="module")
-def tight(store: Store) -> Task:
+def tight(rated: Store) -> Task:
     """The task with lower ratings, so that several lines are overloaded at times."""
-    task = Task(store, windows=2)
+    task = Task(rated, windows=2)
     limits = replace(task.layout.limits, rating_mva=0.6 * task.layout.limits.rating_mva)
     vars(task)["layout"] = replace(task.layout, limits=limits)
     return task
@@ -115,8 +107,8 @@ def test_the_sidecar_has_the_risk_of_the_lines_at_risk(tight: Task, evaluation: 
     assert (np.diff(share) <= 0).all()
 
 
-def test_stored_lines_are_those_of_the_branch_matrix(store: Store, evaluation: Evaluation) -> None:
-    arrays, branch = evaluation.sidecar, store.grid.branch
+def test_stored_lines_are_those_of_the_branch_matrix(rated: Store, evaluation: Evaluation) -> None:
+    arrays, branch = evaluation.sidecar, rated.grid.branch
     rows = branch[arrays[LINE]]
     np.testing.assert_array_equal(arrays[LINE_BUSES], rows[:, :2])
     np.testing.assert_allclose(arrays[RATING], 0.6 * rows[:, RATE_A])
@@ -166,25 +158,25 @@ def test_solving_removes_the_imbalance_of_mixed_channels(task: Task) -> None:
 
 
 def test_other_limits_are_another_task_for_the_same_forecast(
-    store: Store, task: Task, row: Result, tmp_path: Path
+    rated: Store, task: Task, row: Result, tmp_path: Path
 ) -> None:
     written = forecast(LastSevenDays(), task, out=tmp_path / "forecast")
-    strict = Task(store, windows=2, limits="case", rating="b")
+    strict = Task(rated, windows=2, limits="case", rating="b")
     other = score(written, strict)
     assert other.row.task == f"{task.name}-case-limits-rating-b"
     assert other.row.path != row.path
-    rating = limits_of(store.grid, rating="b").rating_mva
-    np.testing.assert_array_equal(rating, store.grid.branch[:, RATE_B])
+    rating = limits_of(rated.grid, rating="b").rating_mva
+    np.testing.assert_array_equal(rating, rated.grid.branch[:, RATE_B])
     assert (other.scores["loading_crps"] or 0) < (row.scores["loading_crps"] or 0)
     assert other.scores["crps"] == row.scores["crps"]
     for evaluation in (other, score(written, task)):
         evaluation.save(tmp_path / "results")
-    checks = list(recheck_rows(find_results([tmp_path / "results"]), tmp_path, store.path))
+    checks = list(recheck_rows(find_results([tmp_path / "results"]), tmp_path, rated.path))
     assert [check.outcome for check in checks] == ["matches", "matches"]
 
 
 def test_a_row_of_the_first_schema_is_checked_by_the_scores_that_it_has(
-    store: Store, task: Task, tmp_path: Path
+    rated: Store, task: Task, tmp_path: Path
 ) -> None:
     written = forecast(LastSevenDays(), task, out=tmp_path / "forecast")
     file = score(written, task).save(tmp_path / "results")
@@ -196,15 +188,21 @@ def test_a_row_of_the_first_schema_is_checked_by_the_scores_that_it_has(
         for name in LINE_SCORES:
             del block[name]
     file.write_text(json.dumps(values))
-    (check,) = recheck_rows(find_results([tmp_path / "results"]), tmp_path, store.path)
+    (check,) = recheck_rows(find_results([tmp_path / "results"]), tmp_path, rated.path)
     assert (check.row.schema, check.outcome) == (1, "matches")
 
 
-def test_limits_that_do_not_exist_raise(store: Store, sixty_days: Store) -> None:
+def test_limits_that_do_not_exist_raise(rated: Store, sixty_days: Store) -> None:
     with pytest.raises(UnknownName):
-        Task(store, limits="wide")
+        Task(rated, limits="wide")
     with pytest.raises(UnknownName):
-        Task(store, rating="d")
+        Task(rated, rating="d")
+    for text in ("0.9-", "0.9-1.1234", "-1.1"):
+        with pytest.raises(UnknownName, match="LOW-HIGH"):
+            Task(rated, limits=text)
+    for text in ("1.1-0.9", "1-1.0"):
+        with pytest.raises(TaskError, match="lower"):
+            Task(rated, limits=text)
     with pytest.raises(CaseError, match="rating C"):
         _ = Task(sixty_days, windows=2, rating="c").layout
 

@@ -1,9 +1,7 @@
 """The day after a record: what a planted forecast says of it, and how it is shown."""
 
-import csv
 from collections.abc import Iterator
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import pytest
@@ -11,9 +9,10 @@ import torch
 
 from powerphase import Context, Outlook, Scenarios, Store, Task, Training, outlook
 from powerphase.axes import KINDS, V
-from powerphase.cli.outlook_display import as_csv, sheet
-from powerphase.errors import ForecastError, TaskError
+from powerphase.cli.outlook_display import sheets
+from powerphase.errors import ForecastError
 from powerphase.models import Climatology, FactorForge, LastSevenDays
+from powerphase.report import Sheet
 
 WEIGHTS = (0.5, 0.3, 0.2)
 NOON = 48
@@ -51,6 +50,10 @@ def task(sixty_days: Store) -> Task:
     return Task(sixty_days, windows=1)
 
 
+def task_within(store: Store, limits: str) -> Task:
+    return Task(store, windows=1, limits=limits)
+
+
 @pytest.fixture(scope="module")
 def planted(task: Task) -> Outlook:
     return outlook(Planted(), task, device="cpu")
@@ -69,35 +72,45 @@ def test_the_context_of_tomorrow_is_the_last_week_of_the_record(
 
 
 def test_probabilities_are_the_weights_of_scenarios_outside_the_band(planted: Outlook) -> None:
-    assert planted.ever[:4] == pytest.approx([0, 0.5, 1, 0])
-    assert not planted.ever[4:].any()
-    assert planted.below[[NOON - 4, NOON], 1] == pytest.approx([0.2, 0.3])
-    assert planted.below[:, 1].sum() == pytest.approx(0.5)
-    assert not planted.above[:, 1].any()
-    assert planted.above[:, 2] == pytest.approx(np.ones(96))
-    assert planted.hours[:3] == pytest.approx([0, 0.5 / 4, 24])
-    assert planted.riskiest_step[1] == NOON
-    assert planted.order[:2].tolist() == [2, 1]
-    assert np.flatnonzero(planted.always).tolist() == [2]
-    assert (planted.low[NOON, 1], planted.high[NOON, 1]) == pytest.approx((0.94, 1.0))
+    buses = planted.buses
+    assert buses.ever[:4] == pytest.approx([0, 0.5, 1, 0])
+    assert not buses.ever[4:].any()
+    assert buses.below[[NOON - 4, NOON], 1] == pytest.approx([0.2, 0.3])
+    assert buses.below[:, 1].sum() == pytest.approx(0.5)
+    assert not buses.above[:, 1].any()
+    assert buses.above[:, 2] == pytest.approx(np.ones(96))
+    assert buses.hours[:3] == pytest.approx([0, 0.5 / 4, 24])
+    assert buses.riskiest_step[1] == NOON
+    assert buses.order[:2].tolist() == [2, 1]
+    assert np.flatnonzero(buses.always).tolist() == [2]
+    assert (buses.low[NOON, 1], buses.high[NOON, 1]) == pytest.approx((0.94, 1.0))
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 10])
 def test_blocks_of_channels_give_the_same_outlook(
     task: Task, planted: Outlook, block_size: int
 ) -> None:
-    day = outlook(Planted(block_size), task, device="cpu")
-    for name in ("ever", "below", "above", "low", "high"):
-        assert np.array_equal(getattr(day, name), getattr(planted, name)), name
+    assert outlook(Planted(block_size), task, device="cpu").rows == planted.rows
 
 
-def test_a_wider_band_is_left_less_often(task: Task) -> None:
-    day = outlook(Planted(), task, band_pu=(0.935, 1.06), device="cpu")
-    assert day.ever[:3] == pytest.approx([0, 0.2, 0])
+def test_a_wider_band_is_left_less_often(sixty_days: Store) -> None:
+    day = outlook(Planted(), task_within(sixty_days, "0.935-1.06"), device="cpu")
+    assert day.buses.ever[:3] == pytest.approx([0, 0.2, 0])
 
 
-def test_scenarios_of_equal_weight_count_alike(task: Task) -> None:
-    day = outlook(LastSevenDays(), task, band_pu=(0.0, 1.0), device="cpu")
+def test_every_bus_may_have_limits_of_its_own(task: Task, sixty_days: Store) -> None:
+    """IEEE 14 has 0.94 to 1.06 p.u. at all buses; here, one of them is different."""
+    case = task_within(sixty_days, "case")
+    low = case.layout.limits.v_min_pu.copy()
+    low[1] = 0.935
+    case.layout = replace(case.layout, limits=replace(case.layout.limits, v_min_pu=low))
+    day = outlook(Planted(), case, device="cpu")
+    assert day.buses.ever[:4] == pytest.approx([0, 0.2, 0, 0])
+    assert "case file" in sheet_of(day, "bus").above
+
+
+def test_scenarios_of_equal_weight_count_alike(task: Task, sixty_days: Store) -> None:
+    day = outlook(LastSevenDays(), task_within(sixty_days, "0-1"), device="cpu").buses
     week = task.tomorrow.past[0, :, V::KINDS].unflatten(0, (7, 96)).numpy()
     assert day.ever == pytest.approx((week > 1).any(1).mean(0), abs=1e-6)
     assert day.above == pytest.approx((week > 1).mean(0), abs=1e-6)
@@ -122,48 +135,52 @@ class Tied(Planted):
 
 def test_rounding_of_weights_does_not_decide_between_buses_of_equal_chance(task: Task) -> None:
     assert 0.1 + 0.2 > 0.3
-    day = outlook(Tied(), task, device="cpu")
-    assert day.ever[0] == day.ever[1] == np.float32(0.3)
+    day = outlook(Tied(), task, device="cpu").buses
+    assert day.ever[0] == day.ever[1] == 0.3
     assert day.order[:2].tolist() == [1, 0]
 
 
-def test_factorforge_is_read_by_its_joint_draws(task: Task) -> None:
-    model, band_pu = FactorForge(), (0.0, 1.01)
-    day = outlook(model, task, band_pu=band_pu, device="cpu")
+def test_factorforge_is_read_by_its_joint_draws(sixty_days: Store) -> None:
+    model, task = FactorForge(), task_within(sixty_days, "0-1.01")
+    day = outlook(model, task, device="cpu")
     assert (day.n_scenarios, day.description.joint, day.description.variant) == (100, True, None)
     draws = model.joint_form(100).predict(task.tomorrow)
     assert isinstance(draws, Scenarios)
-    left = (draws.values[0, ..., V::KINDS] > band_pu[1]).any(1).double().mean(0).numpy()
-    assert day.ever == pytest.approx(left, abs=1e-6)
-    assert ((day.ever > 0) & (day.ever < 1)).any()
+    left = (draws.values[0, ..., V::KINDS] > 1.01).any(1).double().mean(0).numpy()
+    assert day.buses.ever == pytest.approx(left, abs=1e-6)
+    assert ((left > 0) & (left < 1)).any()
     assert model.config.coupling == "fan"
 
 
-def test_the_chance_of_scenarios_that_are_not_joint_is_marked_as_a_bound(task: Task) -> None:
-    voltages = task.tomorrow.past[0, :, V::KINDS]
-    band_pu = (0.0, float(voltages.median()))
-    day = outlook(Climatology(), task, band_pu=band_pu, device="cpu")
-    assert np.array_equal(day.ever, day.outside.max(0).astype(np.float32))
-    chances = [line[2][0] for line in sheet(day, 14).groups[0]]
+def test_the_chance_of_scenarios_that_are_not_joint_is_marked_as_a_bound(
+    sixty_days: Store,
+) -> None:
+    day = outlook(Climatology(), task_within(sixty_days, "0-1.018"), device="cpu")
+    assert np.array_equal(day.buses.ever, day.buses.violated.max(0))
+    chances = [line[2][0] for line in sheet_of(day, "bus").groups[0]]
     partial = [text for text in chances if text != "100%"]
     assert partial
     assert all(text.startswith("≥ ") for text in partial)
-    assert {line["joint"] for line in csv.DictReader(StringIO(as_csv(day)))} == {"no"}
+    assert {row["joint"] for row in day.rows} == {"no"}
 
 
 def test_impossible_requests_raise(task: Task) -> None:
-    with pytest.raises(TaskError, match=r"1\.1 to 0\.9"):
-        outlook(Planted(), task, band_pu=(1.1, 0.9))
     with pytest.raises(ForecastError, match="Planted"):
         outlook(Planted, task)  # type: ignore[arg-type]
-    with pytest.raises(ForecastError, match="12 of 14 buses"):
+    with pytest.raises(ForecastError, match="channel 8"):
         outlook(Planted(n_channels=8), task, device="cpu")
+
+
+def sheet_of(day: Outlook, kind: str, n_rows: int = 5) -> Sheet:
+    """The table of the buses, or that of the lines."""
+    (shown,) = [made for made in sheets(day, n_rows) if made.header[0] == kind]
+    return shown
 
 
 def test_the_table_has_the_buses_that_may_leave_and_names_those_always_outside(
     planted: Outlook,
 ) -> None:
-    shown = sheet(planted, 5)
+    shown = sheet_of(planted, "bus")
     ((line,),) = shown.groups
     texts = [text for text, _ in line]
     assert texts == ["2", "–", "50%", "0.1", "12:00", "30%", "below", "0.940 to 1.000"]
@@ -172,40 +189,47 @@ def test_the_table_has_the_buses_that_may_leave_and_names_those_always_outside(
     assert any("bus 3" in note for note in shown.below)
 
 
-def test_a_truncated_table_points_to_csv(task: Task) -> None:
-    voltages = task.tomorrow.past[0, :, V::KINDS]
-    day = outlook(LastSevenDays(), task, band_pu=(0.0, float(voltages.median())), device="cpu")
-    assert ((day.ever > 0) & ~day.always).sum() > 1
-    shown = sheet(day, 1)
+def test_a_truncated_table_points_to_csv(task: Task, sixty_days: Store) -> None:
+    week = task.tomorrow.past[0, :, V::KINDS]
+    low = f"{float(week.amin(0).median()):.3f}"
+    day = outlook(LastSevenDays(), task_within(sixty_days, f"{low}-1.019"), device="cpu")
+    assert ((day.buses.ever > 0) & ~day.buses.always).sum() > 1
+    shown = sheet_of(day, "bus", n_rows=1)
     assert len(shown.groups[0]) == 1
-    assert "csv" in shown.below[-1]
+    assert any("csv" in note for note in shown.below)
 
 
-def test_a_calm_day_names_the_bus_nearest_to_a_limit(task: Task) -> None:
-    day = outlook(LastSevenDays(), task, band_pu=(0.0, 2.0), device="cpu")
-    shown = sheet(day, 5)
+def test_a_calm_day_names_the_bus_nearest_to_a_limit(task: Task, sixty_days: Store) -> None:
+    day = outlook(LastSevenDays(), task_within(sixty_days, "0-2"), device="cpu")
+    shown, buses = sheet_of(day, "bus"), day.buses
     assert shown.groups == ((),)
     assert "0 to 2 p.u." in shown.above
-    assert shown.below == ()
-    step, bus = divmod(int(np.argmin(np.minimum(day.low, 2 - day.high))), 14)
-    assert day.order[0] == bus
-    assert day.riskiest_step[bus] == step
+    step, bus = divmod(int(np.argmin(np.minimum(buses.low, 2 - buses.high))), 14)
+    assert buses.order[0] == bus
+    assert buses.riskiest_step[bus] == step
     assert f"Bus {task.layout.bus_id[bus]} " in shown.above
-    assert f"{day.low[step, bus]:.3f} to {day.high[step, bus]:.3f} p.u." in shown.above
+    assert f"{buses.low[step, bus]:.3f} to {buses.high[step, bus]:.3f} p.u." in shown.above
     assert f"{str(day.time[step])[11:16]} UTC" in shown.above
 
 
 def test_of_equally_likely_steps_the_one_furthest_outside_counts(planted: Outlook) -> None:
     """The third bus is above the band all day; here, most at noon."""
-    high = planted.high.copy()
-    high[NOON, 2] += 0.01
-    assert replace(planted, high=high).riskiest_step[2] == NOON
+    margin = planted.buses.margin.copy()
+    margin[NOON, 2] -= 0.01
+    assert replace(planted.buses, margin=margin).riskiest_step[2] == NOON
 
 
-def test_csv_has_every_bus(planted: Outlook) -> None:
-    lines = list(csv.DictReader(StringIO(as_csv(planted))))
-    assert [line["bus"] for line in lines[:2]] == ["3", "2"]
-    assert {int(line["bus"]) for line in lines} == set(planted.layout.bus_id.tolist())
-    assert (lines[1]["chance"], lines[1]["side_then"]) == ("0.5", "below")
-    assert lines[1]["riskiest_time_utc"].endswith("T12:00")
-    assert lines[2]["side_then"] == ""
+def test_a_grid_without_ratings_says_that_its_lines_are_unknown(planted: Outlook) -> None:
+    assert {row["kind"] for row in planted.rows} == {"bus"}
+    assert planted.n_unrated == planted.layout.circuit.n_branches == 20
+    (shown,) = sheets(planted, 5)
+    assert any("20 lines" in note and "rating" in note for note in shown.below)
+
+
+def test_rows_have_every_bus_the_most_likely_first(planted: Outlook) -> None:
+    first, second, third, *_ = rows = planted.rows
+    assert [row["name"] for row in (first, second)] == ["3", "2"]
+    assert {row["bus"] for row in rows} == set(planted.layout.bus_id.tolist())
+    assert (second["chance"], second["side_then"]) == (0.5, "below")
+    assert second["riskiest_time_utc"].endswith("T12:00")
+    assert third["side_then"] is None

@@ -34,8 +34,9 @@ BUS_NOTE = (
 )
 LINE_NOTE = (
     "A line is overloaded if its loading, |S| at the worse end as a share of the rating, is above "
-    "100%. chance, hours and riskiest are as for buses; loading then: its expected value at the "
-    "riskiest time; worst: the highest loading of the day, and the number of its scenario."
+    "100%, once the power flow of every scenario and step is solved. chance, hours and riskiest "
+    "are as for buses; loading then: its expected value at the riskiest time; worst: the highest "
+    "loading of the day, and the number of its scenario, from 0."
 )
 MARGINAL = (
     "{model} forecasts every step by itself, not whole days: the chance of a violation at any "
@@ -48,9 +49,9 @@ UNKNOWN = (
 )
 NOTES = {True: (), False: (MARGINAL,), None: (UNKNOWN,)}
 """What to say about chance, by whether the scenarios are joint."""
-AS_FORECAST = (
-    "Loadings are read from V and θ as forecast, which are quantiles of every bus by itself and "
-    "no states of the grid: they are estimates."
+SEPARATE = (
+    "{model} forecasts P and Q of every bus by themselves, so that loadings, which follow from all "
+    "of them together, are rough."
 )
 
 
@@ -94,7 +95,6 @@ def as_json(outlook: "Outlook") -> str:
         "limits": outlook.limits,
         "rating": outlook.rating,
         "scenarios": outlook.n_scenarios,
-        "lines_solved": lines.is_solved,
         "unsolved_scenarios": lines.n_unsolved,
         "backed_off_steps": lines.n_backed_off,
         "unrated_lines": outlook.n_unrated,
@@ -152,10 +152,12 @@ def _notes(outlook: "Outlook", kind: str, is_risky: bool) -> Iterator[str]:
     if is_risky:
         for text in (BUS_NOTE, *NOTES[joint]) if kind == "bus" else (LINE_NOTE,):
             yield text.format(n=outlook.n_scenarios, model=_name(outlook))
+    if not len(lines.branch):
+        yield f"The grid's {outlook.n_unrated:,} lines have no rating: overloads are unknown."
     if kind == "bus":
         return
-    if not lines.is_solved:
-        yield AS_FORECAST
+    if is_risky and joint is False:
+        yield SEPARATE.format(model=_name(outlook))
     if lines.n_unsolved:
         yield (
             f"{lines.n_unsolved} of {outlook.n_scenarios} scenarios are left out, because a step "

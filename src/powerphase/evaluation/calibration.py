@@ -174,7 +174,7 @@ def calibrate(
     model.fit(task.training)
     form, description = choose_scenarios(model) if joint else (model, describe(model))
     windows = task.test if split == "test" else task.training.validation
-    read = _event_reader(task, subject, description.joint)
+    read = _event_reader(task, subject)
     n_scenarios, days = 0, []
     for window in range(len(windows)):
         context = windows.context(window).to(torch_device)
@@ -222,9 +222,9 @@ def _bins(
     ]
 
 
-def _event_reader(task: Task, subject: str, joint: bool | None) -> EventReader:
+def _event_reader(task: Task, subject: str) -> EventReader:
     """How the violations in a model's scenarios are read."""
-    return _bus_events if subject == "buses" else partial(_line_events, LineReader(task, joint))
+    return _bus_events if subject == "buses" else partial(_line_events, LineReader(task))
 
 
 def _bus_events(model: Forecaster, context: Context, window: int) -> Iterator[Event]:

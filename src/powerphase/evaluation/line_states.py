@@ -1,10 +1,9 @@
 """The loading of lines in the scenarios of one day, from states in which it has a meaning.
 
-Loading follows from small differences of angles. Joint scenarios may have the right P and Q, and
-angles that do not fit them, as draws of FactorForge do. Their power flow is therefore solved first,
-which changes nothing for a past day. Scenarios that are not joint are read as forecast: each of
-their states is one quantile of every load, and solving it would send the sum of all deviations
-through the lines around the slack bus. docs/tomorrow.md has the measurements.
+Loading follows from small differences of angles. A forecast may have the right P and Q and angles
+that do not fit them, as draws of FactorForge and ETS do, and its own loadings are then absurd. The
+power flow of every step is therefore solved first, which changes nothing for a past day.
+docs/tomorrow.md has the measurements.
 """
 
 from dataclasses import dataclass
@@ -37,8 +36,6 @@ class LineStates:
     loading: Float32[Tensor, "1 M H R"]
     weights: Float64[Tensor, "1 M R"]
     """The weight of a scenario is its mean weight over all channels, whatever the branch."""
-    is_solved: bool
-    """Whether power flows were solved; otherwise V and θ are as forecast."""
     n_backed_off: int
     """Steps, of all scenarios, that were solved with P and Q scaled down."""
 
@@ -53,16 +50,14 @@ class LineReader:
 
     Args:
         task: its layout has circuit and ratings, its data set the grid and the set-points.
-        joint: whether each scenario is one future of the whole grid; None if that is unknown.
     """
 
-    def __init__(self, task: Task, joint: bool | None) -> None:
+    def __init__(self, task: Task) -> None:
         self._layout = task.layout
-        is_needed = joint is not False and bool(task.layout.limits.is_rated.any())
-        self._solver = AcSolver(task) if is_needed else None
+        self._solver = AcSolver(task) if task.layout.limits.is_rated.any() else None
 
     def read(self, values: States, weights: Weights) -> LineStates:
-        """The loading in these scenarios; if they are solved, it is in place."""
+        """The loading in these scenarios, which are solved in place."""
         number, n_backed_off = np.arange(len(values)), 0
         if self._solver is not None:
             provenance = self._solver.solve(values).provenance.reshape(values.shape[:2])
@@ -71,7 +66,7 @@ class LineReader:
         loading = torch.from_numpy(rated_loading(self._layout, values[number]))[None]
         mean = torch.from_numpy(weights[number].mean(1, dtype=np.float64))
         columns = mean[None, :, None].expand(1, -1, loading.shape[-1])
-        return LineStates(number, loading, columns, self._solver is not None, n_backed_off)
+        return LineStates(number, loading, columns, n_backed_off)
 
 
 def rated_loading(

@@ -104,8 +104,6 @@ class LineRisk(DayRisk):
     """The number, from 0, of the scenario in which a line's loading is highest."""
     worst_loading: Float32[np.ndarray, " R"]
     """The highest loading in that scenario."""
-    is_solved: bool
-    """Whether the power flow of the scenarios was solved before loadings were read."""
     n_unsolved: int
     """Scenarios that are left out, because the power flow of some step has no solution."""
     n_backed_off: int
@@ -215,7 +213,7 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
     context, joint = task.tomorrow, description.joint
     values, weights = predict_states(form, context.to(torch_device))
     buses = _bus_risk(task.layout, values, weights, joint)
-    states = LineReader(task, joint).read(values, weights)
+    states = LineReader(task).read(values, weights)
     return Outlook(
         description,
         len(values),
@@ -259,7 +257,6 @@ def _line_risk(
     """The risk of all rated lines; unknown if no scenario has a solution."""
     facts: dict[str, Any] = {
         "branch": np.flatnonzero(layout.limits.is_rated),
-        "is_solved": states.is_solved,
         "n_unsolved": n_scenarios - len(states.number),
         "n_backed_off": states.n_backed_off,
     }

@@ -1,0 +1,89 @@
+"""From which states the loading of lines is read: as forecast, or after the power flow was solved.
+
+    python benchmarks/line_states.py data/activsg500
+
+With `--out` it writes the numbers to a file. All days are validation days.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from powerphase import Oracle, Task, calibrate
+from powerphase.evaluation import LineReader, predict_states
+from powerphase.metrics import Scorer
+from powerphase.models import ETS, Climatology, FactorForge, LastSevenDays
+from powerphase.models.framework import describe
+from powerphase.scenarios import Scenarios
+
+SCORES = ("loading_crps", "overload_brier", "balance_rms_mva")
+DRAWS = (16, 100)
+
+
+def main() -> None:
+    """Compare both readings of every model."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    task = Task(options.data)
+    with TemporaryDirectory() as folder:
+        rows = [row(name, model, task) for name, model in models(task, Path(folder))]
+    if options.out:
+        facts = {"grid": task.layout.grid, "edition": task.store.manifest.edition}
+        options.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
+    """The fitted models, which are not fitted again, and the forms of FactorForge."""
+    yield "last-7-days", LastSevenDays()
+    yield "climatology", Climatology()
+    for kind in (ETS, FactorForge):
+        kind(run=folder / kind.name).fit(task.training)
+        model = kind.load(folder / kind.name)
+        yield kind.name, model
+    for count in DRAWS:
+        yield f"factorforge, {count} draws", model.joint_form(count)
+    yield "oracle", Oracle(task.store)
+
+
+def row(name: str, model: Any, task: Task) -> dict[str, Any]:
+    """The scores of one model, which are also printed."""
+    model.fit(task.training)
+    windows, reader = task.training.validation, LineReader(task)
+    own, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
+    for window in range(len(windows)):
+        values, weights = predict_states(model, windows.context(window), window)
+        own.add(window, scenarios(values, weights), windows.target(window))
+        reader.read(values, weights)  # in place
+        solved.add(window, scenarios(values, weights), windows.target(window))
+    done = calibrate(model, task, subject="lines", split="validation", joint=False, device="cpu")
+    facts = {"form": name, "joint": describe(model).joint, "scenarios": done.n_scenarios}
+    day = {"brier": done.brier.score, "said": done.chance.mean(), "happened": done.violated.mean()}
+    result = {
+        **{**facts, "own": numbers(own), "solved": numbers(solved)},
+        **{"lines": int(done.counts.sum()), "day": day},
+    }
+    print(json.dumps(result), flush=True)
+    return result
+
+
+def scenarios(values: np.ndarray, weights: np.ndarray) -> Scenarios:
+    """One window's scenarios, without a copy."""
+    return Scenarios(torch.from_numpy(values)[None], torch.from_numpy(weights)[None])
+
+
+def numbers(scorer: Scorer) -> dict[str, float]:
+    """The scores that are compared."""
+    card = scorer.result()
+    return {score: card[score] for score in SCORES}
+
+
+if __name__ == "__main__":
+    main()
