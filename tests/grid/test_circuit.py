@@ -205,11 +205,17 @@ def test_a_rating_is_the_chosen_one(grid_of: GridOf) -> None:
         np.testing.assert_array_equal(rating_mva, grid.branch[:, column])
 
 
-@pytest.mark.parametrize("value", [-1.0, -np.inf, np.nan])
+@pytest.mark.parametrize("value", [-1.0, -np.inf, np.nan, 1e-6, 1e9])
 @pytest.mark.parametrize("column", ["rate_a", "rate_b", "rate_c"])
 def test_a_rating_that_is_none_is_rejected(grid_of: GridOf, column: str, value: float) -> None:
     with pytest.raises(CaseError, match=r"branch 1-2 .*rating"):
         changed(grid_of("ieee24"), 0, **{column: value})
+
+
+@pytest.mark.parametrize("value", [1e-3, 1e7, 1e10, np.inf, 0.0])
+def test_the_ends_of_the_range_of_ratings_are_in_it(grid_of: GridOf, value: float) -> None:
+    limits = limits_of(changed(grid_of("ieee24"), 0, rate_a=value))
+    assert limits.rating_mva[0] == (value if 0 < value < 1e10 else np.inf)
 
 
 def test_a_branch_between_one_bus_is_rejected(grid_of: GridOf) -> None:

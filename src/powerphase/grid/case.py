@@ -43,6 +43,12 @@ LIMITS = {
 """MATPOWER's name and the range of each number that enters a power flow, for what is in service:
 a hundred times what the grids of the catalogue have, or more, where no physical limit is nearer."""
 
+UNLIMITED_MVA = 1e10
+"""A rating this large means none, as in MATPOWER's optimal power flow; so does 0."""
+
+RATINGS_MVA = (1e-3, 1e7)
+"""The range of all other ratings; those of the catalogue are from 0.18 to 19,052 MVA."""
+
 SHORT_PU = 1e-9
 """An impedance below this connects nothing but numbers; the smallest of the catalogue is 1e-5."""
 
@@ -238,14 +244,15 @@ def _data_problems(grid: Grid) -> list[str]:
             problems.append(
                 f"mpc.{name} refers to bus {unknown[0]:g}, which is missing from mpc.bus"
             )
-    rating = grid.branch[:, RATE_A : RATE_C + 1]
-    invalid_rows = np.flatnonzero(~(rating >= 0).all(axis=1))  # also where one is NaN
+    rating, (least, most) = grid.branch[:, RATE_A : RATE_C + 1], RATINGS_MVA
+    is_sound = (rating == 0) | (rating >= least) & (rating <= most) | (rating >= UNLIMITED_MVA)
+    invalid_rows = np.flatnonzero(~is_sound.all(axis=1))  # also where one is NaN
     if invalid_rows.size:
         row = grid.branch[invalid_rows[0]]
         ratings = ", ".join(f"{value:g}" for value in row[RATE_A : RATE_C + 1])
         problems.append(
             f"branch {row[F_BUS]:g}-{row[T_BUS]:g} has the ratings {ratings} MVA; a rating must be "
-            "positive, or 0 for none"
+            f"from {least:g} to {most:g} MVA, or 0 for none"
         )
     if not problems:
         problems += _range_problems(grid)

@@ -8,15 +8,12 @@ from jaxtyping import Float
 
 from powerphase.circuit import Limits
 from powerphase.errors import CaseError, TaskError, UnknownName
-from powerphase.grid.case import RATE_A, RATE_B, RATE_C, VMAX, VMIN, Grid
+from powerphase.grid.case import RATE_A, RATE_B, RATE_C, UNLIMITED_MVA, VMAX, VMIN, Grid
 from powerphase.records.scores import NORMAL_BAND_PU
 
 BANDS = ("normal", "case")
 _OWN_BAND = re.compile(r"(\d(?:\.\d{1,3})?)-(\d(?:\.\d{1,3})?)", re.ASCII)
 RATING_COLUMNS = {"a": RATE_A, "b": RATE_B, "c": RATE_C}
-
-UNLIMITED_MVA = 1e10
-"""A rating this large means none, as in MATPOWER's optimal power flow; so does 0."""
 
 
 def limits_of(grid: Grid, band: str = "normal", rating: str = "a") -> Limits:
