@@ -1,7 +1,8 @@
 """Scores of some channels only, such as the voltages or one bus.
 
 They are not a row: scores of the whole grid cannot be compared with those of a part, so there is
-nothing here that could be saved or ranked.
+nothing here that could be saved or ranked. Scores of whole scenarios and of what follows from
+several channels, such as the loading of a line, are absent, whatever channels are chosen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,9 @@ from powerphase.evaluation.forecasting import Forecast, load_forecast
 from powerphase.evaluation.scoring import check_task
 from powerphase.metrics.marginal import has_equal_weights
 from powerphase.metrics.points import Points, channel_points, voltage_points
+from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.device import choose_device
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import SCORES, score_format
 from powerphase.scenarios import Layout, Scenarios
 from powerphase.task.windows import Task
 
@@ -47,11 +49,23 @@ class ChannelScores:
         means = {name: values[~np.isnan(values)] for name, values in self.by_channel.items()}
         return {name: float(known.mean()) if known.size else None for name, known in means.items()}
 
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The scores that need whole states, which single channels do not have."""
+        return tuple(name for name in SCORES if name not in self.by_channel)
+
     def to_pandas(self) -> "pd.DataFrame":
         """A table with a line for each channel and a column for each score."""
         import pandas as pd  # takes a second to load
 
         return pd.DataFrame(dict(self.by_channel), index=pd.Index(self.names, name="channel"))
+
+    def __str__(self) -> str:
+        shown = {name: _text(value) for name, value in self.scores.items()}
+        lines = [f"  {SCORES[name].title:<16} {value:>10}" for name, value in shown.items()]
+        absent = ", ".join(SCORES[name].title for name in self.absent)
+        title = f"{self.name}, {len(self.names)} channels"
+        return "\n".join([title, *lines, f"Not of single channels: {absent}."])
 
     def __repr__(self) -> str:
         crps = self.scores["crps"]
@@ -69,7 +83,8 @@ def score_channels(
 ) -> ChannelScores:
     """Score some channels of a forecast by every score of single points.
 
-    Scores of joint scenarios exist for the whole grid only; for them, use `score`.
+    Scores of whole scenarios and of lines need all channels and one weight a scenario; they are
+    absent here, even if all channels are given. For them, use `score`.
 
     Args:
         forecast: for the same task on the same data set, live or in a directory.
@@ -93,7 +108,7 @@ def score_channels(
         target = task.test.target(window, block)[..., index].to(where)
         part = Scenarios(scenarios.values[..., index], scenarios.weights[..., index]).like(target)
         scored[window, inside] = True
-        for name, points in _points(part, target, chosen[inside]).items():
+        for name, points in _points(part, target, chosen[inside], task.layout).items():
             if name in sums:
                 total = points[0].double().sum(0).cpu() / n_points
                 before = sums[name][inside]
@@ -109,7 +124,9 @@ def score_channels(
     )
 
 
-def _points(scenarios: Scenarios, target: torch.Tensor, chosen: Int[np.ndarray, " C"]) -> Points:
+def _points(
+    scenarios: Scenarios, target: torch.Tensor, chosen: Int[np.ndarray, " C"], layout: Layout
+) -> Points:
     """The scores of the points; NaN at channels that do not have them."""
     points = channel_points(scenarios, target)
     if not has_equal_weights(scenarios) or scenarios.values.shape[1] < 2:
@@ -118,7 +135,8 @@ def _points(scenarios: Scenarios, target: torch.Tensor, chosen: Int[np.ndarray, 
     if is_voltage.any():
         at = is_voltage.nonzero()[:, 0]
         part = Scenarios(scenarios.values[..., at], scenarios.weights[..., at])
-        for name, values in voltage_points(part, target[..., at]).items():
+        band = bus_band(layout.limits, target[..., at], chosen[at.cpu().numpy()] // KINDS)
+        for name, values in voltage_points(part, target[..., at], band).items():
             points[name] = torch.full_like(points["crps"], torch.nan)
             points[name][..., at] = values.to(points[name].dtype)
     return points
@@ -140,3 +158,7 @@ def _numbers(channels: Channels, layout: Layout) -> Int[np.ndarray, " C"]:
     if len(np.unique(numbers)) < len(numbers):
         raise ForecastError("a channel is given twice; give each once")
     return numbers.astype(np.int64)
+
+
+def _text(value: float | None) -> str:
+    return "–" if value is None else f"{value:{score_format(value)}}"

@@ -5,8 +5,9 @@ Safety_mBrier, NECV and CVaR are the paper's. Two of them never look at what hap
 proper: in expectation, no forecast beats the true distribution.
 """
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from powerphase.circuit import Limits
@@ -18,7 +19,9 @@ Band = tuple[float, float] | tuple[Float[Tensor, " N"], Float[Tensor, " N"]]
 
 
 def bus_band(
-    limits: Limits, voltage: Float[Tensor, "*S N"], buses: slice = slice(None)
+    limits: Limits,
+    voltage: Float[Tensor, "*S N"],
+    buses: slice | Int[np.ndarray, " N"] = slice(None),
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """The limits of the voltage's N buses, in its precision and on its device."""
     low, high = (torch.from_numpy(limit[buses]) for limit in (limits.v_min_pu, limits.v_max_pu))
