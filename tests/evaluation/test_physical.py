@@ -26,7 +26,7 @@ from powerphase.dataset import AcCheck
 from powerphase.errors import ForecastError
 from powerphase.evaluation import Balance
 from powerphase.grid import BACKOFF_SCALES, PQ, PV, SLACK
-from powerphase.models import Forecaster, LastSevenDays, LastWeek
+from powerphase.models import Climatology, Forecaster, LastSevenDays, LastWeek
 from powerphase.records import read_result, read_sidecar
 from tests.command_line import run
 from tests.dataset.exact import exact_signals
@@ -213,7 +213,7 @@ def test_blocks_that_do_not_make_up_a_window_are_rejected(
         scenarios_of(physical(forecast(Odd(), task), task))
 
 
-@pytest.mark.parametrize(("model", "joint"), [(LastWeek(), True), (Noisy(), None)])
+@pytest.mark.parametrize(("model", "joint"), [(LastWeek(), True), (Climatology(), False), (Noisy(), None)])
 def test_physical_scenarios_are_joint_only_if_their_source_is(
     task: Task, model: Any, joint: bool | None, tmp_path: Path
 ) -> None:

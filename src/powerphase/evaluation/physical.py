@@ -111,7 +111,8 @@ def physical(
 ) -> Forecast:
     """The same forecast with the power flow of every scenario and step solved.
 
-    Its weights are unchanged, its variant ends in `physical`, and its `balance` has the fields of
+    It is as joint as its source: each step becomes one state of the grid, but which P and Q, and
+    which steps, come together is as before. Its weights are unchanged, its variant ends in `physical`, and its `balance` has the fields of
     `Balance` once all scenarios have been iterated.
 
     Args:

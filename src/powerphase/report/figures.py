@@ -112,7 +112,7 @@ def check_figure_file(file: Path) -> None:
 
 
 def calibration_figure(curves: "Mapping[str, Diagrams]", stem: str) -> DrawnFigure:
-    """Reliability diagrams of leaving the band and of the hours outside, by model."""
+    """Reliability diagrams of the chance of a violation and of its hours, by model."""
     with _style():
         from powerphase.report.plots import calibration
 

@@ -53,7 +53,7 @@ STROKES = "+1234"
 Points = Sequence[tuple[int, float, float]]
 """Number, mean forecast and mean outcome of each bin of a reliability diagram."""
 Diagrams = tuple[Points, Points]
-"""The points for the chance of leaving the band, and for the hours outside."""
+"""The points for the chance of a violation, and for its hours."""
 
 
 def archetypes(signals: Signals) -> Figure:
@@ -215,7 +215,7 @@ def reliability(rows: Mapping[str, FigureRow]) -> Figure:
 
 
 def calibration(curves: Mapping[str, Diagrams]) -> Figure:
-    """How often buses left the band on a day, and for how long, by what was forecast."""
+    """How often limits were violated on a day, and for how long, by what was forecast."""
     figure = Figure(figsize=(PAGE_IN, 3.2))
     chance, hours = figure.subplots(1, 2)
     looks = looks_of(curves)
@@ -231,8 +231,8 @@ def calibration(curves: Mapping[str, Diagrams]) -> Figure:
             )  # fmt: skip
         edge = 0.02 * top
         axes.set(xlim=(-edge, top + edge), ylim=(-edge, top + edge), aspect="equal")
-    chance.set(xlabel="forecast chance of leaving the band", ylabel="share of days it was left")
-    hours.set(xlabel="forecast hours outside the band", ylabel="mean hours outside")
+    chance.set(xlabel="forecast chance of a violation", ylabel="share of days with one")
+    hours.set(xlabel="forecast hours of violation", ylabel="mean hours of violation")
     lines, titles = chance.get_legend_handles_labels()
     figure.legend(lines, titles, loc="outside upper center", ncols=3)
     return figure

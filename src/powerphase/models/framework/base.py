@@ -46,8 +46,8 @@ class Description:
     """Fixes what is random in the model; 0 if nothing is."""
     joint: bool | None = None
     """Whether each scenario is one future of the whole grid, such as a draw from the joint
-    distribution, a past day or a solved state. False for quantiles or draws of every channel by
-    itself; None if unknown."""
+    distribution or a past day. False for quantiles or draws of every channel by itself; None if
+    unknown. Solving the power flow does not change it."""
     version: int = 1
     """Of the model's results; raised when the same config and seed give other scenarios."""
 
