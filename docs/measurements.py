@@ -213,6 +213,23 @@ def calibration_lines(grid: str) -> list[str]:
     return lines
 
 
+def line_readings() -> list[str]:
+    """The lines of a table: scores of loadings as forecast and after the power flow was solved."""
+    return [_line_reading(row) for row in measured("line_states")["rows"]]
+
+
+def _line_reading(row: dict[str, Any]) -> str:
+    readings = (row["own"], row["solved"])
+    cells = (
+        f"{row['form']}, {row['scenarios']} scenarios",
+        {True: "yes", False: "no"}[row["joint"]],
+        *(f"{reading['loading_crps']:.4f}" for reading in readings),
+        *(f"{reading['overload_brier']:.5f}" for reading in readings),
+        f"{row['day']['brier']:.4f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:
     """How often voltages leave the band, for some grids and set-points."""
     rows: dict[tuple[str, Any], dict[str, Any]] = {

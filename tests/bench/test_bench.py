@@ -21,7 +21,7 @@ from powerphase import cli
 from powerphase.bench import Job, JobProcess, lock_results, processes, run_job
 from powerphase.bench.worker import as_line
 from powerphase.errors import ForecastError
-from powerphase.records import Failure, read_failures, read_results
+from powerphase.records import Failure, read_failures, read_result, read_results
 from tests.bench.conftest import TOYS, bench, toys
 
 FOLDER = Path("powerphase-day-ahead") / "exact" / "ieee14"
@@ -102,8 +102,15 @@ def test_a_forecast_that_cannot_be_scored_raises(
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_a_job_scores_by_its_limits(data: Path, tmp_path: Path) -> None:
+    job = replace(job_of(data, tmp_path, "Plain"), limits="1-1.1")
+    row = read_result(run_job(job, lambda message: None)["row"])
+    assert row.task == "powerphase-day-ahead-1-1p1-limits"
+    assert row.truth["violations"] != 0
+
+
 def test_a_job_survives_the_way_through_json(data: Path, tmp_path: Path) -> None:
-    job = replace(job_of(data, tmp_path, "Plain"), windows="all", measure_s=1.5)
+    job = replace(job_of(data, tmp_path, "Plain"), windows="all", limits="case", measure_s=1.5)
     assert Job.from_json(job.to_json()) == job
     assert "\n" not in job.to_json()
 

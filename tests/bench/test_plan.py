@@ -92,6 +92,18 @@ def test_a_cell_with_its_row_is_done(
     assert [cell.key.name for cell in plan.pending] == ["last-week"]
 
 
+def test_rows_by_other_limits_are_other_cells(
+    plan_of: MakePlan, climatology: Evaluation, tmp_path: Path
+) -> None:
+    climatology.save(tmp_path / "results")
+    plan = plan_of("climatology", limits="case")
+    (cell,) = plan.cells
+    assert plan.state(cell) == "to do"
+    assert cell.key.task == "powerphase-day-ahead-case-limits"
+    with pytest.raises(UnknownName, match="'d'"):
+        plan_of("climatology", rating="d")
+
+
 @pytest.mark.parametrize(
     ("field", "value", "name"),
     [

@@ -213,7 +213,9 @@ def test_blocks_that_do_not_make_up_a_window_are_rejected(
         scenarios_of(physical(forecast(Odd(), task), task))
 
 
-@pytest.mark.parametrize(("model", "joint"), [(LastWeek(), True), (Climatology(), False), (Noisy(), None)])
+@pytest.mark.parametrize(
+    ("model", "joint"), [(LastWeek(), True), (Climatology(), False), (Noisy(), None)]
+)
 def test_physical_scenarios_are_joint_only_if_their_source_is(
     task: Task, model: Any, joint: bool | None, tmp_path: Path
 ) -> None:

@@ -51,6 +51,9 @@ def test_the_name_contains_every_option_that_is_not_the_paper_s() -> None:
         Protocol(horizon=48),
         Protocol(context=96),
         Protocol(context=96, horizon=48, windows="all"),
+        Protocol(limits="case", rating="b"),
+        Protocol(windows="all", limits="0.9-1.10"),
+        Protocol(limits="0.95-1.05"),
     ]
     assert [protocol.name for protocol in options] == [
         "powerphase-day-ahead",
@@ -58,7 +61,17 @@ def test_the_name_contains_every_option_that_is_not_the_paper_s() -> None:
         "powerphase-48-steps-ahead",
         "powerphase-day-ahead-from-96",
         "powerphase-48-steps-ahead-from-96-all",
+        "powerphase-day-ahead-case-limits-rating-b",
+        "powerphase-day-ahead-all-0p9-1p1-limits",
+        "powerphase-day-ahead",
     ]
+    assert [Protocol.of_name(protocol.name).name for protocol in options] == [
+        protocol.name for protocol in options
+    ]
+    assert {Protocol.of_name(protocol.name).forecast_name for protocol in options[-3:]} == {
+        "powerphase-day-ahead",
+        "powerphase-day-ahead-all",
+    }
     assert {protocol.version for protocol in options} == {PROTOCOL_VERSION} == {1}
 
 

@@ -112,8 +112,8 @@ def physical(
     """The same forecast with the power flow of every scenario and step solved.
 
     It is as joint as its source: each step becomes one state of the grid, but which P and Q, and
-    which steps, come together is as before. Its weights are unchanged, its variant ends in `physical`, and its `balance` has the fields of
-    `Balance` once all scenarios have been iterated.
+    which steps, come together is as before. Its weights are unchanged, its variant ends in
+    `physical`, and its `balance` has the fields of `Balance` once all scenarios have been iterated.
 
     Args:
         forecast: of any model, live or in a directory, for the same task on the same data set.
