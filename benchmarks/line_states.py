@@ -44,10 +44,11 @@ def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
     """The fitted models, which are not fitted again, and the forms of FactorForge."""
     yield "last-7-days", LastSevenDays()
     yield "climatology", Climatology()
-    for kind in (ETS, FactorForge):
-        kind(run=folder / kind.name).fit(task.training)
-        model = kind.load(folder / kind.name)
-        yield kind.name, model
+    ETS(run=folder / "ets").fit(task.training)
+    yield "ets", ETS.load(folder / "ets")
+    FactorForge(run=folder / "factorforge").fit(task.training)
+    model = FactorForge.load(folder / "factorforge")
+    yield "factorforge", model
     for count in DRAWS:
         yield f"factorforge, {count} draws", model.joint_form(count)
     yield "oracle", Oracle(task.store)

@@ -205,7 +205,7 @@ def calibration_lines(grid: str) -> list[str]:
         cells = [f"{100 * low:.0f} to {100 * low + 10:.0f} %"]
         for bins in both:
             part = bins.get(low)
-            numbers = (part["count"], part["said"], part["happened"]) if part else None
+            numbers = (part["cases"], part["said"], part["happened"]) if part else None
             cells += (
                 [f"{numbers[0]:,}", *(f"{x:.0%}" for x in numbers[1:])] if numbers else ["–"] * 3
             )

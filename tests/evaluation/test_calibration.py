@@ -68,7 +68,7 @@ def test_bins_hold_every_forecast_once(week: Calibration) -> None:
         (week.chance_bins, week.chance, week.violated),
         (week.hour_bins, week.hours, week.hours_violated),
     ):
-        counts = np.array([part.count for part in bins])
+        counts = np.array([part.cases for part in bins])
         assert counts.sum() == said.size
         for mean, name in ((said.mean(), "said"), (happened.mean(), "happened")):
             parts = np.array([getattr(part, name) for part in bins])
@@ -183,4 +183,4 @@ def test_overloads_of_past_days_are_compared_with_what_happened(rated: Store) ->
         assert np.array_equal(done.violated[k], overload[today].any(0))
         assert done.hours[k] == pytest.approx(past.sum(1).mean(0) / 4)
         assert done.hours_violated[k] == pytest.approx(overload[today].sum(0) / 4)
-    assert (done.violated.any(), done.violated.all()) == (True, False)
+    assert 0 < done.violated.mean() < 1

@@ -173,8 +173,8 @@ def test_unrated_lines_are_counted_and_not_listed(rated: Store) -> None:
 
 def test_the_exit_status_tells_risk_only_if_asked(rated: Store) -> None:
     """Generators are held at 1.02 p.u., so the upper limit is certainly exceeded."""
-    command = ("tomorrow", "last-7-days", "--data", rated.path, "--format", "json")
-    command = (*command, "--limits", "0.9-1.01")
+    start = ("tomorrow", "last-7-days", "--data", rated.path, "--format", "json")
+    command = (*start, "--limits", "0.9-1.01")
     answer = run(*command).stdout
     assert max(row["chance"] for row in json.loads(answer)["rows"]) == 1
     assert run(*command, "--fail-above", 1).stdout == answer

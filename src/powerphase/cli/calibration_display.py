@@ -124,7 +124,7 @@ def as_json(calibration: "Calibration") -> dict[str, Any]:
 def points(calibration: "Calibration") -> "Diagrams":
     """The points of both diagrams: number, forecast and outcome of each bin."""
     both = (calibration.chance_bins, calibration.hour_bins)
-    chance, hours = ([(b.count, b.said, b.happened) for b in bins] for bins in both)
+    chance, hours = ([(b.cases, b.said, b.happened) for b in bins] for bins in both)
     return chance, hours
 
 
@@ -135,7 +135,7 @@ def _sheet(
     above: str,
     below: tuple[str, ...],
 ) -> Sheet:
-    texts = [(first, f"{b.count:,}", said, happened) for first, b, said, happened in lines]
+    texts = [(first, f"{b.cases:,}", said, happened) for first, b, said, happened in lines]
     cells: tuple[tuple[Cell, ...], ...] = tuple(
         tuple((text, False) for text in line) for line in texts
     )

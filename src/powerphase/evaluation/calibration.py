@@ -52,7 +52,7 @@ class Bin(NamedTuple):
     low: float
     high: float
     """Excluded, except in the last bin."""
-    count: int
+    cases: int
     """Forecasts: buses or lines times days."""
     said: float
     happened: float

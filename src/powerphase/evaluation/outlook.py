@@ -263,8 +263,8 @@ def _line_risk(
     if not len(states.number):
         return _unknown_lines(facts, states.loading.shape[2])
     loading = states.loading[0]
-    expected = torch.einsum("MHR,MR->HR", loading.double(), states.weights[0])
-    expected = (expected / states.weights[0].sum(0)).numpy()
+    share = states.weights[0] / states.weights[0].sum(0)
+    expected = torch.einsum("MHR,MR->HR", loading.double(), share).numpy()
     peak, worst = loading.amax(1).max(0)
     return LineRisk(
         ever=ever(states.weights, states.overload, joint)[0].numpy(),
