@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerphase import Oracle, Task, calibrate
+from powerphase import Task, calibrate
 from powerphase.evaluation import LineReader, predict_states
 from powerphase.metrics import Scorer
 from powerphase.models import ETS, Climatology, FactorForge, LastSevenDays
@@ -51,7 +51,6 @@ def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
     yield "factorforge", model
     for count in DRAWS:
         yield f"factorforge, {count} draws", model.joint_form(count)
-    yield "oracle", Oracle(task.store)
 
 
 def row(name: str, model: Any, task: Task) -> dict[str, Any]:

@@ -213,6 +213,12 @@ def calibration_lines(grid: str) -> list[str]:
     return lines
 
 
+def line_states() -> dict[str, Any]:
+    """What was read of lines in one of the forms; the number of lines is that of all."""
+    rows: list[dict[str, Any]] = measured("line_states")["rows"]
+    return rows[0]
+
+
 def line_readings() -> list[str]:
     """The lines of a table: scores of loadings as forecast and after the power flow was solved."""
     return [_line_reading(row) for row in measured("line_states")["rows"]]
@@ -221,7 +227,8 @@ def line_readings() -> list[str]:
 def _line_reading(row: dict[str, Any]) -> str:
     readings = (row["own"], row["solved"])
     cells = (
-        f"{row['form']}, {row['scenarios']} scenarios",
+        row["form"],
+        str(row["scenarios"]),
         {True: "yes", False: "no"}[row["joint"]],
         *(f"{reading['loading_crps']:.4f}" for reading in readings),
         *(f"{reading['overload_brier']:.5f}" for reading in readings),
