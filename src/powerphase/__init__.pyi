@@ -15,6 +15,8 @@ from .evaluation.forecasting import forecast as forecast
 from .evaluation.forecasting import load_forecast as load_forecast
 from .evaluation.forecasting import task_facts as task_facts
 from .evaluation.oracle import Oracle as Oracle
+from .evaluation.outlook import BusRisk as BusRisk
+from .evaluation.outlook import LineRisk as LineRisk
 from .evaluation.outlook import Outlook as Outlook
 from .evaluation.outlook import outlook as outlook
 from .evaluation.physical import physical as physical

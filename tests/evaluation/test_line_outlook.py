@@ -15,6 +15,7 @@ from powerphase import Context, Outlook, Scenarios, Store, Task, Training, calib
 from powerphase.axes import KINDS, THETA, P, V
 from powerphase.cli.outlook_display import RISK_STATUS, as_csv, as_json, sheets, show_outlook
 from powerphase.errors import ForecastError
+from powerphase.grid import RATE_B
 from tests.command_line import error_of, invoke, run
 
 WEIGHTS = torch.tensor([0.5, 0.3, 0.2])
@@ -182,6 +183,16 @@ def test_the_exit_status_tells_risk_only_if_asked(rated: Store) -> None:
     assert (risky.exit_code, risky.stdout) == (RISK_STATUS, answer)
     assert "0.99" in risky.stderr
     assert len({0, 1, 2, RISK_STATUS}) == 4
+
+
+def test_the_rating_is_the_chosen_one(rated: Store) -> None:
+    start = ("tomorrow", "last-week", "--data", rated.path, "--format", "json", "--rating", "B")
+    answer = json.loads(run(*start).stdout)
+    rating = {row["name"]: row["rating_mva"] for row in answer["rows"] if row["kind"] == "line"}
+    names = rated.grid.circuit.name
+    assert rating == dict(zip(names, rated.grid.branch[:, RATE_B], strict=True))
+    assert answer["rating"] == "b"
+    assert "lines" in error_of("calibration", *start[1:4], "--lines", "--windows", 1)
 
 
 @pytest.mark.parametrize("wrong", ["nan", "-0.1", "1.5"])

@@ -167,9 +167,9 @@ def calibrate(
     counts = _changing(task.training, task.protocol.horizon, subject)
     if not counts.any():
         raise TaskError(
-            f"{task.layout.grid}: no bus or line violates its limits on some, but not all, days of "
-            f"the training record ({subject}, task {task.name}), so nothing can be said; choose "
-            "other limits or another grid"
+            f"{task.layout.grid}: none of its {subject} violates its limits on some, but not all, "
+            f"days of the training record (task {task.name}), so nothing can be said; choose other "
+            "limits or another grid"
         )
     model.fit(task.training)
     form, description = choose_scenarios(model) if joint else (model, describe(model))

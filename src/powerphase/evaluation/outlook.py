@@ -182,13 +182,13 @@ class Outlook:
         return {
             "chance": _rounded(risk.ever[number]),
             "hours": _rounded(risk.hours[number]),
-            "riskiest_time_utc": minute(self.time[step]) if is_known else None,
+            "riskiest_time_utc": _minute(self.time[step]) if is_known else None,
             "chance_then": _rounded(risk.violated[step, number]),
             "joint": {True: "yes", False: "no", None: "unknown"}[self.description.joint],
         }
 
 
-def minute(time: np.datetime64) -> str:
+def _minute(time: np.datetime64) -> str:
     """The time as ISO text, such as `2017-01-01T18:15`."""
     return str(time.astype("datetime64[m]"))
 
