@@ -22,7 +22,6 @@ from powerphase.cli import bench_display
 from powerphase.cli.bench_display import BenchDisplay
 from powerphase.errors import TaskError
 from powerphase.records import write_result
-from tests.bench.conftest import TOYS
 from tests.records.rows import row
 
 
@@ -192,34 +191,12 @@ def test_other_seeds_wait_until_one_is_measured(data: Path, tmp_path: Path) -> N
     assert [(job.measure_s, job.seed) for job in engine.jobs] == [(60.0, 1)]
     assert [cell.seed for cell in scheduler.unfinished] == [1, 2]
     work = scheduler.running.pop(0)
-    size = work.cell.description.config["training"]["batch_size"]
-    scheduler.finish(work, Outcome(1.0, answer={"epochs": 20, "batch_size": size}))
+    scheduler.finish(work, Outcome(1.0, answer={"epochs": 20}))
     scheduler.start_jobs()
     budgets = [(job.measure_s, job.seed, job.budget) for job in engine.jobs[1:]]
     assert [(measure_s, seed) for measure_s, seed, _ in budgets] == [(None, 1), (None, 2)]
-    assert all(budget is not None and budget.epochs == 20 for _, _, budget in budgets)
+    assert [budget for _, _, budget in budgets] == [20, 20]
     assert engine.jobs[1].run == str(tmp_path / "exact/ieee14/powerforge+short-1")
-
-
-def test_a_seed_waits_until_another_has_chosen_a_batch_size(data: Path, tmp_path: Path) -> None:
-    """At the same time, each would use the memory that the other leaves, so they would differ."""
-    scheduler, engine = make_scheduler(data, tmp_path, [f"{TOYS}:ToyNet", "ets"])
-    scheduler.start_jobs()
-    started = [(job.model.rpartition(":")[2], job.seed) for job in engine.jobs]
-    assert started == [("ToyNet", 1), ("ets", 1), ("ets", 2)]
-    cell = scheduler.running.pop(2).cell
-    config = scheduler.running[0].cell.description.config
-    chosen = {**config, "training": {**config["training"], "batch_size": 2}}
-    facts: dict[str, Any] = {
-        "grid": "ieee14",
-        "edition": "exact",
-        "fingerprint": cell.data.fingerprint,
-    }
-    scheduler.plan.rows.append(row(model="toy-net", seed=9, config=chosen, **facts))
-    scheduler.start_jobs()
-    (job,) = engine.jobs[3:]
-    assert job.budget is not None
-    assert (job.seed, job.budget.batch_size) == (2, 2)
 
 
 def test_a_failed_measurement_fails_all_seeds(data: Path, tmp_path: Path) -> None:

@@ -4,21 +4,20 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from powerphase.models.framework import (
-    SHORT,
     Domain,
     Losses,
     Network,
+    NetworkConfig,
     NeuralForecaster,
     Progress,
     TrainingConfig,
-    variant_of,
 )
 from powerphase.scenarios import Context, Scenarios, Training
 
@@ -148,29 +147,19 @@ class Toy(Network):
         return day.unsqueeze(1) + level.movedim(2, 1).unsqueeze(2)
 
 
-BUDGET = TrainingConfig(epochs=4, batches_per_epoch=3)
+BUDGET = TrainingConfig(epochs=4, batches_per_epoch=3, batch_size=4)
 
 
 @dataclass(frozen=True)
-class ToyNetConfig:
+class ToyNetConfig(NetworkConfig):
     training: TrainingConfig = BUDGET
-
-    VARIANTS = SHORT
-
-    def for_grid(self, grid: str) -> "ToyNetConfig":
-        return self
-
-    def variant(self, grid: str) -> str | None:
-        usual = replace(BUDGET, batch_size=self.training.batch_size)
-        return variant_of(self, ToyNetConfig(usual), self.VARIANTS)
 
 
 class ToyNet(NeuralForecaster):
-    """A user's network, which takes the largest batch size that fits."""
+    """A user's network."""
 
     name = "toy-net"
     config_type = ToyNetConfig
-    batch_sizes = (4, 2)
 
     def make_network(self, domain: Domain) -> Network:
         return Toy()

@@ -15,6 +15,7 @@ from powerphase.models.framework import (
     InMemoryCheckpoints,
     Losses,
     Network,
+    NetworkConfig,
     NeuralForecaster,
     RunFolder,
     TrainingConfig,
@@ -136,17 +137,11 @@ LONG_STEPS = TrainingConfig(
 
 
 @dataclass(frozen=True)
-class ToyConfig:
-    """What `NeuralForecaster` needs of a config, and one constant."""
+class ToyConfig(NetworkConfig):
+    """A config with one constant."""
 
-    shade: int = 0
     training: TrainingConfig = LONG_STEPS
-
-    def for_grid(self, grid: str) -> "ToyConfig":
-        return self
-
-    def variant(self, grid: str) -> str | None:
-        return "shady" if self.shade else None
+    shade: int = 0
 
 
 class ToyModel(NeuralForecaster):

@@ -1,6 +1,5 @@
 from .budget import LADDER as LADDER
 from .budget import MARGIN as MARGIN
-from .budget import Budget as Budget
 from .budget import epochs_within as epochs_within
 from .budget import measure_budget as measure_budget
 from .budget import shared_budget as shared_budget

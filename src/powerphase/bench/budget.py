@@ -1,17 +1,16 @@
-"""The budget of a network: epochs and batch size, which all its seeds on a grid share.
+"""The budget of a network: the number of epochs, which all its seeds on a grid share.
 
-It comes from a seed that has a row or a training already, whatever memory and speed the machine has
-now. Otherwise, if the time is limited, it is measured where the training will run.
+It comes from a seed that has a row or a training already, whatever speed the machine has now.
+Otherwise it is measured where the training will run.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from powerphase.bench.plan import Cell, Plan, free_fields, same_config
+from powerphase.bench.plan import Cell, Plan, same_config
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.evaluation.models import ModelSpec
 from powerphase.models.framework.neural import with_training
@@ -29,31 +28,19 @@ COMPILING_S = 120.0
 """Allowance for compilation in the first epoch."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What all seeds of a model on a grid share."""
-
-    epochs: int
-    batch_size: int | None
-
-
-def shared_budget(plan: Plan, cell: Cell) -> Budget | None:
+def shared_budget(plan: Plan, cell: Cell) -> int | None:
     """The budget of the cell's own training, or of another seed's row or training, if any.
 
     If there are several, the longest training counts.
     """
     config = cell.description.config
-    ignored = free_fields(config, plan.is_budgeted)
     candidates = [
-        (seed == cell.seed, other["training"]["epochs"], other["training"]["batch_size"])
+        (seed == cell.seed, other["training"]["epochs"])
         for seed, other in _seeds_of_same_model(plan, cell)
-        if same_config(other, config, ignored)
+        if same_config(other, config, is_budgeted=True)
         and other["training"]["epochs"] <= config["training"]["epochs"]
     ]
-    if not candidates:
-        return None
-    _, epochs, batch_size = max(candidates, key=lambda candidate: candidate[:2])
-    return Budget(epochs, batch_size)
+    return max(candidates)[1] if candidates else None
 
 
 def _seeds_of_same_model(plan: Plan, cell: Cell) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -88,7 +75,7 @@ def epochs_within(seconds: float, seconds_per_epoch: float, epochs: int) -> int:
     )
 
 
-def measure_budget(spec: ModelSpec, task: Task, seed: int, device: str, seconds: float) -> Budget:
+def measure_budget(spec: ModelSpec, task: Task, seed: int, device: str, seconds: float) -> int:
     """The budget that fits into so many seconds, by timing the second epoch of a trial training.
 
     The first epoch also compiles. The process should not train afterwards: its memory is no longer
@@ -101,8 +88,7 @@ def measure_budget(spec: ModelSpec, task: Task, seed: int, device: str, seconds:
     try:
         model.fit(task.training)
     except _Measured:
-        epochs = epochs_within(seconds, timer.seconds_per_epoch, config.training.epochs)
-        return Budget(epochs, model.config.training.batch_size)
+        return epochs_within(seconds, timer.seconds_per_epoch, config.training.epochs)
     raise AssertionError("three epochs suffice to time one")
 
 

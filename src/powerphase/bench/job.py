@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from powerphase.bench.budget import Budget, measure_budget
+from powerphase.bench.budget import measure_budget
 from powerphase.bench.timing import time_cell
 from powerphase.cost import hardware
 from powerphase.errors import ForecastError, ResultError
@@ -48,10 +48,10 @@ class Job:
     """The epochs requested for all networks."""
     batch_size: int | None = None
     """The batch size requested for all networks."""
-    budget: Budget | None = None
-    """What the seeds of a network share."""
+    budget: int | None = None
+    """The epochs that the seeds of a network share."""
     measure_s: float | None = None
-    """If given, measure which budget fits into so many seconds, instead of making the row."""
+    """If given, measure how many epochs fit into so many seconds, instead of making the row."""
     is_timing: bool = False
     """Whether to time a part of the work instead of making the row."""
 
@@ -62,18 +62,16 @@ class Job:
     @classmethod
     def from_json(cls, text: str | bytes) -> "Job":
         """The job that `to_json` wrote."""
-        values = json.loads(text)
-        budget = values["budget"]
-        return cls(**{**values, "budget": None if budget is None else Budget(**budget)})
+        return cls(**json.loads(text))
 
 
 def run_job(job: Job, send: Send) -> dict[str, Any]:
-    """Measure or make the cell; returns the budget or the path of the row."""
+    """Measure or make the cell; returns the epochs or the path of the row."""
     send({"hardware": hardware(choose_device(job.device))})
     task = Task(job.data, windows=job.windows, limits=job.limits, rating=job.rating)
     spec = resolve_model(job.model, {"epochs": job.epochs, "batch_size": job.batch_size})
     if job.measure_s is not None:
-        return asdict(measure_budget(spec, task, job.seed, job.device, job.measure_s))
+        return {"epochs": measure_budget(spec, task, job.seed, job.device, job.measure_s)}
     if job.is_timing:
         return asdict(time_cell(spec, task, job.seed, job.device))
     live = forecast(_make_model(spec, task, job, send), task, device=job.device)
@@ -94,7 +92,7 @@ def _make_model(spec: ModelSpec, task: Task, job: Job, send: Send) -> Forecaster
         return spec.make(task, job.seed, job.device)
     config, options = spec.config, dict[str, Any](run=job.run)
     if spec.is_network:
-        config = with_training(config, asdict(job.budget) if job.budget else {})
+        config = with_training(config, {"epochs": job.budget})
         options["on_progress"] = _training_reporter(send)
     elif spec.accepts("on_block"):
         options["on_block"] = _count_reporter("fitting", send)

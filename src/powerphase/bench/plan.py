@@ -56,10 +56,9 @@ class Cell:
         model, variant = description.model, description.variant
         return RowKey(self.task, self.data.edition, self.grid, model, variant, self.seed)
 
-    def reduced(self, epochs: int | None, batch_size: int | None = None) -> Description:
+    def reduced(self, epochs: int) -> Description:
         """Its description with another budget."""
-        changes = {"epochs": epochs, "batch_size": batch_size}
-        config = with_training(self.spec.config, changes)
+        config = with_training(self.spec.config, {"epochs": epochs})
         return self.spec.description(self.grid, self.seed, config)
 
     def possible_descriptions(self, is_budgeted: bool) -> list[Description]:
@@ -170,18 +169,16 @@ def _find_done(plan: Plan) -> None:
         raise ResultError("\n".join(problems))
 
 
-def same_config(
-    config: Mapping[str, Any], other: Mapping[str, Any], ignored: Iterable[str] = ()
-) -> bool:
-    """Whether two configs agree, except in these fields of their trainings."""
-    return _without(config, ignored) == _without(other, ignored)
+def same_config(config: Mapping[str, Any], other: Mapping[str, Any], *, is_budgeted: bool) -> bool:
+    """Whether two configs agree, apart from their epochs if trainings may be cut."""
+    return _compared(config, is_budgeted) == _compared(other, is_budgeted)
 
 
-def _without(config: Mapping[str, Any], ignored: Iterable[str]) -> dict[str, Any]:
+def _compared(config: Mapping[str, Any], is_budgeted: bool) -> Mapping[str, Any]:
     training = config.get("training")
-    if not isinstance(training, Mapping):
-        return dict(config)
-    kept = {name: value for name, value in training.items() if name not in ignored}
+    if not is_budgeted or not isinstance(training, Mapping):
+        return config
+    kept = {name: value for name, value in training.items() if name != "epochs"}
     return {**config, "training": kept}
 
 
@@ -201,28 +198,21 @@ def _departures(
     row: Result, cell: Cell, request: BenchRequest, description: Description
 ) -> list[str]:
     """In what the row differs from the one that the cell would get."""
-    config, protocol = description.config, request.protocol
+    protocol, is_budgeted = request.protocol, request.is_budgeted
     checks = {
         # They also determine the windows.
         "fingerprint": row.fingerprint == cell.data.fingerprint,
         "task version": row.task_version == protocol.version,
         "version of the model's results": (row.model_version or 1) == description.version,
-        "config": same_config(row.config, config, free_fields(config, request.is_budgeted)),
+        "config": same_config(row.config, description.config, is_budgeted=is_budgeted),
     }
     return [name for name, agrees in checks.items() if not agrees]
 
 
-def free_fields(config: Mapping[str, Any], is_budgeted: bool) -> list[str]:
-    """The fields of a training in which a row may differ from what was requested."""
-    # If the config leaves the batch size open, it is whatever fits into memory.
-    is_open = (config.get("training") or {}).get("batch_size", 0) is None
-    return ["batch_size"] * is_open + ["epochs"] * is_budgeted
-
-
 def _config_changes(row: Result, description: Description, is_budgeted: bool) -> str:
     """The fields in which the row's config differs, in parentheses; empty if there are none."""
-    ignored = free_fields(description.config, is_budgeted)
-    old, new = (_flat(_without(config, ignored)) for config in (row.config, description.config))
+    configs = (row.config, description.config)
+    old, new = (_flat(_compared(config, is_budgeted)) for config in configs)
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     changes = [f"{name} {old.get(name)!r}, not {new.get(name)!r}" for name in differing]
     if len(changes) > MAX_FIELDS:

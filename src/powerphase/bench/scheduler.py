@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from powerphase.bench.budget import Budget, shared_budget
+from powerphase.bench.budget import shared_budget
 from powerphase.bench.data import DataSet, Progress
 from powerphase.bench.estimates import estimate_memory
 from powerphase.bench.job import Job
@@ -121,7 +121,7 @@ class Scheduler:
         self.running: dict[int, Work] = {}
         """By worker."""
         self.failures: list[Failure] = []
-        self._measured: dict[tuple[str, str], Budget] = {}
+        self._measured: dict[tuple[str, str], int] = {}
         self._reported_waiting: set[tuple[str, str]] = set()
 
     @property
@@ -176,7 +176,7 @@ class Scheduler:
         """Take in the outcome of a job."""
         cell = work.cell
         if work.is_measuring and outcome.answer is not None:
-            self._measured[cell.group] = Budget(**outcome.answer)
+            self._measured[cell.group] = outcome.answer["epochs"]
         elif work.is_measuring:
             for sibling in [waiting for waiting in self.queue if waiting.group == cell.group]:
                 self.fail(sibling, outcome)
@@ -214,15 +214,13 @@ class Scheduler:
 
     def _start(self, cell: Cell, worker: int) -> bool:
         """Start making or measuring the cell, unless it must wait for a running job."""
-        siblings = [work for work in self.running.values() if work.cell.group == cell.group]
-        if any(work.is_measuring for work in siblings):
+        running = self.running.values()
+        if any(work.is_measuring and work.cell.group == cell.group for work in running):
             return False
         memory = estimate_memory(self.plan, cell, self.engine.on_gpu).value
         if not self._fits(cell, worker, memory or 0.0):
             return False
         budget = self._find_budget(cell)
-        if siblings and budget is not None and self._chooses_batch_size(cell, budget):
-            return False  # two that share memory would choose different sizes
         must_measure = cell.spec.is_network and budget is None
         if not must_measure:
             self.queue.remove(cell)
@@ -250,25 +248,19 @@ class Scheduler:
             self.watcher.waiting(cell, reason)
         return False
 
-    def _find_budget(self, cell: Cell) -> Budget | None:
-        """The budget of a network; None if it must be measured first, and for other models."""
+    def _find_budget(self, cell: Cell) -> int | None:
+        """The epochs of a network; None if they must be measured first, and for other models."""
         if not cell.spec.is_network:
             return None
-        budget = shared_budget(self.plan, cell) or self._measured.get(cell.group)
-        if budget is None and not self.plan.is_budgeted:
-            return Budget(cell.spec.config.training.epochs, None)
-        return budget
+        if not self.plan.is_budgeted:
+            return int(cell.spec.config.training.epochs)
+        return shared_budget(self.plan, cell) or self._measured.get(cell.group)
 
-    def _chooses_batch_size(self, cell: Cell, budget: Budget) -> bool:
-        """Whether the training takes the largest batch size that fits into memory."""
-        config = cell.description.config
-        return budget.batch_size is None and config["training"]["batch_size"] is None
-
-    def _make_job(self, cell: Cell, budget: Budget | None) -> Job:
+    def _make_job(self, cell: Cell, budget: int | None) -> Job:
         """The job of a cell; a network without a budget is measured."""
         request, key = self.plan.request, cell.key
         if budget is not None:
-            key = cell.key_for(cell.reduced(budget.epochs, budget.batch_size))
+            key = cell.key_for(cell.reduced(budget))
         return Job(
             model=cell.spec.text,
             seed=cell.seed,

@@ -227,7 +227,7 @@ class TrainingRequest:
         return self.spec.make(task, seed, self.device, run=run, **self.options, **callback)
 
     def memory_note(self, network: NeuralForecaster, task: Task) -> str:
-        """The memory that the network's training needs, once its batch size is chosen."""
+        """The memory that the network's training needs with the grid's batch size."""
         network.configure(task.training)
         needed_gib = network.memory_gib(task.training, network.channel_block)
         return (

@@ -1,7 +1,7 @@
 """Trained forecasters: their descriptions, their costs, and the domains they raise for."""
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +346,24 @@ def test_a_training_can_continue_in_blocks(task: Task, fitted: PowerForge, tmp_p
 def test_an_unknown_device_of_a_model_raises(task: Task) -> None:
     with pytest.raises(UnknownName, match="'gpu'"):
         PowerForge(tiny(), device="gpu").fit(task.training)
+
+
+@dataclass(frozen=True)
+class Sizeless:
+    """The config of a user who knows nothing of batch sizes."""
+
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def for_grid(self, grid: str) -> "Sizeless":
+        return self
+
+
+def test_a_config_without_a_batch_size_raises_and_says_what_to_do(tmp_path: Path) -> None:
+    model = ToyModel(Sizeless(), device="cpu", run=tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"toy: Sizeless .*two.*NetworkConfig.*batch_size"):
+        model.fit(wavy_training())
+    assert not model.is_fitted
+    assert not (tmp_path / "run").exists()
 
 
 def test_with_training_changes_only_what_is_set() -> None:

@@ -178,14 +178,6 @@ def test_smaller_blocks_and_batches_take_less_memory(kind: Any) -> None:
     assert len(set(sizes)) == 4
 
 
-@each_model
-def test_the_chosen_batch_size_is_not_part_of_the_variant(kind: Any) -> None:
-    model = kind()
-    model.configure(training_of(waves(n_steps=300), context=60))
-    assert model.config.training.batch_size in kind.batch_sizes
-    assert model.variant is None
-
-
 @pytest.mark.parametrize(("kind", "changes"), [case for case in CASES if case[0] is not TimeGrad])
 def test_a_step_stays_on_its_device_and_never_waits_for_it(
     kind: Any, changes: dict[str, Any]

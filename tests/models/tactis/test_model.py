@@ -15,7 +15,6 @@ from powerphase.models.framework import (
     TrainingConfig,
     apply_variants,
 )
-from powerphase.models.framework import neural as neural_module
 from powerphase.models.tactis import TACTiS, TactisConfig
 from powerphase.registry import model_class
 from tests.models.recurrent.test_models import odd_waves
@@ -135,18 +134,6 @@ def test_a_window_takes_three_times_the_memory_with_a_copula() -> None:
         more, less = (model.memory_gib(train) for model in models)
         shares.append(more - less)
     assert shares[1] == pytest.approx(3.2 * shares[0], rel=0.02)
-
-
-def test_a_missing_batch_size_becomes_the_largest_that_fits_without_a_variant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    train = training_of(waves())
-    required = TACTiS(TactisConfig(training=TrainingConfig(batch_size=64))).memory_gib(train)
-    monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: 1.2 * required)
-    model = TACTiS()
-    model.configure(train)
-    assert model.config.training.batch_size == 64
-    assert model.variant is None
 
 
 @pytest.mark.parametrize("word", TactisConfig.VARIANTS)

@@ -29,10 +29,11 @@ def test_every_variant_reports_its_name(word: str) -> None:
     assert config.variant("activsg500") == word
 
 
-def test_the_batch_size_makes_no_variant_and_other_changes_do() -> None:
+def test_the_grids_batch_size_makes_no_variant_and_other_changes_do() -> None:
     config = TimePrismConfig()
     assert config.variant("activsg500") is None
-    assert replace_fields(config, {"training.batch_size": 8}).variant("activsg500") is None
+    assert config.for_grid("activsg500").variant("activsg500") is None
+    assert replace_fields(config, {"training.batch_size": 8}).variant("activsg500") == "custom"
     assert replace(config, average_steps=25).variant("activsg500") == "custom"
     both = apply_variants(config, ["reference", "sixteen"], config.VARIANTS)
     assert both.variant("activsg500") == "reference-sixteen"

@@ -11,7 +11,6 @@ from powerphase.dataset import Store
 from powerphase.errors import TrainingError
 from powerphase.evaluation import forecast, score
 from powerphase.models.framework import Forecaster, Progress, RunFolder, describe
-from powerphase.models.framework import neural as neural_module
 from powerphase.models.timeprism import TimePrism, TimePrismConfig, memory_gib
 from powerphase.models.timeprism import model as model_module
 from powerphase.registry import model_class
@@ -180,20 +179,6 @@ def test_a_forecast_in_blocks_can_be_scored(task: Task, fitted: Any) -> None:
     row = score(forecast(fitted, task, device="cpu"), task, device="cpu").row
     assert (row.model, row.variant, row.scenarios) == ("timeprism", "short-custom", 6)
     assert row.parameters == 97 * (5 * 24 + 6)
-
-
-def test_the_batch_is_the_largest_that_fits(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    def batch_size(free_gib: float | None) -> int:
-        monkeypatch.setattr(neural_module, "free_memory_gib", lambda device: free_gib)
-        model: Any = TimePrism(TimePrismConfig(hypotheses=16), device="cpu")
-        model.configure(task.training)
-        return model.config.training.batch_size
-
-    assert batch_size(None) == batch_size(100.0) == 100
-    model = TimePrism(small(), device="cpu")
-    needed = model.memory_gib(task.training)
-    assert batch_size(needed) < 100
-    assert batch_size(0.0) == 8
 
 
 def test_smaller_blocks_take_less_memory(task: Task) -> None:

@@ -42,7 +42,6 @@ from .network import Losses as Losses
 from .network import Network as Network
 from .neural import ALWAYS_GIB as ALWAYS_GIB
 from .neural import PER_PARAMETER as PER_PARAMETER
-from .neural import SAFE_SHARE as SAFE_SHARE
 from .neural import VALIDATION as VALIDATION
 from .neural import WARM_UP_COPIES as WARM_UP_COPIES
 from .neural import NeuralForecaster as NeuralForecaster

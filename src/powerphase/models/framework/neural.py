@@ -23,7 +23,7 @@ from powerphase.models.framework.checkpoint import load_into
 from powerphase.models.framework.configuration import TrainingConfig, restore_config
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.network import Network
-from powerphase.models.framework.run import Domain, RunFolder, is_run
+from powerphase.models.framework.run import Domain, RunFolder
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.stepping import is_captured
 from powerphase.models.framework.training import (
@@ -33,9 +33,6 @@ from powerphase.models.framework.training import (
     seed_torch,
 )
 from powerphase.scenarios import Context, Training
-
-SAFE_SHARE = 0.9
-"""Of the free memory, what the estimate for a batch size may take."""
 
 NUMBER_BYTES, GIB = 4, 2**30
 
@@ -65,8 +62,6 @@ class NeuralForecaster(SavedForecaster):
     takes_device: ClassVar[bool] = True
     takes_backend: ClassVar[bool] = False
     """Whether it has Triton kernels, and the same in PyTorch."""
-    batch_sizes: ClassVar[tuple[int, ...]] = (200, 64, 32, 16, 8)
-    """If the config leaves the batch size open, the model takes the first of these that fits."""
 
     def __init__(
         self,
@@ -149,31 +144,14 @@ class NeuralForecaster(SavedForecaster):
         return self.network.scenarios(context, self.seed)
 
     def configure(self, train: Training) -> None:
-        """Also choose a batch size if the config has none for the grid."""
+        """Also raise if the config has no batch size for the grid."""
         super().configure(train)
-        if self.config.training.batch_size is not None:
-            return
-        if world_size() > 1:
+        if self.config.training.batch_size is None:
             raise TrainingError(
-                f"{self.name} would choose its batch size by the memory of each process; set one "
-                "for all of them with --batch-size"
+                f"{self.name}: {type(self.config).__name__} has no batch size for "
+                f"{train.layout.grid}; derive it from powerphase.models.NetworkConfig, or set "
+                "training.batch_size"
             )
-        stored, config = self._stored_batch_size(), self.config
-        free = free_memory_gib(choose_device(self.device))
-        for size in self.batch_sizes if stored is None else (stored,):
-            self.config = with_training(config, {"batch_size": size})
-            if free is None or self.memory_gib(train, self.channel_block) <= SAFE_SHARE * free:
-                break
-
-    def _stored_batch_size(self) -> int | None:
-        """The batch size of the training in the folder, whatever memory is free today."""
-        if self.run is None or not is_run(self.run):
-            return None
-        folder = RunFolder.open(self.run)
-        if folder.header.model != self.name or not folder.weights_file.exists():
-            return None
-        size: int | None = folder.header.config["training"]["batch_size"]
-        return size
 
     def _check(self, train: Training) -> None:
         """Raise if the training does not fit; on a CPU, the system would kill it silently."""

@@ -2,7 +2,6 @@ from .anchor import subtract_anchor as subtract_anchor
 from .anchor import tile_day as tile_day
 from .anchor import wrap as wrap
 from .config import ABLATIONS as ABLATIONS
-from .config import DEFAULT_BATCH_SIZE as DEFAULT_BATCH_SIZE
 from .config import READINGS as READINGS
 from .config import PowerForgeConfig as PowerForgeConfig
 from .decoder import Decoder as Decoder

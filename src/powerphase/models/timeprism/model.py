@@ -8,7 +8,6 @@ was measured on a GPU.
 
 from collections.abc import Iterator
 from math import ceil
-from typing import ClassVar
 
 import torch
 
@@ -72,7 +71,6 @@ class TimePrism(NeuralForecaster):
     name = "timeprism"
     config_type = TimePrismConfig
     joint_scenarios = False  # every channel has weights of its own
-    batch_sizes: ClassVar[tuple[int, ...]] = (100, 64, 32, 16, 8)
 
     def make_network(self, domain: Domain) -> Network:
         """The network for these windows; it is the same for every grid."""
@@ -83,7 +81,7 @@ class TimePrism(NeuralForecaster):
         windows = train.validation
         return memory_gib(
             self.config,
-            ceil((self.config.training.batch_size or self.batch_sizes[0]) / world_size()),
+            ceil(self.config.training.batch_size / world_size()),
             train.layout.n_channels,
             len(train.record),
             len(windows),
