@@ -3,11 +3,11 @@
     python benchmarks/networks.py data/activsg500 data/pegase1354 --json networks.json
     python benchmarks/networks.py data/activsg500 --models deepar timegrad --steps 60
 
-Each network runs in a separate process, at the batch size that it chooses on this machine. Steps
-are timed to their end on the device; reported is the median after the first ten, in which kernels
-are compiled and a step is captured. Memory is the peak of the training, next to its estimate. The
-forecast is that of one validation window with all scenarios, after a warm-up. Growth is the
-exponent b of cost ~ channels^b between the smallest and the largest grid.
+Each network runs in a separate process, at the grid's batch size. Steps are timed to their end on
+the device; reported is the median after the first ten, in which kernels are compiled and a step is
+captured. Memory is the peak of the training, next to its estimate. The forecast is that of one
+validation window with all scenarios, after a warm-up. Growth is the exponent b of
+cost ~ channels^b between the smallest and the largest grid.
 """
 
 import argparse

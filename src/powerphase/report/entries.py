@@ -24,7 +24,7 @@ PAPER_SEEDS = (22, 42, 3142)
 
 BUDGET_WORDS: Mapping[str, str] = MappingProxyType(
     {
-        "short": "a smaller budget than the reference's",
+        "short": "a smaller budget than the default",
         "subsampled": "a loss over some random steps of each batch instead of all",
     }
 )

@@ -49,7 +49,7 @@ Variants = Mapping[str, Mapping[str, Any]]
 """Words, each with the values of the fields (by dotted name) that it sets; longer lists first."""
 
 SHORT: Variants = MappingProxyType({"short": {"training.epochs": 20}})
-"""A tenth of the reference's budget. Any training shorter than the model's default is called so."""
+"""A tenth of the default budget. Any training shorter than the model's default is called so."""
 
 BUDGET = ("training.epochs", "training.batches_per_epoch")
 
