@@ -145,17 +145,17 @@ def test_every_variant_reports_its_name(word: str) -> None:
 @pytest.mark.parametrize(
     ("training", "name"),
     [
-        ({"epochs": 19}, "short"),
+        ({"epochs": 199}, "short"),
         ({"batches_per_epoch": 5}, "short"),
-        ({"epochs": 40, "batches_per_epoch": 5}, "short"),
-        ({"epochs": 30}, "custom"),
+        ({"epochs": 400, "batches_per_epoch": 5}, "short"),
+        ({"epochs": 300}, "custom"),
         ({"epochs": 10, "learning_rate": 1e-4}, "short-custom"),
     ],
 )
 def test_fewer_steps_than_the_default_make_a_short_variant(
     training: dict[str, Any], name: str
 ) -> None:
-    budget: dict[str, Any] = {"epochs": 20, "weight_decay": 1e-8, **training}
+    budget: dict[str, Any] = {"weight_decay": 1e-8, **training}
     assert TactisConfig(training=TrainingConfig(**budget)).variant("ieee14") == name
 
 
@@ -163,7 +163,7 @@ def test_invalid_configurations_are_rejected_with_all_their_problems() -> None:
     with pytest.raises(ConfigError, match=r"bag.*width.*tail"):
         TactisConfig(bag=0, width=7, tail=0.5)
     with pytest.raises(ConfigError, match=r"training.epochs is 20"):
-        TactisConfig(copula=True)
+        TactisConfig(copula=True, training=TrainingConfig(epochs=20))
 
 
 def test_training_fits_and_draws_a_planted_marginal() -> None:

@@ -10,7 +10,7 @@ import torch
 from powerphase.dataset import Store
 from powerphase.errors import TrainingError
 from powerphase.evaluation import forecast, score
-from powerphase.models.framework import Forecaster, Progress, RunFolder, describe
+from powerphase.models.framework import Forecaster, Progress, RunFolder, TrainingConfig, describe
 from powerphase.models.timeprism import TimePrism, TimePrismConfig, memory_gib
 from powerphase.models.timeprism import model as model_module
 from powerphase.registry import model_class
@@ -182,7 +182,7 @@ def test_a_forecast_in_blocks_can_be_scored(task: Task, fitted: Any) -> None:
 
 
 def test_smaller_blocks_take_less_memory(task: Task) -> None:
-    model = TimePrism(TimePrismConfig(), device="cpu")
+    model = TimePrism(TimePrismConfig(training=TrainingConfig(batch_size=32)), device="cpu")
     sizes = [model.memory_gib(task.training, block) for block in (4, 20, 56, None)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[2] == sizes[3]
