@@ -22,9 +22,8 @@ SMALL = {
 }
 """Configs of the networks that would take long."""
 
-
-def variant_of(name: str) -> str:
-    return "short-custom" if name in SMALL else "short"
+VARIANT = "short-custom"
+"""Of all trainings here: few steps, and batches of another size than the grid's."""
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
@@ -47,7 +46,7 @@ def test_a_training_shows_its_memory_and_validation_score(
     outcome = outcome_of(folder)
     assert f"{outcome['validation_loss']:.5f} after epoch {outcome['best_epoch']}" in done.stdout
     assert f" {model_class(name).load(folder).n_parameters:,}: " in done.stdout
-    for fact in (f"{name}+{variant_of(name)}, seed 42", "finished, 2 epochs", "validation loss"):
+    for fact in (f"{name}+{VARIANT}, seed 42", "finished, 2 epochs", "validation loss"):
         assert fact in done.stdout
 
 
@@ -66,9 +65,9 @@ def test_a_training_is_scored_and_ranked(
     options = ("--data", sixty_days.path, "--windows", 1, "--device", "cpu")
     run("score", folder, *options, "--out", tmp_path / "results")
     (row,) = read_results([tmp_path / "results"])
-    assert (row.model, row.variant, row.cost["steps"]) == (name, variant_of(name), 4)
+    assert (row.model, row.variant, row.cost["steps"]) == (name, VARIANT, 4)
     assert (row.parameters or 0) > 0
-    assert f"{name}+{variant_of(name)}" in run("leaderboard", tmp_path / "results").stdout
+    assert f"{name}+{VARIANT}" in run("leaderboard", tmp_path / "results").stdout
 
 
 def test_ets_is_forecast_and_scored_by_its_name(sixty_days: Store, tmp_path: Path) -> None:
