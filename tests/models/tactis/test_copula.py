@@ -9,15 +9,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from powerphase.errors import TrainingError
 from powerphase.models.framework import Progress, training, window_generators
-from powerphase.models.tactis import Copula, TACTiS, TactisNetwork, context_scale
+from powerphase.models.tactis import (
+    Bags,
+    Copula,
+    TACTiS,
+    TactisNetwork,
+    context_scale,
+    draw_noise,
+    forecast_bags,
+)
 from powerphase.models.tactis import copula as copula_module
+from powerphase.models.tactis import network as network_module
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves, windows_of
 from tests.models.tactis.toys import tiny
 from tests.models.toys import same_weights
 
-STAGES: dict[str, Any] = {"epochs": 3, "margin_epochs": 1, "copula": True}
+STAGES: dict[str, Any] = {"epochs": 3, "margin_epochs": 1, "copula": True, "copula_links": 1}
 T, H, K = 5, 2, 2
 CPU = torch.device("cpu")
 
@@ -61,28 +69,30 @@ def test_a_level_depends_only_on_earlier_levels() -> None:
 
 
 @pytest.mark.parametrize("numbers", [2**26, 1])
-def test_draws_follow_the_density(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token's noise is the conditional distribution function at its level."""
+@pytest.mark.parametrize("n_known", [0, 1])
+def test_draws_follow_the_density(
+    n_known: int, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new token's noise is the conditional distribution function at its level."""
     monkeypatch.setattr(copula_module, "SCORE_NUMBERS", numbers)
-    copula, (past, series, u) = copula_of(bins=4), inputs()
-    order = torch.tensor([2, 0, 3, 1])
-    noise = torch.rand(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    levels = copula.draw(past, u[..., :T], order, noise)
-    for path in range(6):
-        for last in (1, 2, 3):
-            whole = u.clone()
-            probabilities = []
-            for level in (0.125, 0.375, 0.625, 0.875):
-                values = levels[:, path].clone()
-                values[order[last]] = level
-                whole[0, :, T:] = values.view(K, H)
-                both = [copula(past, series, whole, order[None, : last + k]) for k in (0, 1)]
-                probabilities.append(float((both[1] - both[0]).detach().exp()) / 4)
-            level = float(levels[order[last], path])
-            bin_ = min(int(level * 4), 3)
-            below = sum(probabilities[:bin_]) + probabilities[bin_] * (level * 4 - bin_)
-            assert below == pytest.approx(float(noise[last, path]), abs=1e-9)
-    assert torch.equal(levels[order[0]], noise[0])
+    copula, (past, series, u) = copula_of(bins=4), inputs(2)
+    bags, generator = Bags(series[:, :n_known], series[:, n_known:]), torch.Generator()
+    noise = draw_noise(bags, H, 3, torch.float64, generator.manual_seed(5))
+    known = torch.rand(2, n_known * H, 3, dtype=torch.float64, generator=generator)
+    new = copula.draw(past, series, u[..., :T], known, noise)
+    levels, first = torch.cat([known, new], dim=1), n_known * H
+    for bag, path, last in product(range(2), range(3), range(first, K * H)):
+        order = noise.order[bag]
+        each = levels[bag, :, path].repeat(4, 1)
+        each[:, order[last]] = torch.tensor([0.125, 0.375, 0.625, 0.875]).double()
+        whole = torch.cat([u[bag, :, :T].expand(4, -1, -1), each.view(4, K, H)], dim=2)
+        same = past[bag].expand(4, -1, -1), series[bag].expand(4, -1), whole
+        orders = (order[: last + k].expand(4, -1) for k in (0, 1))
+        before, after = (copula(*same, order).detach() for order in orders)
+        probability, level = (after - before).exp() / 4, float(levels[bag, order[last], path])
+        bin_ = min(int(level * 4), 3)
+        below = float(probability[:bin_].sum() + probability[bin_] * (level * 4 - bin_))
+        assert below == pytest.approx(float(noise.uniform[bag, last - first, path]), abs=1e-9)
 
 
 def network_with_copula(block: int | None = None, **changes: Any) -> TactisNetwork:
@@ -93,23 +103,62 @@ def network_with_copula(block: int | None = None, **changes: Any) -> TactisNetwo
     return network
 
 
-def test_paths_have_the_levels_that_the_copula_draws() -> None:
-    network, (context, _) = network_with_copula(), windows_of(1)
+def with_strong_copula(**changes: Any) -> TactisNetwork:
+    network = network_with_copula(**changes)
     with torch.no_grad():
         last: Any = network.copula.bins[-1]
         last.weight.mul_(20)
+    return network
+
+
+@pytest.mark.parametrize("bag", [3, 4, 9])
+def test_paths_have_the_levels_that_the_copula_draws(bag: int) -> None:
+    """Bag by bag: first a bag by itself, then the others given its links."""
+    network, (context, _) = with_strong_copula(bag=bag, copula_links=2), windows_of(1)
     scenarios: Any = network.scenarios(context, seed=3)
     scale, (generator,) = context_scale(context.past, 1e-4), window_generators(3, context.time, CPU)
     past = scale.normalise(context.past)
-    margin = network.margins(network.encoder(past, torch.arange(8)[None], CONTEXT + HORIZON))
-    levels = []
-    for path in scenarios.values.unbind(1):
-        u = margin.distribution(torch.cat([past, scale.normalise(path)], dim=2)).detach()
-        levels.append(u[0, :, CONTEXT:].flatten())
-    order = torch.randperm(8 * HORIZON, generator=generator)
-    noise = torch.rand(8 * HORIZON, 7, generator=generator, dtype=torch.float64)
-    expected = network.copula.draw(past, u[..., :CONTEXT], order, noise)
-    torch.testing.assert_close(torch.stack(levels, 1), 1e-6 + (1 - 2e-6) * expected)
+    z = scale.normalise(scenarios.values[0])  # of all paths
+    for batch in forecast_bags(8, bag, 2, generator):
+        for bags in batch.split(1):
+            series, n_known = bags.channels, bags.known.shape[1]
+            margin = network.margins(network.encoder(past[:, series[0]], series, CONTEXT + HORIZON))
+            values = torch.cat([past[:, series[0]].expand(7, -1, -1), z[:, series[0]]], dim=2)
+            u = margin.distribution(values).detach()
+            levels = u[..., CONTEXT:].flatten(1).T[None]
+            first = n_known * HORIZON
+            noise = draw_noise(bags, HORIZON, 7, torch.float64, generator)
+            context_u = u[:1, :, :CONTEXT]
+            of_bag = past[:, series[0]]
+            drawn = network.copula.draw(of_bag, series, context_u, levels[:, :first], noise)
+            torch.testing.assert_close(levels[:, first:], 1e-6 + (1 - 2e-6) * drawn)
+
+
+@pytest.mark.parametrize("numbers", [1, 2000])
+def test_how_many_bags_are_drawn_together_changes_no_path(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, (context, _) = with_strong_copula(bag=2), windows_of(2)
+    together: Any = network.scenarios(context, seed=3)
+    monkeypatch.setattr(network_module, "DRAW_NUMBERS", numbers)
+    in_parts: Any = network.scenarios(context, seed=3)
+    torch.testing.assert_close(in_parts.values, together.values, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n_channels", "size", "links"), [(9, 4, 1), (9, 4, 3), (10, 8, 4), (3, 8, 4)]
+)
+def test_every_channel_is_drawn_once_and_every_bag_has_links(
+    n_channels: int, size: int, links: int
+) -> None:
+    first, *others = forecast_bags(n_channels, size, links, torch.Generator().manual_seed(0))
+    drawn = torch.cat([bags.new.flatten() for bags in (first, *others)])
+    assert drawn.sort().values.tolist() == list(range(n_channels))
+    assert first.channels.shape == (1, min(size, n_channels))
+    for bags in others:
+        assert bags.channels.shape[1] == size
+        assert bags.known.shape[1] >= links
+        assert set(bags.known.flatten().tolist()) <= set(first.new.flatten().tolist())
 
 
 def test_the_second_stage_trains_only_the_copula_and_adds_to_the_first_loss() -> None:
@@ -165,31 +214,33 @@ def test_a_training_interrupted_near_its_second_stage_ends_the_same(
     assert same_weights(whole.network, fit(tmp_path / "cut").network)
 
 
-def test_too_many_channels_for_a_copula_are_rejected() -> None:
-    model = TACTiS(tiny(**STAGES, copula_channels=7), device="cpu")
-    with pytest.raises(TrainingError, match=r"8 channels x 6 steps; copula_channels allows 7"):
-        model.fit(training_of(waves()))
+def correlated(n_channels: int) -> np.ndarray:
+    """Noise that is mostly common to all channels."""
+    sizes = ((0, n_channels), (1, 1))
+    separate, shared = (np.random.default_rng(k).normal(size=(500, n)) for k, n in sizes)
+    return np.asarray(0.3 * separate + shared + np.arange(n_channels))
 
 
-def correlated() -> np.ndarray:
-    """Noise that is mostly common to all four channels."""
-    separate, shared = (np.random.default_rng(k).normal(size=(500, n)) for k, n in ((0, 4), (1, 1)))
-    return np.asarray(0.3 * separate + shared + np.arange(4))
-
-
-def test_the_copula_draws_a_planted_correlation_that_marginals_alone_lack() -> None:
-    train = training_of(correlated(), context=4, horizon=1, n_validation=40)
+def test_the_copula_draws_a_planted_correlation_and_keeps_the_marginals() -> None:
+    """Also between channels of different bags, which only the links connect."""
+    train = training_of(correlated(8), context=4, horizon=1, n_validation=40)
     rate = {"learning_rate": 4e-3, "batches_per_epoch": 60, "batch_size": 16}
-    sizes = {"encoder_layers": 1, "flow_layers": 1, "copula_heads": 1, "copula_hidden": 32}
-    sizes |= {"copula_bins": 5, "paths": 400, "validation_bags": 1}
-    config = tiny(**{**STAGES, "epochs": 6}, **sizes, training=rate)
-    model: Any = TACTiS(config, device="cpu")
+    sizes = {"encoder_layers": 1, "flow_layers": 1, "copula_hidden": 32, "copula_bins": 10}
+    sizes |= {"paths": 1000, "validation_bags": 4, "bag": 6, "copula_links": 4}
+    model: Any = TACTiS(tiny(**{**STAGES, **sizes, "epochs": 7}, training=rate), device="cpu")
     model.fit(train)
 
-    def correlation() -> Tensor:
-        scenarios = model.predict(train.validation.context(0))
-        return torch.corrcoef(scenarios.values[0, :, 0].mT)
+    def draws() -> Tensor:
+        values: Tensor = model.predict(train.validation.context(0)).values[0, :, 0]
+        return values
 
-    assert correlation().min() > 0.4
+    assert model.joint_scenarios
+    joint = draws()
     model.network.joint.fill_(0)
-    assert (correlation() - torch.eye(4)).abs().max() < 0.2
+    assert not model.joint_scenarios
+    separate = draws()
+    assert torch.corrcoef(joint.mT).min() > 0.4
+    assert (torch.corrcoef(separate.mT) - torch.eye(8)).abs().max() < 0.2
+    levels = (joint[:, None] < separate).double().mean(0)  # of one's values among the other's
+    uniform = (torch.arange(1000) + 0.5) / 1000
+    assert (levels.sort(0).values - uniform[:, None]).abs().max() < 0.2

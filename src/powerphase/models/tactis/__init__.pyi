@@ -1,3 +1,7 @@
+from .bags import Bags as Bags
+from .bags import draw_bags as draw_bags
+from .bags import draw_noise as draw_noise
+from .bags import forecast_bags as forecast_bags
 from .config import TactisConfig as TactisConfig
 from .copula import Copula as Copula
 from .encoder import AttentionLayer as AttentionLayer
@@ -7,7 +11,6 @@ from .encoder import attend as attend
 from .encoder import attend_over_series as attend_over_series
 from .encoder import attend_over_time as attend_over_time
 from .encoder import context_scale as context_scale
-from .encoder import draw_bags as draw_bags
 from .margins import Margin as Margin
 from .margins import Margins as Margins
 from .model import TACTiS as TACTiS

@@ -13,7 +13,7 @@ from powerphase.models.framework.configuration import (
 
 COUNTS = (
     *("bag", "validation_bags", "series_embedding", "encoder_layers", "feed_forward"),
-    *("margin_hidden", "flow_layers", "flow_units", "margin_epochs", "copula_channels"),
+    *("margin_hidden", "flow_layers", "flow_units", "margin_epochs", "copula_links"),
     *("copula_heads", "copula_width", "copula_hidden", "paths"),
 )
 
@@ -50,10 +50,11 @@ class TactisConfig(NetworkConfig):
     # The copula.
     copula: bool = False
     """Whether a second stage trains the copula, after the marginals."""
-    margin_epochs: int = 20
+    margin_epochs: int = 100
     """Epochs of the first stage; with a copula, all later epochs train it."""
-    copula_channels: int = 480
-    """Most channels of a grid with a copula, which draws one token after another."""
+    copula_links: int = 4
+    """Channels of a forecast's first bag that are part of every other bag; the other channels of a
+    bag are drawn given these."""
     copula_heads: int = 3
     copula_width: int = 8
     """Width of each head."""
@@ -90,5 +91,10 @@ class TactisConfig(NetworkConfig):
                 self.copula and self.training.epochs <= self.margin_epochs,
                 f"training.epochs is {self.training.epochs}, but the copula's training starts "
                 f"after {self.margin_epochs} epochs; give more epochs (the reference has 200)",
+            ),
+            (
+                self.copula and self.copula_links >= self.bag,
+                f"copula_links is {self.copula_links}, but a bag has {self.bag} channels; leave at "
+                "least one of them to draw",
             ),
         ]

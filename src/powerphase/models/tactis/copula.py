@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from powerphase.models.framework.ops import attend
+from powerphase.models.tactis.bags import BagNoise
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.encoder import Encoder
 from powerphase.models.tactis.margins import perceptron
@@ -62,7 +63,7 @@ class Copula(nn.Module):
         """The log-density of the horizon's levels; the first token of the order is uniform."""
         encoded = self.encoder(past, series, u.shape[2])
         context, (horizon, level) = self._context(encoded, u), self._horizon(encoded, u)
-        horizon = horizon.gather(1, order[..., None].expand(-1, -1, horizon.shape[2]))
+        horizon = _take(horizon, order)
         level = level.gather(1, order)
         earlier = self.keys_and_values(horizon, level)
         key, value = (torch.cat(pair, dim=2) for pair in zip(context, earlier, strict=True))
@@ -76,40 +77,55 @@ class Copula(nn.Module):
     @torch.no_grad()
     def draw(
         self,
-        past: Float[Tensor, "1 K T"],
-        u: Float[Tensor, "1 K T"],
-        order: Int[Tensor, " N"],
-        noise: Float[Tensor, "N M"],
-    ) -> Float[Tensor, "N M"]:
-        """Levels of the horizon's tokens, channel by channel, drawn one after the other.
+        past: Float[Tensor, "G K T"],
+        series: Int[Tensor, "G K"],
+        u: Float[Tensor, "G K T"],
+        known: Float[Tensor, "G known M"],
+        noise: BagNoise,
+    ) -> Float[Tensor, "G new M"]:
+        """Levels of the new tokens of each bag's horizon, given those of its known tokens.
+
+        Tokens are counted channel by channel.
 
         Args:
-            past: normalised contexts of all channels.
+            past: normalised contexts of each bag's channels, the known ones first.
+            series: channel numbers of the contexts.
             u: levels of the contexts.
-            order: the order in which tokens are drawn.
-            noise: uniform, for each token in the order of drawing.
+            known: levels of the known channels' tokens.
+            noise: the order of drawing, and a uniform number for each new token.
         """
-        series = torch.arange(past.shape[1], device=past.device)[None]
-        encoded = self.encoder(past, series, past.shape[2] + self.horizon)
-        horizon = encoded[:, :, -self.horizon :].flatten(1, 2)[:, order]
-        query = self._queries(horizon)[0]
-        score, summary = self._summarise_context(query, self._context(encoded, u))
-        size = (query.shape[0], noise.shape[1], *query.shape[1:])
+        n_known, encoded = known.shape[1], self.encoder(past, series, u.shape[2] + self.horizon)
+        horizon = _take(encoded[:, :, -self.horizon :].flatten(1, 2), noise.order)
+        level = torch.cat([_take(known, noise.order[:, :n_known]), noise.uniform], dim=1)
+        self._draw_in_order(horizon, level, self._context(encoded, u), n_known)
+        order = noise.order[..., None].expand_as(level)
+        return torch.empty_like(level).scatter_(1, order, level)[:, n_known:]
+
+    def _draw_in_order(
+        self,
+        horizon: Float[Tensor, "G N width"],
+        level: Float[Tensor, "G N M"],
+        context: KeysAndValues,
+        n_known: int,
+    ) -> None:
+        """Replace the uniform numbers after the known levels by draws, one after the other."""
+        query = self._queries(horizon)
+        score, summary = self._summarise_context(query, context)
+        size = (*query.shape[:2], level.shape[2], *query.shape[2:])
         key, value = query.new_empty(size), query.new_empty(size)
-        level = noise.clone()
-        for k in range(len(order)):
-            token = horizon[:, k : k + 1].repeat(1, noise.shape[1], 1)
-            if k > 0:
-                attention = _attend_to_earlier(
-                    query[:, k], score[:, k], summary[:, k], key[:, :, :k], value[:, :, :k]
-                )
-                probability = self.log_probabilities(token, attention[None])[0].exp()
-                level[k] = _quantile(probability, noise[k])
-            latest = self.keys_and_values(token, level[None, k])
-            key[:, :, k], value[:, :, k] = latest.key[0], latest.value[0]
-        by_channel = torch.empty_like(level)
-        by_channel[order] = level
-        return by_channel
+        for k in range(level.shape[1]):
+            token = horizon[:, k, None].expand(-1, level.shape[2], -1)
+            if k >= max(n_known, 1):  # the first token of all is uniform
+                of_token = (part[:, :, k] for part in (query, score, summary))
+                earlier = (part[..., :k, :] for part in (key, value))
+                attention = _attend_to_earlier(*of_token, *earlier)
+                probability = self.log_probabilities(token, attention).exp()
+                level[:, k] = _quantile(probability, level[:, k])
+            key[..., k, :], value[..., k, :] = self.keys_and_values(token, level[:, k])
+
+    def draw_numbers(self, n_channels: int, n_paths: int) -> int:
+        """Numbers in the keys and values of a bag of so many channels while it is drawn."""
+        return 2 * len(self.keys) * self.width * n_channels * self.horizon * n_paths
 
     def keys_and_values(
         self, encoded: Float[Tensor, "B N width"], u: Float[Tensor, "B N"]
@@ -145,21 +161,20 @@ class Copula(nn.Module):
         return encoded[:, :, -self.horizon :].flatten(1, 2), u[:, :, -self.horizon :].flatten(1)
 
     def _summarise_context(
-        self, query: Float[Tensor, "heads N w"], context: KeysAndValues
-    ) -> tuple[Float[Tensor, "heads N"], Float[Tensor, "heads N w"]]:
+        self, query: Float[Tensor, "G heads N w"], context: KeysAndValues
+    ) -> tuple[Float[Tensor, "G heads N"], Float[Tensor, "G heads N w"]]:
         """The whole context as one token for each query: its score and its value.
 
         The context is the same for all paths, so a draw attends to this summary and to the tokens
         drawn before it.
         """
-        key, value = context.key[0], context.value[0]
         scores, values = [], []
-        at_once = max(1, SCORE_NUMBERS // (key.shape[0] * key.shape[1]))
-        for part in query.split(at_once, dim=1):
-            score = part @ key.mT / sqrt(self.width)
-            scores.append(score.logsumexp(2))
-            values.append(score.softmax(2) @ value)
-        return torch.cat(scores, dim=1), torch.cat(values, dim=1)
+        at_once = max(1, SCORE_NUMBERS // context.key[..., 0].numel())
+        for part in query.split(at_once, dim=2):
+            score = part @ context.key.mT / sqrt(self.width)
+            scores.append(score.logsumexp(3))
+            values.append(score.softmax(3) @ context.value)
+        return torch.cat(scores, dim=2), torch.cat(values, dim=2)
 
 
 def _visibility_mask(n_tokens: int, n_context: int, device: torch.device) -> Bool[Tensor, "N L"]:
@@ -169,28 +184,35 @@ def _visibility_mask(n_tokens: int, n_context: int, device: torch.device) -> Boo
     return torch.cat([context, earlier], dim=1)
 
 
+def _take(
+    values: Float[Tensor, "G N n"], order: Int[Tensor, "G tokens"]
+) -> Float[Tensor, "G tokens n"]:
+    """What belongs to these tokens of each bag, in this order."""
+    return values.gather(1, order[..., None].expand(-1, -1, values.shape[2]))
+
+
 def _attend_to_earlier(
-    query: Float[Tensor, "heads w"],
-    score: Float[Tensor, " heads"],
-    summary: Float[Tensor, "heads w"],
-    key: Float[Tensor, "heads M k w"],
-    value: Float[Tensor, "heads M k w"],
-) -> Float[Tensor, "M inner"]:
+    query: Float[Tensor, "G heads w"],
+    score: Float[Tensor, "G heads"],
+    summary: Float[Tensor, "G heads w"],
+    key: Float[Tensor, "G heads M k w"],
+    value: Float[Tensor, "G heads M k w"],
+) -> Float[Tensor, "G M inner"]:
     """Attention of each path's token to the context's summary and to the tokens before it."""
-    earlier = (key @ query[:, None, :, None])[..., 0] / sqrt(query.shape[1])
-    context = score[:, None, None].expand(-1, earlier.shape[1], 1)
-    weight = torch.cat([context, earlier], dim=2).softmax(2)
-    of_earlier = (weight[:, :, None, 1:] @ value)[:, :, 0]
-    return (weight[..., :1] * summary[:, None] + of_earlier).transpose(0, 1).flatten(1)
+    earlier = (key @ query[:, :, None, :, None])[..., 0] / sqrt(query.shape[2])
+    context = score[..., None, None].expand(-1, -1, earlier.shape[2], 1)
+    weight = torch.cat([context, earlier], dim=3).softmax(3)
+    of_earlier = (weight[..., None, 1:] @ value)[..., 0, :]
+    return (weight[..., :1] * summary[:, :, None] + of_earlier).transpose(1, 2).flatten(2)
 
 
 def _quantile(
-    probability: Float[Tensor, "M bins"], noise: Float[Tensor, " M"]
-) -> Float[Tensor, " M"]:
-    """The quantile at the noise's level, of the density that is constant within equal bins."""
-    n_bins = probability.shape[1]
-    ends = probability.cumsum(1)
-    bins = torch.searchsorted(ends, noise[:, None]).clamp(max=n_bins - 1)
-    width = probability.gather(1, bins).clamp(min=torch.finfo(probability.dtype).tiny)
-    inside = 1 - (ends.gather(1, bins) - noise[:, None]) / width
-    return ((bins + inside.clamp(0, 1)) / n_bins)[:, 0]
+    probability: Float[Tensor, "*N bins"], level: Float[Tensor, "*N"]
+) -> Float[Tensor, "*N"]:
+    """The quantile at a level, of the density that is constant within equal bins."""
+    n_bins, level = probability.shape[-1], level[..., None].contiguous()
+    ends = probability.cumsum(-1)
+    bins = torch.searchsorted(ends, level).clamp(max=n_bins - 1)
+    width = probability.gather(-1, bins).clamp(min=torch.finfo(probability.dtype).tiny)
+    inside = 1 - (ends.gather(-1, bins) - level) / width
+    return ((bins + inside.clamp(0, 1)) / n_bins)[..., 0]

@@ -44,23 +44,6 @@ def context_scale(past: Float[Tensor, "B T K"], least: float) -> Scale:
     return Scale(mean, size.clamp(min=least))
 
 
-def draw_bags(
-    n_windows: int, n_channels: int, size: int, device: torch.device
-) -> Int[Tensor, "B K"]:
-    """`size` different channels for each window; all sets of channels are equally likely.
-
-    R. Floyd's algorithm, which draws only `size` numbers: the k-th is one of the first
-    `n_channels − size + k + 1`, and is replaced by the last of these if it was drawn before.
-    """
-    size = min(size, n_channels)
-    chosen = torch.empty((n_windows, 0), dtype=torch.int64, device=device)
-    for last in range(n_channels - size, n_channels):
-        candidate = torch.randint(last + 1, (n_windows, 1), device=device)
-        repeated = (chosen == candidate).any(1, keepdim=True)
-        chosen = torch.cat([chosen, torch.where(repeated, last, candidate)], dim=1)
-    return chosen
-
-
 class Tokens(nn.Module):
     """Embeds each token: its value, its series, whether it is observed, and its time.
 

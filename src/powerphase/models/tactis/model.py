@@ -5,7 +5,6 @@ from math import ceil
 from torch import nn
 
 from powerphase.axes import KINDS
-from powerphase.errors import TrainingError
 from powerphase.models.framework.device import world_size
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.neural import (
@@ -37,7 +36,12 @@ class TACTiS(NeuralForecaster):
 
     @property
     def joint_scenarios(self) -> bool:
-        """Whether scenarios are joint draws: only the copula couples channels and steps."""
+        """Whether scenarios are joint draws: only a copula couples channels and steps.
+
+        A copula that was never better than independence in its training is not used.
+        """
+        if isinstance(self.network, TactisNetwork):
+            return self.network.is_joint
         return bool(self.config.copula)
 
     def make_network(self, domain: Domain) -> Network:
@@ -61,17 +65,6 @@ class TACTiS(NeuralForecaster):
         captured = self.is_captured(network)
         peak = peak_numbers(window * at_once, window * validated, parameters, captured)
         return ALWAYS_GIB + gib(numbers + peak)
-
-    def _check(self, train: Training) -> None:
-        """Raise if the grid has too many channels to draw from a copula."""
-        n_channels, most = train.layout.n_channels, self.config.copula_channels
-        if self.config.copula and n_channels > most:
-            raise TrainingError(
-                "tactis-2 with a copula draws one token after another, here "
-                f"{n_channels:,} channels x {train.validation.horizon} steps; copula_channels "
-                f"allows {most} channels: train without the copula, or raise copula_channels"
-            )
-        super()._check(train)
 
     @classmethod
     def trained_parameters(cls, network: nn.Module) -> dict[str, nn.Parameter]:

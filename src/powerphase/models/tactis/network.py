@@ -11,14 +11,18 @@ from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.network import CapturableNetwork, Losses
 from powerphase.models.framework.ops import window_generators
 from powerphase.models.recurrent.blocks import channel_slices, map_checkpointed
+from powerphase.models.tactis.bags import Bags, draw_bags, draw_noise, forecast_bags
 from powerphase.models.tactis.config import TactisConfig
 from powerphase.models.tactis.copula import Copula
-from powerphase.models.tactis.encoder import Encoder, context_scale, draw_bags
+from powerphase.models.tactis.encoder import Encoder, context_scale
 from powerphase.models.tactis.margins import Margins
 from powerphase.scenarios import Context, Scenarios
 
 ANSWER_CHANNELS = 1024
 """Channels that are drawn together. Fixed, because the random numbers depend on it."""
+
+DRAW_NUMBERS = 2**29
+"""Numbers in the keys and values of bags that are drawn from the copula together: 2 GiB."""
 
 Input = tuple[
     Float[Tensor, "B T K"], Float[Tensor, "B H K"], Int[Tensor, "B K"], Int[Tensor, "B N"]
@@ -164,49 +168,68 @@ class TactisNetwork(CapturableNetwork):
             windows.append(torch.cat([values for _, values in pieces], dim=3))
         return Scenarios.equal(torch.cat(windows))
 
+    @property
+    def is_joint(self) -> bool:
+        """Whether the weights are of the second stage, so that forecasts draw from the copula."""
+        return bool(self.config.copula and self.joint)
+
     @torch.no_grad()
     def _paths(
         self, past: Float[Tensor, "1 T C"], generator: torch.Generator
     ) -> Iterator[tuple[slice, Float[Tensor, "1 M H c"]]]:
         """The paths of one window, one block of channels after another."""
         scale = context_scale(past, self.config.least_scale)
-        past, tail = scale.normalise(past), self.config.tail
-        encoded, levels = self._encode(past, self.horizon), self._levels(past, generator)
-        for channels, u in zip(
-            channel_slices(self.n_channels, ANSWER_CHANNELS), levels, strict=True
-        ):
-            u = tail + (1 - 2 * tail) * u
-            z = self.margins.quantiles(encoded[channels].flatten(0, 1), u.flatten(0, 1)).view_as(u)
+        draw = self._draw_jointly if self.is_joint else self._draw_tokens
+        for channels, z in draw(scale.normalise(past), generator):
             mean, deviation = (part[0, channels, None, None] for part in scale)
             yield channels, (mean + deviation * z).permute(2, 1, 0)[None]
 
-    def _encode(self, past: Float[Tensor, "1 C T"], n_steps: int) -> Float[Tensor, "C n w"]:
-        """The encodings of the last `n_steps` steps of all channels, for the marginals."""
+    def _draw_tokens(
+        self, past: Float[Tensor, "1 C T"], generator: torch.Generator
+    ) -> Iterator[tuple[slice, Float[Tensor, "c H M"]]]:
+        """Normalised values, each drawn from its marginal by itself."""
         series = torch.arange(self.n_channels, device=past.device)[None]
-        return self.encoder(past, series, n_steps, self.channel_block)[0]
-
-    def _levels(
-        self, past: Float[Tensor, "1 C T"], generator: torch.Generator
-    ) -> Iterator[Float[Tensor, "c H M"]]:
-        """The levels of the paths in their marginals: independent, or drawn from the copula."""
-        shape, device = (self.horizon, self.config.paths), past.device
-        if self.config.copula and int(self.joint):
-            yield from self._copula_levels(past, generator).split(ANSWER_CHANNELS)
-            return
+        encoded = self.encoder(past, series, self.horizon, self.channel_block)[0]
         for channels in channel_slices(self.n_channels, ANSWER_CHANNELS):
-            size = (channels.stop - channels.start, *shape)
-            yield torch.rand(size, generator=generator, device=device, dtype=past.dtype)
+            size = (channels.stop - channels.start, self.horizon, self.config.paths)
+            u = torch.rand(size, generator=generator, device=past.device, dtype=past.dtype)
+            yield channels, self._quantiles(encoded[channels], u)
 
-    def _copula_levels(
+    def _draw_jointly(
         self, past: Float[Tensor, "1 C T"], generator: torch.Generator
-    ) -> Float[Tensor, "C H M"]:
-        """The levels of all tokens, drawn one after the other in a random order."""
-        device = past.device
-        count = self.n_channels * self.horizon
-        order = torch.randperm(count, generator=generator, device=device)
-        size = (count, self.config.paths)
-        noise = torch.rand(size, generator=generator, device=device, dtype=past.dtype)
-        context = self._encode(past, past.shape[2] + self.horizon)[None, :, : past.shape[2]]
+    ) -> Iterator[tuple[slice, Float[Tensor, "c H M"]]]:
+        """Normalised values, drawn from the copula bag by bag."""
+        config = self.config
+        z = past.new_empty((self.n_channels, self.horizon, config.paths))
+        at_once = max(1, DRAW_NUMBERS // self.copula.draw_numbers(config.bag, config.paths))
+        for batch in forecast_bags(self.n_channels, config.bag, config.copula_links, generator):
+            for bags in batch.split(at_once):
+                z[bags.new] = self._draw_bags(past[0], bags, z, generator)
+        for channels in channel_slices(self.n_channels, ANSWER_CHANNELS):
+            yield channels, z[channels]
+
+    def _draw_bags(
+        self,
+        past: Float[Tensor, "C T"],
+        bags: Bags,
+        z: Float[Tensor, "C H M"],
+        generator: torch.Generator,
+    ) -> Float[Tensor, "G new H M"]:
+        """The new channels of each bag, given the z of the known ones."""
+        series, n_known = bags.channels, bags.known.shape[1]
+        past, steps = past[series], (past.shape[1], self.horizon)
+        context, horizon = self.encoder(past, series, sum(steps)).split(steps, dim=2)
         u = self.margins(context).distribution(past)
-        levels = self.copula.draw(past, u, order, noise)
-        return levels.unflatten(0, (self.n_channels, self.horizon))
+        known = self.margins(horizon[:, :n_known]).unsqueeze().distribution(z[bags.known])
+        noise = draw_noise(bags, self.horizon, self.config.paths, past.dtype, generator)
+        levels = self.copula.draw(past, series, u, known.flatten(1, 2), noise)
+        levels = levels.unflatten(1, (-1, self.horizon))
+        new = self._quantiles(horizon[:, n_known:].flatten(0, 1), levels.flatten(0, 1))
+        return new.view_as(levels)
+
+    def _quantiles(
+        self, encoded: Float[Tensor, "c H width"], u: Float[Tensor, "c H M"]
+    ) -> Float[Tensor, "c H M"]:
+        """The quantiles of the tokens' marginals at these levels, without the outermost tails."""
+        u = self.config.tail + (1 - 2 * self.config.tail) * u
+        return self.margins.quantiles(encoded.flatten(0, 1), u.flatten(0, 1)).view_as(u)
