@@ -166,12 +166,13 @@ def _start_manifest(solver: StepSolver, recipe: Recipe) -> tuple[Manifest, dict[
     """The manifest of a data set without blocks, and its files outside the blocks."""
     grid, signals = solver.grid, solver.injections.signals
     n_steps, attribution = solver.last - solver.first, [licence_notice(grid), signals.attribution]
-    attributes: dict[str, Any] = {"grid": grid.name, "edition": signals.edition}
+    edition = recipe.edition(signals.edition)
+    attributes: dict[str, Any] = {"grid": grid.name, "edition": edition}
     attributes |= {"fingerprint": recipe.fingerprint, "attribution": attribution}
     files = static_files(n_steps, grid.n_buses, attributes, _static_arrays(solver, recipe))
     manifest = Manifest(
         grid=grid.name,
-        edition=signals.edition,
+        edition=edition,
         fingerprint=recipe.fingerprint,
         recipe=recipe.as_json(),
         n_steps=n_steps,

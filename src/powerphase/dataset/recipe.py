@@ -43,6 +43,15 @@ class Recipe:
         text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def edition(self, signals: str) -> str:
+        """The edition of the data set: that of its signals, and what of the recipe has a name.
+
+        So rows of `synthetic` and of `synthetic-case`, with the case's set-points, can be in one
+        folder. Other options make no name, only another fingerprint.
+        """
+        named = [option for option in (self.dispatch, self.setpoint) if option in ("slack", "case")]
+        return "-".join([signals, *map(str, named)])
+
     def as_json(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
         return asdict(self)
