@@ -90,7 +90,7 @@ class TactisConfig(NetworkConfig):
             (
                 self.copula and self.training.epochs <= self.margin_epochs,
                 f"training.epochs is {self.training.epochs}, but the copula's training starts "
-                f"after {self.margin_epochs} epochs; give more epochs (the reference has 200)",
+                f"after {self.margin_epochs} epochs; give more epochs, or fewer margin_epochs",
             ),
             (
                 self.copula and self.copula_links >= self.bag,
