@@ -1,11 +1,15 @@
 """The examples of docs/data.md: a grid and signals of one's own."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandapower
+import pandapower.networks
 import pytest
 
 from powerphase.dataset import open_store
-from powerphase.grid import load_grid
+from powerphase.grid import PD, PG, QD, PowerFlow, load_grid
 from powerphase.synthesis import COLUMNS, TIME_COLUMN
 from tests.pages import blocks, commands, output_of, section
 
@@ -30,6 +34,22 @@ def test_a_grid_of_your_own(folder: Path) -> None:
     grid, store = load_grid(Path("my_grid.m")), open_store("data/my_grid")
     mean_mw = store.read_states(slice(None), slice(4, 5)).mean()
     assert mean_mw == pytest.approx(grid.bus[1, 2], rel=0.2)
+
+
+@pytest.mark.filterwarnings("ignore:tap_dependency_table is missing:DeprecationWarning")
+def test_a_pandapower_network(folder: Path) -> None:
+    """pandapower's own power flow is the oracle."""
+    (code,) = blocks(section(PAGE, "A pandapower network"), "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, "data.md", "exec"), names)
+    grid, net = names["grid"], pandapower.networks.case14()
+    pandapower.runpp(net, init="flat", calculate_voltage_angles=True, numba=False)
+    p_mw, q_mvar = grid.bus[:, PD].copy(), grid.bus[:, QD]
+    np.subtract.at(p_mw, grid.generator_row, grid.gen[:, PG])
+    voltage = PowerFlow(grid, grid.setpoint_pu, p_mw, q_mvar).start
+    np.testing.assert_allclose(np.abs(voltage), net.res_bus.vm_pu, rtol=1e-9)
+    np.testing.assert_allclose(np.rad2deg(np.angle(voltage)), net.res_bus.va_degree, atol=1e-8)
+    assert open_store("data/case14-pandapower").manifest.edition == "synthetic-case"
 
 
 def test_signals_of_your_own(folder: Path) -> None:

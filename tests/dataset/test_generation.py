@@ -273,6 +273,8 @@ def test_case_setpoints_and_slack_dispatch(tmp_path: Path, signals: Signals) -> 
     generator = int(grid.bus_id[np.flatnonzero((grid.bus_type == PV) & (grid.bus[:, PD] == 0))[0]])
     assert np.ptp(slack.read(bus=generator, variable="P")) == 0
     assert np.ptp(case.read(bus=generator, variable="P")) == 0  # the file has no generation there
+    editions = [store.manifest.edition for store in (case, slack)]
+    assert editions == [f"{signals.edition}-case", f"{signals.edition}-slack"]
     load = slack.read(variable="P")[:, grid.bus_type != SLACK].sum(axis=1)
     assert np.corrcoef(load, slack.read(bus=1, variable="P"))[0, 1] < -0.999
 
