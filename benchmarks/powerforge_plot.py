@@ -1,7 +1,5 @@
 """The figure of cost against size: milliseconds of a step and gibibytes by number of buses."""
 
-import re
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from docs.figures.scores import BLUE, GREY, STYLE
+from docs.figures.scores import BLUE, GREY, STYLE, write_svg
 
 Row = dict[str, Any]
 
@@ -19,7 +17,7 @@ def draw(report: dict[str, Any], out: Path) -> None:
     """Draw the report of `powerforge.py scaling`, 640 x 300 pixels in a browser."""
     rows = sorted((row for row in report["rows"] if "ms" in row), key=lambda row: row["n_buses"])
     with style.context(["default", STYLE]):
-        figure, svg = Figure((640 / 96, 300 / 96), layout="constrained"), StringIO()
+        figure = Figure((640 / 96, 300 / 96), layout="constrained")
         left, right = figure.subplots(1, 2)
         panel(left, rows, [row["ms"] for row in rows], "ms")
         left.set_title("a training step takes [ms]")
@@ -27,10 +25,7 @@ def draw(report: dict[str, Any], out: Path) -> None:
         right.set_title("memory, less the record [GiB]")
         label = f"batch {rows[0]['batch']}, {report['hardware']}"
         figure.supxlabel(f"buses ({label})", fontsize=9)
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    # Coordinates inside tags need no more than hundredths of a point.
-    text = re.sub(r"(\.\d\d)\d+(?=[^<>]*>)", r"\1", svg.getvalue())
-    out.write_text(text, encoding="utf-8")
+        write_svg(figure, out)
 
 
 def panel(axes: Axes, rows: list[Row], costs: list[float], unit: str) -> None:

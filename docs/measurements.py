@@ -245,6 +245,16 @@ def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:
     return [{**rows[pair], "title": CATALOG[pair[0]].title} for pair in pairs]
 
 
+def joint_part(model: str, is_small: bool, step: int, quantity: str) -> list[float]:
+    """A quantity of `likelihood.json` after so many steps, of each seed."""
+    curves = [
+        row["curve"]
+        for row in measured("likelihood")["rows"]
+        if (row["model"], row["cured"]) == (model, is_small)
+    ]
+    return [at[quantity] for curve in curves for at in curve if at["step"] == step]
+
+
 def trial_lines() -> list[str]:
     """One line of a table for each trial of settings, by model."""
     return [_trial_line(trial) for trial in measured("trials")]

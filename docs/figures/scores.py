@@ -430,12 +430,17 @@ FIGURES = {
 def save(name: str, folder: Path) -> None:
     """Draw one figure of 640 x 300 pixels into the folder."""
     with style.context(["default", STYLE]):
-        figure, svg = Figure((640 / 96, 300 / 96), layout="constrained"), StringIO()
+        figure = Figure((640 / 96, 300 / 96), layout="constrained")
         FIGURES[name](figure)
-        figure.savefig(svg, format="svg", metadata={"Date": None})
+        write_svg(figure, folder / f"{name}.svg")
+
+
+def write_svg(figure: Figure, out: Path) -> None:
+    """Write a figure in the style in use, always with the same bytes."""
+    svg = StringIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None})
     # Numbers within tags need no more than hundredths of a point.
-    text = re.sub(r"(\.\d\d)\d+(?=[^<>]*>)", r"\1", svg.getvalue())
-    (folder / f"{name}.svg").write_text(text, encoding="utf-8")
+    out.write_text(re.sub(r"(\.\d\d)\d+(?=[^<>]*>)", r"\1", svg.getvalue()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -33,30 +33,30 @@ BETWEEN_ORIGINS = 31
 """Hours between validation windows, so that they start at all hours of the day."""
 
 
-def planted_values(n_steps: int, seed: int = 0) -> np.ndarray:
+def planted_values(n_steps: int, seed: int = 0, n_buses: int = N_BUSES) -> np.ndarray:
     """The channels of all buses, each with its own phase, deviations and noise."""
     random = np.random.default_rng(seed)
-    size = (n_steps, 4 * N_BUSES)
+    size = (n_steps, 4 * n_buses)
     phase = random.uniform(0, 2 * np.pi, size[1])
     cycle = np.sin(2 * np.pi * np.arange(n_steps)[:, None] / DAY + phase)
     impulses = np.sqrt(1 - MEMORY**2) * random.normal(size=size)
     deviation = lfilter([1.0], [1.0, -MEMORY], impulses, axis=0)
     total = cycle + DEVIATION * deviation + NOISE * random.normal(size=size)
-    return np.tile(LEVEL, N_BUSES) + np.tile(CYCLE, N_BUSES) * total
+    return np.tile(LEVEL, n_buses) + np.tile(CYCLE, n_buses) * total
 
 
-def planted_training(seed: int = 0) -> Training:
+def planted_training(seed: int = 0, n_buses: int = N_BUSES) -> Training:
     """A training on the first days, validated on windows of the others."""
     n_steps, n_training = DAY * (TRAINING_DAYS + VALIDATION_DAYS), DAY * TRAINING_DAYS
-    values = planted_values(n_steps, seed).astype(np.float32)
+    values = planted_values(n_steps, seed, n_buses).astype(np.float32)
     time = np.datetime64("2015-01-01", "s") + 3600 * np.arange(n_steps)
-    buses = np.arange(N_BUSES)
-    circuit = Circuit.chain(N_BUSES)
+    buses = np.arange(n_buses)
+    circuit = Circuit.chain(n_buses)
     layout = Layout(
         grid="planted",
         bus_id=buses + 1,
-        bus_type=np.full(N_BUSES, 1),
-        nominal_kv=np.full(N_BUSES, 110.0),
+        bus_type=np.full(n_buses, 1),
+        nominal_kv=np.full(n_buses, 110.0),
         circuit=circuit,
         limits=Limits.equal(circuit, (0.95, 1.05), 100.0),
         p_scale_mw=1.0,
