@@ -78,7 +78,7 @@ class Diary(InMemoryCheckpoints):
 
     def __init__(self, network: Network, windows: Windows) -> None:
         super().__init__()
-        self.network, self.curve = network, list[dict[str, float]]()
+        self.network = network
         ((self.context, self.target),) = windows.load(len(windows))
 
     def log(self, line: Mapping[str, Any]) -> None:
@@ -86,8 +86,8 @@ class Diary(InMemoryCheckpoints):
         self.network.eval()
         numbers = examine(self.network, self.context, self.target)
         self.network.train()
-        self.curve.append({"step": line["step"], **numbers})
-        print(json.dumps(self.curve[-1]), flush=True)
+        super().log({"step": line["step"], **numbers})
+        print(json.dumps(numbers), flush=True)
 
 
 def examine(network: Any, context: Context, target: Tensor) -> dict[str, float]:
@@ -137,7 +137,7 @@ def train_all() -> Iterator[dict[str, Any]]:
                 network = initial_network(kind(config, device="cpu"), train, seed)
                 diary = Diary(network, train.validation)
                 Trainer(network, train, config.training, seed, CPU, diary).run()
-                yield {"model": name, "cured": value is not None, "curve": diary.curve}
+                yield {"model": name, "cured": value is not None, "curve": diary.curve()}
 
 
 def draw(report: Mapping[str, Any], out: Path) -> None:
