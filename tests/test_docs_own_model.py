@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from powerphase import cli
 from powerphase.records import read_results
+from tests.bench.in_process import run_jobs_in_process
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own_model.md").read_text()
 
@@ -20,7 +22,9 @@ def test_the_page_s_commands_produce_rows(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "mymodel.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))  # so that it is undone
+    monkeypatch.delitem(sys.modules, "mymodel", raising=False)  # that of another test
     monkeypatch.setenv("COLUMNS", "200")
+    run_jobs_in_process(monkeypatch)
     shown = [_run(command) for command in commands.strip().splitlines()]
     assert "neighbours, seed 42 on ieee14 synthetic" in shown[1].stdout
     assert "all cells are done" in shown[2].stdout

@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from powerphase import Task, forecast, score
 from powerphase.bench import JobProcess, Outcome
 from powerphase.records import read_results
 from tests.bench.conftest import bench, reproducible, toys
+from tests.bench.in_process import run_jobs_in_process
 from tests.bench.test_bench import job_of
 from tests.bench.toy_models import ToyNet
 
@@ -39,7 +41,7 @@ def test_a_job_ends_with_the_process_that_started_it(data: Path, tmp_path: Path)
 
 
 def test_a_bench_that_is_killed_repeatedly_ends_with_the_same_rows(
-    data: Path, tmp_path: Path
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed a random moment after each new file, of a training or of a row."""
     seeds = ("--seeds", "1,2")
@@ -57,6 +59,7 @@ def test_a_bench_that_is_killed_repeatedly_ends_with_the_same_rows(
         rows = {str(file): file.read_bytes() for file in tmp_path.rglob("slow-net*.json")}
         assert finished.items() <= rows.items()
         finished = rows
+    run_jobs_in_process(monkeypatch)  # what is left
     assert bench(data, tmp_path, toys("SlowNet"), *seeds).exit_code == 0
     task, results = Task(data / "ieee14"), read_results([tmp_path / "results"])
     assert [row.seed for row in results] == [1, 2]
