@@ -1,5 +1,6 @@
 """Drawings: stored layouts match the code, and belong to one set of connections."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from io import BytesIO
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerphase.grid import BR_STATUS, CATALOG, load_grid
+from powerphase.grid import BR_STATUS, CATALOG, Grid, load_grid
 from powerphase.report import (
     LATTICE,
     draw,
@@ -33,8 +34,10 @@ def test_the_stored_layout_is_reproduced(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_every_catalogued_grid_has_a_layout_of_distinct_points(name: str) -> None:
-    grid = load_grid(name)
+def test_every_catalogued_grid_has_a_layout_of_distinct_points(
+    name: str, grid_of: Callable[[str], Grid]
+) -> None:
+    grid = grid_of(name)
     pairs = unique_pairs(grid.branch_rows[grid.branch_on])
     position = stored_position(name, grid.n_buses, pairs)
     assert position is not None
