@@ -133,7 +133,7 @@ def train_all() -> Iterator[dict[str, Any]]:
             settings = {**SMALL, **case.settings, case.cure: value}
             config = make_config(kind.config_type, {**settings, "training": TRAINING})
             for seed in SEEDS:
-                train = planted_training(n_buses=BUSES)
+                train = planted_training(7 * DAY, n_buses=BUSES)
                 network = initial_network(kind(config, device="cpu"), train, seed)
                 diary = Diary(network, train.validation)
                 Trainer(network, train, config.training, seed, CPU, diary).run()

@@ -20,7 +20,7 @@ from powerphase.metrics import Fan, crps, daily_slope
 from powerphase.scenarios import Layout, Record, Scenarios, Training, Windows
 
 DAY = 24
-CONTEXT, HORIZON = 7 * DAY, DAY
+HORIZON = DAY
 N_BUSES = 3
 LEVEL = (0.5, 0.2, 1.0, -0.2)
 CYCLE = (0.3, 0.2, 0.02, 0.1)
@@ -45,8 +45,8 @@ def planted_values(n_steps: int, seed: int = 0, n_buses: int = N_BUSES) -> np.nd
     return np.tile(LEVEL, n_buses) + np.tile(CYCLE, n_buses) * total
 
 
-def planted_training(seed: int = 0, n_buses: int = N_BUSES) -> Training:
-    """A training on the first days, validated on windows of the others."""
+def planted_training(context: int, seed: int = 0, n_buses: int = N_BUSES) -> Training:
+    """A training on the first days, validated on windows of the others, with so many past hours."""
     n_steps, n_training = DAY * (TRAINING_DAYS + VALIDATION_DAYS), DAY * TRAINING_DAYS
     values = planted_values(n_steps, seed, n_buses).astype(np.float32)
     time = np.datetime64("2015-01-01", "s") + 3600 * np.arange(n_steps)
@@ -66,8 +66,8 @@ def planted_training(seed: int = 0, n_buses: int = N_BUSES) -> Training:
     def record(n: int) -> Record:
         return Record(layout, time[:n], lambda steps, channels: values[steps, channels])
 
-    origins = np.arange(n_training + CONTEXT, n_steps - HORIZON, BETWEEN_ORIGINS)
-    return Training(record(n_training), Windows(record(n_steps), origins, CONTEXT, HORIZON))
+    origins = np.arange(n_training + context, n_steps - HORIZON, BETWEEN_ORIGINS)
+    return Training(record(n_training), Windows(record(n_steps), origins, context, HORIZON))
 
 
 class Recovery(NamedTuple):

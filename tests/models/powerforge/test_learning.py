@@ -12,6 +12,7 @@ from powerphase.scenarios import Training
 from tests.models.planted import DAY, Recovery, planted_training, recover
 
 STEPS = 90
+WEEK = 7 * DAY  # which its reference day reads
 SMALL = PowerForgeConfig(
     segment_steps=DAY,
     query_steps=4,
@@ -30,7 +31,7 @@ SMALL = PowerForgeConfig(
 
 @pytest.fixture(scope="module")
 def train() -> Training:
-    return planted_training()
+    return planted_training(WEEK)
 
 
 def recovery(train: Training, **changes: Any) -> Recovery:
