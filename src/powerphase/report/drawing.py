@@ -256,19 +256,35 @@ def _repel(position: Any, n_cells: int, repulsion: float, force: Any) -> None:
 @no_type_check
 def _cells(position: Any, n_cells: int) -> Any:
     """The cell of each bus; where the members of each cell start; the members; the cell centres."""
-    low_x, low_y = position[:, 0].min(), position[:, 1].min()
-    side = max(np.ptp(position[:, 0]), np.ptp(position[:, 1])) / n_cells + 1e-9
-    cell = np.empty(len(position), np.int64)
+    (low_x, high_x), (low_y, high_y) = _extent(position[:, 0]), _extent(position[:, 1])
+    side = max(high_x - low_x, high_y - low_y) / n_cells + 1e-9
+    cell, member = np.empty(len(position), np.int64), np.empty(len(position), np.int64)
     start, centre = np.zeros(n_cells**2 + 1, np.int64), np.zeros((n_cells**2, 2))
     for i in range(len(position)):
         row, column = int((position[i, 0] - low_x) / side), int((position[i, 1] - low_y) / side)
         cell[i] = row * n_cells + column
         start[cell[i] + 1] += 1
-        centre[cell[i]] += position[i]
+        centre[cell[i], 0] += position[i, 0]
+        centre[cell[i], 1] += position[i, 1]
     for c in range(n_cells**2):
-        centre[c] /= max(1, start[c + 1])
+        centre[c, 0] /= max(1, start[c + 1])
+        centre[c, 1] /= max(1, start[c + 1])
         start[c + 1] += start[c]
-    return cell, start, np.argsort(cell, kind="mergesort"), centre
+    free = start.copy()
+    for i in range(len(position)):
+        member[free[cell[i]]] = i
+        free[cell[i]] += 1
+    return cell, start, member, centre
+
+
+@njit(cache=True, nogil=True)
+@no_type_check
+def _extent(values: Any) -> Any:
+    """The least and the largest value. NumPy's functions take seconds to compile in a kernel."""
+    low = high = values[0]
+    for value in values:
+        low, high = min(low, value), max(high, value)
+    return low, high
 
 
 @dataclass(frozen=True, eq=False)
