@@ -149,6 +149,7 @@ def _to_columns(factors: SuperLU) -> Factors:
 
 # The kernels work on arrays (buses, 2 x LANES): e in the first lanes of a row, f in the others.
 # Their innermost loops have a short, fixed length, which compiles to vector instructions.
+# Columns are copied by loops, because assigned slices take seconds to compile.
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -180,7 +181,8 @@ def _solve_all(
             converged = worst[m] <= tolerance
             if converged:
                 iterations[column[m]] = count[m]
-                e_all[:, column[m]], f_all[:, column[m]] = state[:, m], state[:, m + LANES]
+                for i in range(n_buses):
+                    e_all[i, column[m]], f_all[i, column[m]] = state[i, m], state[i, m + LANES]
             if converged or not worst[m] < DIVERGED or count[m] == MAX_ITERATIONS:
                 waiting = _start_lane(
                     m, waiting, n_steps, anchor, p_all, q_all, p, q, state, column, count
@@ -198,12 +200,14 @@ def _start_lane(
     p_all: Any, q_all: Any, p: Any, q: Any, state: Any, column: Any, count: Any,
 ) -> int:  # fmt: skip
     """Start lane `m` on the first waiting step, if any; return the next waiting step."""
-    state[:, m], state[:, m + LANES] = anchor[:, 0], anchor[:, 1]
+    for i in range(len(state)):
+        state[i, m], state[i, m + LANES] = anchor[i, 0], anchor[i, 1]
     count[m] = 0
     if waiting == n_steps:
         column[m] = -1
         return waiting
-    p[:, m], q[:, m] = p_all[:, waiting], q_all[:, waiting]
+    for i in range(len(p)):
+        p[i, m], q[i, m] = p_all[i, waiting], q_all[i, waiting]
     column[m] = waiting
     return waiting + 1
 
