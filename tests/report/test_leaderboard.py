@@ -459,18 +459,19 @@ OLD_ROW = Result.from_json(json.dumps(first_schema(model="factorforge")), "row.j
         (OLD_ROW, True),
         (row(model="factorforge", model_version=1), True),
         (row(model="factorforge", model_version=2), False),
+        (Result.from_json(json.dumps(first_schema(model="last-week")), "row.json"), True),
     ],
 )
-def test_rows_of_an_older_version_of_their_model_are_marked(
+def test_rows_of_an_older_or_unknown_version_are_marked(
     result: Result, is_outdated: bool
 ) -> None:
     (table,) = leaderboard([result, row(model="ets")])
     marked = {entry.name: OUTDATED in entry.label for entry in table.entries}
-    assert marked == {"factorforge": is_outdated, "ets": False}
+    assert marked == {result.model: is_outdated, "ets": False}
     sheets = [board_sheet(table), *compact_sheets([table])]
     assert [OUTDATED_NOTE in sheet.below for sheet in sheets] == [is_outdated] * 2
     lines = [line for group in table_groups(table, {}) for line in group.lines]
-    assert [line.name for line in lines if line.is_outdated] == ["factorforge"] * is_outdated
+    assert [line.name for line in lines if line.is_outdated] == [result.model] * is_outdated
 
 
 def test_a_tuned_row_is_ranked_next_to_its_model() -> None:

@@ -46,7 +46,8 @@ COSTS = ("train_s", "predict_s", "score_s", "steps", "peak_memory_gib")
 OUTDATED = "†"
 """The mark of entries that the code would no longer give."""
 OUTDATED_NOTE = (
-    f"{OUTDATED} marks rows of an older version of the model, whose code now gives others."
+    f"{OUTDATED} marks rows of an older or an unknown version of the model, whose code may give "
+    "others now."
 )
 
 FLAT = "flat"
@@ -79,7 +80,7 @@ class Entry:
     by_window: Mapping[str, tuple[float, ...] | None] = field(default_factory=dict)
     """Mean over seeds in each window; None where a seed, or the paper, lacks the score."""
     is_outdated: bool = False
-    """Whether a seed is of an older version of the model's results than the code gives now."""
+    """Whether a seed is not known to be of the version of results that the code gives now."""
     is_flat: bool = False
     """Whether a seed does not follow the day, see `Result.is_flat`."""
     joint: bool | None = None
@@ -190,7 +191,7 @@ def entry_of(rows: Sequence[Result]) -> Entry:
         by_window={name: _by_window([row.by_window[name] for row in rows]) for name in SCORES},
         joint=first.joint if len({row.joint for row in rows}) == 1 else None,
         is_flat=any(row.is_flat for row in rows),
-        is_outdated=any((row.model_version or 1) < results_version(row.model) for row in rows),
+        is_outdated=any((row.model_version or 0) < results_version(row.model) for row in rows),
     )
 
 
