@@ -6,6 +6,9 @@ any rows.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from jaxtyping import Float64
+
 from docs.facts import GRIDS, TEN_DAYS, rows, title
 from powerphase.registry import MODELS
 from powerphase.report import MISSING, Board, Entry, leaderboard
@@ -38,12 +41,37 @@ def duel_lines(edition: str = LEADING) -> Iterator[str]:
     for grid in GRIDS:
         entries = tables[grid].entries if grid in tables else ()
         by_name = {entry.name: entry for entry in entries}
-        rival = min(filter(_is_rival, entries), key=lambda e: e.mean["crps"] or 0.0, default=None)
-        own, best = (_crps(entry) for entry in (by_name.get("factorforge"), rival))
-        cells = [title(grid), _thousandths(own), rival.name if rival else MISSING]
+        rival = best_rival(tables[grid]) if grid in tables else ""
+        own, best = (_crps(by_name.get(name)) for name in ("factorforge", rival))
+        cells = [title(grid), _thousandths(own), rival or MISSING]
         cells += [_thousandths(best), f"{own / best:.2f}" if own and best else MISSING]
         cells += [_thousandths(_crps(by_name.get(name))) for name in ("climatology", "oracle")]
         yield f"| {' | '.join(cells)} |"
+
+
+def window_lines(edition: str = LEADING) -> Iterator[str]:
+    """For each grid with a rival: in how many windows FactorForge is ahead, and the worst one."""
+    for grid, table in boards(edition).items():
+        rival = best_rival(table)
+        own, other = (crps_by_window(grid, name, edition) for name in ("factorforge", rival))
+        if own.size and other.size:
+            worst = int((own - other).argmax())
+            cells = [title(grid), rival, f"{(own < other).sum()} of {len(own)}"]
+            cells += [table.windows[worst][:10], _thousandths(own[worst])]
+            yield f"| {' | '.join([*cells, _thousandths(other[worst])])} |"
+
+
+def best_rival(table: Board) -> str:
+    """The ranked model with the lowest CRPS that is not FactorForge; empty if there is none."""
+    rivals = filter(_is_rival, table.entries)
+    best = min(rivals, key=lambda entry: entry.mean["crps"] or 0.0, default=None)
+    return best.name if best else ""
+
+
+def crps_by_window(grid: str, name: str, edition: str = LEADING) -> Float64[np.ndarray, " windows"]:
+    """CRPS of each window, as a mean over seeds; empty without rows."""
+    seeds = [r.by_window["crps"] for r in rows(edition) if (r.grid, r.name) == (grid, name)]
+    return np.mean(seeds, axis=0) if seeds else np.empty(0)
 
 
 def solved_lines(edition: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from docs import fair_table
-from docs.fair_table import duel_lines, flat_names, missing_grids, solved_lines
+from docs.fair_table import duel_lines, flat_names, missing_grids, solved_lines, window_lines
 from docs.replication import ablated_parts, same_signs, shared_buses
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records import Result
@@ -41,6 +41,15 @@ def test_the_best_rival_may_be_tuned_and_grids_without_rows_have_dashes() -> Non
     assert first[1:] == ["1.000", "timemcl+tuned", "2.000", "0.50", "4.000", "0.500"]
     assert second[1:] == [MISSING] * 6
     assert len(list(duel_lines("opsd-r"))) == len(PAPER_GRIDS)
+
+
+@pytest.mark.usefixtures("_planted_rows")
+def test_windows_are_compared_with_the_best_rival_on_grids_that_have_one() -> None:
+    (line,) = map(cells, window_lines())
+    ahead, _, total = line[2].partition(" of ")
+    assert (line[1], ahead) == ("timemcl+tuned", total)
+    assert float(line[4]) < float(line[5])
+    assert list(window_lines("opsd-r")) == []
 
 
 @pytest.mark.usefixtures("_planted_rows")

@@ -462,9 +462,7 @@ OLD_ROW = Result.from_json(json.dumps(first_schema(model="factorforge")), "row.j
         (Result.from_json(json.dumps(first_schema(model="last-week")), "row.json"), True),
     ],
 )
-def test_rows_of_an_older_or_unknown_version_are_marked(
-    result: Result, is_outdated: bool
-) -> None:
+def test_rows_of_an_older_or_unknown_version_are_marked(result: Result, is_outdated: bool) -> None:
     (table,) = leaderboard([result, row(model="ets")])
     marked = {entry.name: OUTDATED in entry.label for entry in table.entries}
     assert marked == {result.model: is_outdated, "ets": False}
