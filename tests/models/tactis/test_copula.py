@@ -103,6 +103,12 @@ def network_with_copula(block: int | None = None, **changes: Any) -> TactisNetwo
     return network
 
 
+@pytest.mark.parametrize(("epochs", "first"), [(200, 100), (400, 100), (20, 10), (3, 1), (1, 1)])
+def test_both_stages_have_epochs_in_a_training_of_any_length(epochs: int, first: int) -> None:
+    network = network_with_copula(epochs=epochs, margin_epochs=100)
+    assert network.stages == (first,)
+
+
 def with_strong_copula(**changes: Any) -> TactisNetwork:
     network = network_with_copula(**changes)
     with torch.no_grad():

@@ -136,7 +136,7 @@ def test_a_window_takes_three_times_the_memory_with_a_copula() -> None:
     assert shares[1] == pytest.approx(3.2 * shares[0], rel=0.02)
 
 
-@pytest.mark.parametrize("word", [*TactisConfig.VARIANTS, "tuned-copula"])
+@pytest.mark.parametrize("word", [*TactisConfig.VARIANTS, "tuned-copula", "copula-short"])
 def test_every_variant_reports_its_name(word: str) -> None:
     config = apply_variants(TactisConfig(), [word], TactisConfig.VARIANTS)
     assert config.variant("ieee14") == word
@@ -162,8 +162,8 @@ def test_fewer_steps_than_the_default_make_a_short_variant(
 def test_invalid_configurations_are_rejected_with_all_their_problems() -> None:
     with pytest.raises(ConfigError, match=r"bag.*width.*tail"):
         TactisConfig(bag=0, width=7, tail=0.5)
-    with pytest.raises(ConfigError, match=r"training.epochs is 100.*copula_links is 8"):
-        TactisConfig(copula=True, copula_links=8, training=TrainingConfig(epochs=100))
+    with pytest.raises(ConfigError, match=r"copula_heads.*copula_links is 8"):
+        TactisConfig(copula=True, copula_links=8, copula_heads=0)
 
 
 def test_training_fits_and_draws_a_planted_marginal() -> None:

@@ -51,7 +51,7 @@ class TactisConfig(NetworkConfig):
     copula: bool = False
     """Whether a second stage trains the copula, after the marginals."""
     margin_epochs: int = 100
-    """Epochs of the first stage; with a copula, all later epochs train it."""
+    """Epochs of the first stage, at most half of all; with a copula, all later epochs train it."""
     copula_links: int = 4
     """Channels of a forecast's first bag that are part of every other bag; the other channels of a
     bag are drawn given these."""
@@ -87,11 +87,6 @@ class TactisConfig(NetworkConfig):
             (self.noise < 0, "noise must be 0 or more"),
             (not 0 < self.tail < 0.5, "tail must be between 0 and 0.5"),
             (self.copula_bins < 2, "copula_bins must be 2 or more"),
-            (
-                self.copula and self.training.epochs <= self.margin_epochs,
-                f"training.epochs is {self.training.epochs}, but the copula's training starts "
-                f"after {self.margin_epochs} epochs; give more epochs, or fewer margin_epochs",
-            ),
             (
                 self.copula and self.copula_links >= self.bag,
                 f"copula_links is {self.copula_links}, but a bag has {self.bag} channels; leave at "

@@ -67,7 +67,11 @@ class TactisNetwork(CapturableNetwork):
     @property
     def stages(self) -> tuple[int, ...]:
         """The epochs of the first stage, if a second stage follows it."""
-        return (self.config.margin_epochs,) if self.config.copula else ()
+        if not self.config.copula:
+            return ()
+        # A short training, such as a trial of its speed, has both stages too.
+        half = max(1, self.config.training.epochs // 2)
+        return (min(self.config.margin_epochs, half),)
 
     def enter(self, stage: int) -> None:
         """Train the marginals (stage 0), or the copula with frozen marginals (stage 1).
