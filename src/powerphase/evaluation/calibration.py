@@ -181,7 +181,7 @@ def calibrate(
         happened = _violations(task.layout, subject, windows.target(window))
         parts = []
         for part, event, weights in read(form, context, window):
-            n_scenarios = event.shape[1]
+            n_scenarios = max(n_scenarios, event.shape[1])  # unsolved ones are left out
             actual = happened[..., part].to(event.device)
             parts.append(_compare(event, weights, actual, description.joint))
         days.append(torch.cat(parts, dim=1).cpu().numpy()[:, counts])
