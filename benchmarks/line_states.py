@@ -57,17 +57,17 @@ def row(name: str, model: Any, task: Task) -> dict[str, Any]:
     """The scores of one model, which are also printed."""
     model.fit(task.training)
     windows, reader = task.training.validation, LineReader(task)
-    own, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
+    forecast, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
     for window in range(len(windows)):
         values, weights = predict_states(model, windows.context(window), window)
-        own.add(window, scenarios(values, weights), windows.target(window))
+        forecast.add(window, scenarios(values, weights), windows.target(window))
         reader.read(values, weights)  # in place
         solved.add(window, scenarios(values, weights), windows.target(window))
     done = calibrate(model, task, subject="lines", split="validation", joint=False, device="cpu")
     facts = {"form": name, "joint": describe(model).joint, "scenarios": done.n_scenarios}
     day = {"brier": done.brier.score, "said": done.chance.mean(), "happened": done.violated.mean()}
     result = {
-        **{**facts, "own": numbers(own), "solved": numbers(solved)},
+        **{**facts, "forecast": numbers(forecast), "solved": numbers(solved)},
         **{"lines": int(done.counts.sum()), "day": day},
     }
     print(json.dumps(result), flush=True)

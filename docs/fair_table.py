@@ -42,9 +42,9 @@ def duel_lines(edition: str = LEADING) -> Iterator[str]:
         entries = tables[grid].entries if grid in tables else ()
         by_name = {entry.name: entry for entry in entries}
         rival = best_rival(tables[grid]) if grid in tables else ""
-        own, best = (_crps(by_name.get(name)) for name in ("factorforge", rival))
-        cells = [title(grid), _thousandths(own), rival or MISSING]
-        cells += [_thousandths(best), f"{own / best:.2f}" if own and best else MISSING]
+        crps, best = (_crps(by_name.get(name)) for name in ("factorforge", rival))
+        cells = [title(grid), _thousandths(crps), rival or MISSING]
+        cells += [_thousandths(best), f"{crps / best:.2f}" if crps and best else MISSING]
         cells += [_thousandths(_crps(by_name.get(name))) for name in ("climatology", "oracle")]
         yield f"| {' | '.join(cells)} |"
 
@@ -53,11 +53,11 @@ def window_lines(edition: str = LEADING) -> Iterator[str]:
     """For each grid with a rival: in how many windows FactorForge is ahead, and the worst one."""
     for grid, table in boards(edition).items():
         rival = best_rival(table)
-        own, other = (crps_by_window(grid, name, edition) for name in ("factorforge", rival))
-        if own.size and other.size:
-            worst = int((own - other).argmax())
-            cells = [title(grid), rival, f"{(own < other).sum()} of {len(own)}"]
-            cells += [table.windows[worst][:10], _thousandths(own[worst])]
+        crps, other = (crps_by_window(grid, name, edition) for name in ("factorforge", rival))
+        if crps.size and other.size:
+            worst = int((crps - other).argmax())
+            cells = [title(grid), rival, f"{(crps < other).sum()} of {len(crps)}"]
+            cells += [table.windows[worst][:10], _thousandths(crps[worst])]
             yield f"| {' | '.join([*cells, _thousandths(other[worst])])} |"
 
 
@@ -119,5 +119,5 @@ def _thousandths(value: float | None) -> str:
 
 def _both(entry: Entry, solved: Entry, score: str) -> str:
     """A score before and after, with three significant digits."""
-    values = (one.mean[score] for one in (entry, solved))
+    values = (forecast.mean[score] for forecast in (entry, solved))
     return " / ".join(MISSING if value is None else f"{value:.3g}" for value in values)

@@ -225,7 +225,7 @@ def line_readings() -> list[str]:
 
 
 def _line_reading(row: dict[str, Any]) -> str:
-    readings = (row["own"], row["solved"])
+    readings = (row["forecast"], row["solved"])
     cells = (
         row["form"],
         str(row["scenarios"]),

@@ -24,7 +24,7 @@ def first_grids() -> int:
 
 
 def _is_first(grid: str) -> bool:
-    models = [one.name for one in board(grid).paper if has_row(grid, one.name)]
+    models = [paper.name for paper in board(grid).paper if has_row(grid, paper.name)]
     ranks = mean_ranks([entry(board(grid), model) for model in models], RANKED)
     return "powerforge" in models and ranks[models.index("powerforge")] == ranks.min()
 

@@ -12,7 +12,7 @@ from powerphase.grid.case import RATE_A, RATE_B, RATE_C, UNLIMITED_MVA, VMAX, VM
 from powerphase.records.scores import NORMAL_BAND_PU
 
 BANDS = ("normal", "case")
-_OWN_BAND = re.compile(r"(\d(?:\.\d{1,3})?)-(\d(?:\.\d{1,3})?)", re.ASCII)
+_BAND_PU = re.compile(r"(\d(?:\.\d{1,3})?)-(\d(?:\.\d{1,3})?)", re.ASCII)
 RATING_COLUMNS = {"a": RATE_A, "b": RATE_B, "c": RATE_C}
 
 
@@ -49,7 +49,7 @@ def band_name(text: str) -> str:
 
 
 def _parse_band(text: str) -> tuple[float, float]:
-    match = _OWN_BAND.fullmatch(text)
+    match = _BAND_PU.fullmatch(text)
     if match is None:
         raise UnknownName.among("voltage limits", text, (*BANDS, "LOW-HIGH"))
     low, high = float(match[1]), float(match[2])

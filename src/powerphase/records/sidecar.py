@@ -207,12 +207,12 @@ def compact(arrays: Arrays) -> dict[str, Shaped[np.ndarray, "..."]]:
     Lines get the room that is left: the first so many are kept.
     """
     scores, lines = first_lines(arrays, 0), {n: a for n, a in arrays.items() if n in LINE_AXIS}
-    fine = (one for one in ROUNDINGS if _size(scores, one) <= LIMIT_BYTES)
-    rounding = next(fine, ROUNDINGS[-1])
+    fitting = (entry for entry in ROUNDINGS if _size(scores, entry) <= LIMIT_BYTES)
+    rounding = next(fitting, ROUNDINGS[-1])
     # Members of an archive are packed one by one, so that sizes add up.
     room = LIMIT_BYTES - _size(scores, rounding) + _size(first_lines(lines, 0), rounding)
-    fitting = (n for n in LINE_COUNTS if _size(first_lines(lines, n), rounding) <= room)
-    return round_arrays(first_lines(arrays, next(fitting, 0)), rounding)
+    counts = (n for n in LINE_COUNTS if _size(first_lines(lines, n), rounding) <= room)
+    return round_arrays(first_lines(arrays, next(counts, 0)), rounding)
 
 
 def first_lines(arrays: Arrays, count: int) -> dict[str, Shaped[np.ndarray, "..."]]:
