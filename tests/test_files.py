@@ -1,7 +1,8 @@
 """Files are replaced completely or not at all."""
 
 import errno
-from pathlib import Path
+from pathlib import Path, PosixPath
+from typing import Any
 
 import pytest
 
@@ -22,3 +23,21 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
         files.replace_file(tmp_path / "row.json", b"new")
     assert [file.name for file in tmp_path.iterdir()] == ["row.json"]
     assert (tmp_path / "row.json").read_bytes() == b"old"
+
+
+class Appearing(PosixPath):
+    """A file that another process creates after the first look at it."""
+
+    def exists(self, **options: Any) -> bool:
+        answer = super().exists(**options)
+        self.write_bytes(b"new")
+        return answer
+
+    def is_file(self, **options: Any) -> bool:
+        answer = super().is_file(**options)
+        self.write_bytes(b"new")
+        return answer
+
+
+def test_a_file_that_was_just_created_is_not_taken_for_a_pipe(tmp_path: Path) -> None:
+    assert files.read_regular_file(Appearing(tmp_path / "row.json"), 10) == b"new"

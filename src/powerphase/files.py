@@ -30,9 +30,8 @@ def replace_file(file: Path, content: bytes) -> None:
 
 def read_regular_file(file: Path, max_bytes: int) -> bytes:
     """The content of a regular file; OSError for a pipe or a device, which might never end."""
-    if not file.is_file():
-        if not file.exists():
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(file))
+    # In this order: the file may be created meanwhile. A missing one fails to open.
+    if file.exists() and not file.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(file))
     with file.open("rb") as handle:
         if os.fstat(handle.fileno()).st_size > max_bytes:
