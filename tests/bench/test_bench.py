@@ -23,6 +23,7 @@ from powerphase.bench.worker import as_line
 from powerphase.errors import ForecastError
 from powerphase.records import Failure, read_failures, read_result, read_results
 from tests.bench.conftest import TOYS, bench, toys
+from tests.warm import warm_jobs
 
 FOLDER = Path("powerphase-day-ahead") / "exact" / "ieee14"
 GOOD = ("Steady", "Plain")
@@ -47,7 +48,9 @@ def mixed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, C
     (folder / "results" / FOLDER).mkdir(parents=True)
     (folder / "results" / FOLDER / "plain-0.failed.json").write_text("{}")
     models = toys(GOOD[0], *BAD, GOOD[1])
-    return folder, bench(data, folder, models, "--seeds", 7, "--workers", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        warm_jobs(patch)
+        return folder, bench(data, folder, models, "--seeds", 7, "--workers", 2)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +179,7 @@ def test_a_second_bench_only_retries_failures(
             started.append(job.model)
             super().__init__(replace(job, model=f"{TOYS}:Raisses"), *options)
 
+    warm_jobs(monkeypatch)
     monkeypatch.setattr(processes, "JobProcess", Misspelt)
     done = bench(data, mixed[0], toys("Steady", "Raises", "Plain"), "--seeds", 7)
     assert done.exit_code == 1, done.output

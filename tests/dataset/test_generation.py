@@ -1,6 +1,5 @@
 """Generation: the same bytes with any threads, after any interruption; options and errors."""
 
-import multiprocessing
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from powerphase.errors import (
 from powerphase.grid import BACKED_OFF, CARRIED, NEWTON, PD, PQ, PV, SLACK, load_grid
 from powerphase.synthesis import Injections, Signals
 from tests.dataset.exact import HEAVY, UNSOLVABLE, exact_signals, files_of, stressed_signals
+from tests.warm import FORKSERVER
 
 GRID = "ieee14"
 
@@ -46,17 +46,12 @@ def test_threads_and_work_sizes_do_not_change_the_bytes(
     assert files_of(tmp_path / "s") == files_of(undisturbed)
 
 
-# A server with everything imported forks each generator, so that a kill after a random time hits
-# the work and not the imports.
-FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload([__name__])
-
-
 def _generate(out: Path, threads: int, work_steps: int) -> None:
     generate(GRID, out, signals=exact_signals(), threads=threads, work_steps=work_steps)
 
 
 def _start(out: Path, threads: int, work_steps: int) -> BaseProcess:
+    """Start a generator, forked so that a kill after a random time hits the work, not imports."""
     child = FORKSERVER.Process(target=_generate, args=(out, threads, work_steps))
     child.start()
     return child
