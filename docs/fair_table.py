@@ -64,7 +64,8 @@ def window_lines(edition: str = LEADING) -> Iterator[str]:
 def best_rival(table: Board) -> str:
     """The ranked model with the lowest CRPS that is not FactorForge; empty if there is none."""
     rivals = filter(_is_rival, table.entries)
-    best = min(rivals, key=lambda entry: entry.mean["crps"] or 0.0, default=None)
+    scored = [entry for entry in rivals if entry.mean["crps"] is not None]
+    best = min(scored, key=lambda entry: entry.mean["crps"] or 0.0, default=None)
     return best.name if best else ""
 
 

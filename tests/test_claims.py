@@ -38,9 +38,11 @@ from docs.facts import (
     seeds,
     spread,
     tail,
+    title,
     true_necv,
     verdict,
 )
+from docs.fair_table import window_lines
 from docs.measurements import penalised_trainings, reference_day, trainings
 from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
@@ -112,6 +114,13 @@ def test_factorforge_leads_by_proper_safety_but_not_by_safety_mbrier(grid: str) 
 def test_on_synthetic_signals_factorforge_and_climatology_are_alike() -> None:
     table = board("activsg500", edition="synthetic")
     assert contrasts(table, "crps", "factorforge")["climatology"].verdict == "noise"
+
+
+@pytest.mark.parametrize("grid", ["activsg500", "pegase1354"])
+def test_on_synthetic_signals_factorforge_errs_most_on_31_october(grid: str) -> None:
+    lines = [[cell.strip() for cell in line.split("|")] for line in window_lines()]
+    (line,) = (cells for cells in lines if cells[1] == title(grid))
+    assert line[4] == "2016-10-31"
 
 
 def test_factorforge_leads_in_every_window_but_31_december() -> None:

@@ -125,7 +125,7 @@ powerphase.lines = (() => {
     if (!lines) return withCode(`This row was scored before lines were stored; ${SCORE} writes a row with their risk.`);
     const { atRisk, rated } = lines.total,
       count = (n) => n.toLocaleString("en");
-    if (!rated) return ["No line of this grid has a rating, so none can be overloaded."];
+    if (!rated) return ["No line of this grid has a rating, so overloads are unknown."];
     if (!atRisk) return [`None of ${count(rated)} rated lines is overloaded, and in no scenario of this model is one.`];
     const stored = lines.list.length < atRisk ? ` The worst ${lines.list.length} are stored.` : "",
       missing = quantity in ofLines
