@@ -183,7 +183,7 @@ def test_the_table_has_the_buses_that_may_leave_and_names_those_always_outside(
     shown = sheet_of(planted, "bus")
     ((line,),) = shown.groups
     texts = [text for text, _ in line]
-    assert texts == ["2", "–", "50%", "0.1", "12:00", "30%", "below", "0.940 to 1.000"]
+    assert texts == ["2", "–", "50%", "0.1", "12:00", "30%", "50%", "0%", "0.940 to 1.000"]
     for fact in ("1 of 14 buses", "0.95 to 1.05 p.u.", "1 are outside"):
         assert fact in shown.above
     assert any("bus 3" in note for note in shown.below)
@@ -226,10 +226,29 @@ def test_a_grid_without_ratings_says_that_its_lines_are_unknown(planted: Outlook
     assert any("20 lines" in note and "rating" in note for note in shown.below)
 
 
+class BothSides(Planted):
+    """The fifth bus is too low at noon in the second scenario, then too high in the last two."""
+
+    def predict(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
+        ((channels, scenarios),) = super().predict(context)
+        values = scenarios.values.clone()
+        values[0, 1, NOON, 4 * KINDS + V] = 0.94
+        values[0, 1:, NOON + 8, 4 * KINDS + V] = 1.06
+        yield channels, Scenarios(values, scenarios.weights)
+
+
+def test_a_bus_that_leaves_the_band_on_both_sides_has_a_chance_of_each(task: Task) -> None:
+    rows = {row["name"]: row for row in outlook(BothSides(), task, device="cpu").rows}
+    (fifth,) = (rows[str(number)] for number in task.layout.bus_id[[4]])
+    chances = [fifth[name] for name in ("chance", "chance_below", "chance_above")]
+    assert chances == pytest.approx([WEIGHTS[1] + WEIGHTS[2], WEIGHTS[1], WEIGHTS[1] + WEIGHTS[2]])
+
+
 def test_rows_have_every_bus_the_most_likely_first(planted: Outlook) -> None:
     first, second, third, *_ = rows = planted.rows
     assert [row["name"] for row in (first, second)] == ["3", "2"]
     assert {row["bus"] for row in rows} == set(planted.layout.bus_id.tolist())
     assert (second["chance"], second["side_then"]) == (0.5, "below")
+    assert (second["chance_below"], second["chance_above"]) == (0.5, 0.0)
     assert second["riskiest_time_utc"].endswith("T12:00")
     assert third["side_then"] is None

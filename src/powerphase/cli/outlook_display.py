@@ -20,7 +20,10 @@ FORMATS = ("table", "markdown", "csv", "json")
 RISK_STATUS = 3
 """The exit status when a chance is above `--fail-above`; 1 is an error, 2 a wrong option."""
 
-BUS_HEADER = ("bus", "kV", "chance", "hours", "riskiest", "chance then", "side", "80 % then [p.u.]")
+BUS_HEADER = (
+    *("bus", "kV", "chance", "hours", "riskiest", "chance then"),
+    *("below", "above", "80 % then [p.u.]"),
+)
 LINE_HEADER = (
     *("line", "MVA", "chance", "hours", "riskiest", "chance then", "loading then"),
     "worst (scenario)",
@@ -28,9 +31,10 @@ LINE_HEADER = (
 
 BUS_NOTE = (
     "chance: probability of leaving the band at any time of the day; hours: expected time outside; "
-    "riskiest: the time (UTC) at which the bus is most likely outside, with the probability, the "
-    "side and the central 80 % at that time. Probabilities are the weights of {n} scenarios, "
-    "so rarer events than the lightest scenario do not appear."
+    "riskiest: the time (UTC) at which the bus is most likely outside, with the probability and "
+    "the central 80 % at that time; below and above: the chance of leaving on that side at any "
+    "time. Probabilities are the weights of {n} scenarios, so rarer events than the lightest "
+    "scenario do not appear."
 )
 LINE_NOTE = (
     "A line is overloaded if its loading, |S| at the worse end as a share of the rating, is above "
@@ -228,7 +232,8 @@ def _cells(texts: tuple[str, ...]) -> tuple[Cell, ...]:
 def _bus_cells(row: dict[str, Any]) -> tuple[str, ...]:
     kv = f"{row['nominal_kv']:g}" if row["nominal_kv"] else MISSING
     interval = f"{row['low_80_pu_then']:.3f} to {row['high_80_pu_then']:.3f}"
-    return (row["name"], kv, *_risk(row), row["side_then"], interval)
+    sides = (_share(row["chance_below"]), _share(row["chance_above"]))
+    return (row["name"], kv, *_risk(row), *sides, interval)
 
 
 def _line_cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("kind", "name", "bus", "to_bus", "nominal_kv", "rating_mva"),
-    *("chance", "hours", "riskiest_time_utc", "chance_then"),
+    *("chance", "chance_below", "chance_above", "hours", "riskiest_time_utc", "chance_then"),
     *("side_then", "low_80_pu_then", "high_80_pu_then"),
     *("loading_then", "worst_scenario", "worst_loading", "joint"),
 )
@@ -87,6 +87,9 @@ class BusRisk(DayRisk):
     below: Float32[np.ndarray, "H N"]
     """Probability that a bus is below its band in each step."""
     above: Float32[np.ndarray, "H N"]
+    ever_below: Float64[np.ndarray, " N"]
+    """Probability of being below the band at any time of the day; a bound as `ever` is."""
+    ever_above: Float64[np.ndarray, " N"]
     low: Float32[np.ndarray, "H N"]
     """Lower end of the central 80 % in each step."""
     high: Float32[np.ndarray, "H N"]
@@ -157,6 +160,8 @@ class Outlook:
             **{"kind": "bus", "name": str(number), "bus": number, "to_bus": None},
             "nominal_kv": float(self.layout.nominal_kv[bus]) or None,
             **self._chances(risk, bus),
+            "chance_below": _rounded(risk.ever_below[bus]),
+            "chance_above": _rounded(risk.ever_above[bus]),
             "side_then": None if below + above == 0 else "below" if below >= above else "above",
             "low_80_pu_then": _rounded(risk.low[step, bus]),
             "high_80_pu_then": _rounded(risk.high[step, bus]),
@@ -242,6 +247,8 @@ def _bus_risk(
     low, high = Fan.of(voltages).central_interval
     return BusRisk(
         ever=ever(voltages.weights, sides.outside, joint)[0].numpy(),
+        ever_below=ever(voltages.weights, sides.below, joint)[0].numpy(),
+        ever_above=ever(voltages.weights, sides.above, joint)[0].numpy(),
         violated=(below + above).round(decimals=DECIMALS)[0].numpy(),
         margin=torch.minimum(low - band[0], band[1] - high)[0].numpy(),
         **{
