@@ -28,7 +28,8 @@ from powerphase.cost import commit, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import PowerphaseError
 from powerphase.metrics import Fan, crps, daily_products
 from powerphase.models.framework.base import Prediction
-from powerphase.models.framework.configuration import changed_fields, make_config
+from powerphase.models.framework.config_reader import make_config
+from powerphase.models.framework.configuration import changed_fields
 from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.neural import with_training

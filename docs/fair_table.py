@@ -71,7 +71,11 @@ def best_rival(table: Board) -> str:
 
 def crps_by_window(grid: str, name: str, edition: str = LEADING) -> Float64[np.ndarray, " windows"]:
     """CRPS of each window, as a mean over seeds; empty without rows."""
-    seeds = [r.by_window["crps"] for r in rows(edition) if (r.grid, r.name) == (grid, name)]
+    seeds = [
+        np.array(row.by_window["crps"], dtype=float)
+        for row in rows(edition)
+        if (row.grid, row.name) == (grid, name)
+    ]
     return np.mean(seeds, axis=0) if seeds else np.empty(0)
 
 

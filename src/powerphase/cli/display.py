@@ -165,7 +165,7 @@ def _model(model: str, variant: str | None, seed: int) -> str:
 
 def show_run(run: "RunFolder") -> None:
     """Show a training: its state, parameters by part, configuration and validation curve."""
-    from powerphase.models.framework.configuration import restore_config
+    from powerphase.models.framework.config_reader import restore_config
     from powerphase.models.framework.saved import check_outcome
     from powerphase.registry import model_class
 

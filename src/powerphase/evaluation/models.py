@@ -23,7 +23,8 @@ from powerphase.evaluation.forecasting import (
     load_forecast,
 )
 from powerphase.models.framework.base import Description, Forecaster, describe, plain_config
-from powerphase.models.framework.configuration import apply_variants, read_config
+from powerphase.models.framework.config_reader import read_config
+from powerphase.models.framework.configuration import apply_variants
 from powerphase.models.framework.neural import NeuralForecaster, with_training
 from powerphase.models.framework.run import RunFolder, is_run
 from powerphase.models.framework.saved import SavedForecaster

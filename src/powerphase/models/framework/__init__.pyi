@@ -6,6 +6,9 @@ from .base import plain_config as plain_config
 from .checkpoint import load_into as load_into
 from .checkpoint import read_tensors as read_tensors
 from .checkpoint import write_tensors as write_tensors
+from .config_reader import make_config as make_config
+from .config_reader import read_config as read_config
+from .config_reader import restore_config as restore_config
 from .configuration import BATCH_SIZES as BATCH_SIZES
 from .configuration import DEFAULT_BATCH_SIZE as DEFAULT_BATCH_SIZE
 from .configuration import SHORT as SHORT
@@ -15,10 +18,7 @@ from .configuration import TrainingConfig as TrainingConfig
 from .configuration import Variants as Variants
 from .configuration import apply_variants as apply_variants
 from .configuration import changed_fields as changed_fields
-from .configuration import make_config as make_config
-from .configuration import read_config as read_config
 from .configuration import replace_fields as replace_fields
-from .configuration import restore_config as restore_config
 from .configuration import variant_of as variant_of
 from .device import DEVICES as DEVICES
 from .device import ProcessGroup as ProcessGroup

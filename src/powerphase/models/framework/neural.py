@@ -20,7 +20,8 @@ from powerphase.cost import (
 from powerphase.errors import ForecastError, TrainingError
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import load_into
-from powerphase.models.framework.configuration import TrainingConfig, restore_config
+from powerphase.models.framework.config_reader import restore_config
+from powerphase.models.framework.configuration import TrainingConfig
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.network import Network
 from powerphase.models.framework.run import Domain, RunFolder

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from powerphase.errors import CheckpointError, ForecastError
 from powerphase.models.framework.base import Prediction
-from powerphase.models.framework.configuration import restore_config
+from powerphase.models.framework.config_reader import restore_config
 from powerphase.models.framework.device import is_rank_zero
 from powerphase.models.framework.run import Domain, Header, RunFolder
 from powerphase.models.framework.training import CheckpointStore
