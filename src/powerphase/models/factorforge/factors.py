@@ -86,7 +86,7 @@ def find_factors(
     products = scale[:, None].numpy() * cross / len(directions)
     slow, share = _order_by_variance(slow, products, _consumption(mean))
     rotation, surplus = np.split(slow, [config.factors], axis=1)
-    others = np.concatenate([surplus, restless], axis=1)
+    others = _fix_signs(np.concatenate([surplus, restless], axis=1), products)
     loading, shared = ((cross @ part).T / len(directions) for part in (rotation, others))
     series = (directions - directions.mean(0)) @ rotation
     factors = Factors(
@@ -210,6 +210,18 @@ def _order_by_variance(
     # The sign of an eigenvector is arbitrary; here a factor rises with consumption.
     total = upward @ (products @ slow)
     return slow * np.where(total < 0, -1.0, 1.0), variance[::-1].clip(min=0)
+
+
+def _fix_signs(
+    directions: Float64[np.ndarray, "R K"], products: Float64[np.ndarray, "C R"]
+) -> Float64[np.ndarray, "R K"]:
+    """The directions, each of which raises the channel that it moves most.
+
+    The sign of an eigenvector depends on the processor, and draws of noise on these signs.
+    """
+    loading = products @ directions
+    largest = abs(loading).argmax(0)
+    return directions * np.where(loading[largest, np.arange(len(largest))] < 0, -1.0, 1.0)
 
 
 def _consumption(mean: Float32[Tensor, " C"]) -> Float64[np.ndarray, " C"]:
