@@ -54,8 +54,9 @@ def test_the_code_still_makes_the_row(name: str, task: Task) -> None:
 
 def is_rounding(difference: Difference) -> bool:
     old, new = difference.old, difference.new
-    numbers = isinstance(old, float) and isinstance(new, float)
-    return numbers and isclose(old, new, rel_tol=PROCESSOR)
+    if not isinstance(old, float) or not isinstance(new, float):
+        return False
+    return isclose(old, new, rel_tol=PROCESSOR)
 
 
 def test_rows_are_of_the_version_of_the_code() -> None:
