@@ -20,6 +20,7 @@ from powerphase.axes import VARIABLES
 from powerphase.errors import ResultError, UnknownName
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records import RANKED, SCORES, Result, read_results, write_result
+from powerphase.registry import results_version
 from powerphase.report import (
     COLUMNS,
     COSTS,
@@ -450,6 +451,7 @@ def test_numbers_of_the_paper_are_shown_as_printed() -> None:
     assert first[-5:] == [*["–"] * 4, "1.25"]
 
 
+NEWEST = results_version("factorforge")
 OLD_ROW = Result.from_json(json.dumps(first_schema(model="factorforge")), "row.json")
 
 
@@ -457,8 +459,8 @@ OLD_ROW = Result.from_json(json.dumps(first_schema(model="factorforge")), "row.j
     ("result", "is_outdated"),
     [
         (OLD_ROW, True),
-        (row(model="factorforge", model_version=1), True),
-        (row(model="factorforge", model_version=2), False),
+        (row(model="factorforge", model_version=NEWEST - 1), True),
+        (row(model="factorforge", model_version=NEWEST), False),
         (Result.from_json(json.dumps(first_schema(model="last-week")), "row.json"), True),
     ],
 )
