@@ -20,6 +20,13 @@ MODELS_OF_TABLE = tuple(MODELS)
 """Every model should have a row on every grid."""
 SOLVED_SCORES = ("loading_crps", "overload_brier", "variogram_theta", "balance_rms_mva")
 """What solving the power flow may change."""
+OF_EDITION = {LEADING: "", REPLICATION: " --signals opsd-r.csv.gz --edition opsd-r"}
+"""What a command adds to make data of an edition."""
+FIRST_SEED = 42
+"""The seed of a bench whose models have none."""
+
+Cells = tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]
+"""Seeds, and the grids that have rows of just these."""
 
 
 def folder(edition: str) -> str:
@@ -102,6 +109,45 @@ def missing_grids(edition: str, models: Sequence[str]) -> dict[str, list[str]]:
     known = {(row.model, row.grid) for row in rows(edition)}
     gaps = {model: [title(g) for g in GRIDS if (model, g) not in known] for model in models}
     return {model: grids for model, grids in gaps.items() if grids}
+
+
+def bench_commands(edition: str) -> Iterator[str]:
+    """The commands that make the rows of an edition, one for all models with the same cells."""
+    models: dict[Cells, list[str]] = {}
+    for name in sorted({row.name for row in rows(edition)} - solved_names(edition)):
+        models.setdefault(_cells(edition, name), []).append(name)
+    for cells, names in sorted(models.items(), key=lambda item: item[1]):
+        for seeds, grids in cells:
+            yield (
+                f"powerphase bench --grids {','.join(grids)} --models {','.join(names)}"
+                f" --seeds {','.join(map(str, seeds))}{OF_EDITION[edition]}"
+            )
+
+
+def solved_commands(edition: str) -> Iterator[str]:
+    """The commands that make the rows of solved forecasts."""
+    known = {(row.grid, row.name) for row in rows(edition)}
+    for row in sorted(rows(edition), key=lambda row: (row.grid, row.name)):
+        if (row.grid, _solved_name(row.name)) in known:
+            yield f"powerphase score {row.name} --data data/{row.grid} --physical --out results"
+
+
+def solved_names(edition: str) -> set[str]:
+    """The names of the rows whose power flow was solved."""
+    names = {row.name for row in rows(edition)}
+    return {_solved_name(name) for name in names} & names
+
+
+def _cells(edition: str, name: str) -> Cells:
+    """The grids on which a model has rows, by the seeds that it has there."""
+    seeds: dict[str, list[int]] = {}
+    for row in rows(edition):
+        if row.name == name:
+            seeds.setdefault(row.grid, []).append(row.seed or FIRST_SEED)
+    grids: dict[tuple[int, ...], list[str]] = {}
+    for grid in filter(seeds.__contains__, GRIDS):
+        grids.setdefault(tuple(sorted(seeds[grid])), []).append(grid)
+    return tuple((chosen, tuple(names)) for chosen, names in grids.items())
 
 
 def _is_rival(entry: Entry) -> bool:

@@ -7,7 +7,7 @@ fails if a page is outdated. A template can use
 
 - `{{ command("table results --format markdown") }}`: what a `powerphase` command prints;
 - `{{ details("Title", text) }}`: text that readers unfold;
-- every public name of `docs/facts.py`, `fair_table.py`, `replication.py` and `measurements.py`:
+- every public name of `docs/facts.py` and the modules next to it, such as `fair_table.py`:
   `{{ number("crps", "polish2383", "ets") | digits(4) }}`;
 - `span` and `join_numbers` for several numbers: `{{ ratios("crps", "ets", "oracle") | span(2) }}`
   gives "1.20 to 1.90"; for shares `percent` and `percents`: `{{ 0.123 | percent }}` gives "12 %".
@@ -31,7 +31,7 @@ TEMPLATES = ROOT / "docs" / "templates"
 NOTICE = "<!-- Rendered from docs/templates/{template}: edit that, then run `make pages`. -->"
 sys.path.insert(0, str(ROOT))
 
-from docs import facts, fair_table, measurements, replication  # noqa: E402 the root of the repository is no package
+from docs import facts, fair_table, measurements, replication, solved  # noqa: E402 the root of the repository is no package
 
 
 def pages() -> dict[Path, str]:
@@ -52,7 +52,7 @@ def render(template: str) -> str:
         comment_end_string="##}",
         autoescape=False,
     )
-    for module in (measurements, facts, fair_table, replication):
+    for module in (measurements, facts, fair_table, replication, solved):
         names = [name for name in vars(module) if not name.startswith("_")]
         environment.globals.update({name: getattr(module, name) for name in names})
     environment.globals.update(command=command, details=details)

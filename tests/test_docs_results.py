@@ -1,10 +1,14 @@
 """The cells of `docs/results.md` and `docs/replication.md`, also where rows are missing."""
 
+from collections.abc import Iterator
+from itertools import pairwise, product
+
 import pytest
 
 from docs import fair_table
 from docs.fair_table import duel_lines, flat_names, missing_grids, solved_lines, window_lines
 from docs.replication import ablated_parts, same_signs, shared_buses
+from powerphase.evaluation import resolve_model
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records import Result
 from powerphase.report import MISSING
@@ -70,3 +74,33 @@ def test_claims_of_the_paper_are_shares_of_what_was_compared() -> None:
     assert 0 < len(set(same_signs())) <= ablated_parts() == 6
     assert shared_buses("deepar-of-nobody") == MISSING
     assert 0 <= int(shared_buses("tactis-2").removesuffix(" %")) <= 100
+
+
+@pytest.mark.parametrize("edition", fair_table.EDITIONS)
+def test_the_commands_of_an_edition_make_its_rows(edition: str) -> None:
+    made = {cell for command in fair_table.bench_commands(edition) for cell in bench_cells(command)}
+    made |= {solved_cell(command) for command in fair_table.solved_commands(edition)}
+    assert made == {(row.grid, row.name, row.seed) for row in fair_table.rows(edition)}
+
+
+def bench_cells(command: str) -> Iterator[tuple[str, str, int]]:
+    """Grid, name and seed of each row that a bench makes."""
+    options = options_of(command)
+    lists = [options[name].split(",") for name in ("grids", "models", "seeds")]
+    for grid, model, seed in product(*lists):
+        made = resolve_model(model).description(grid, int(seed))
+        yield grid, "+".join(filter(None, (made.model, made.variant))), made.seed or 0
+
+
+def solved_cell(command: str) -> tuple[str, str, int]:
+    """The same of a command that solves a forecast."""
+    model, grid = command.split()[2], options_of(command)["data"].rpartition("/")[2]
+    spec = resolve_model(model)
+    made = spec.description(grid, fair_table.FIRST_SEED)
+    variant = "-".join(filter(None, (made.variant, "physical")))
+    return grid, f"{made.model}+{variant}", made.seed or 0
+
+
+def options_of(command: str) -> dict[str, str]:
+    words = command.split()
+    return {a[2:]: b for a, b in pairwise(words) if a.startswith("--")}
