@@ -97,13 +97,6 @@ def growth(score: str, name: str, kind: str | None = None) -> list[float]:
     ]
 
 
-def most_moved_of_repeats() -> str:
-    """The largest relative change of a score of channels by solving a repeated day."""
-    cases = [(g, n, s) for g in SMALL_GRIDS for n in REPEATS for s in PLAIN_SCORES]
-    scores = [(_score(g, n, s), _score(g, after(n), s)) for g, n, s in cases]
-    return f"{max(abs(b - a) / a for a, b in scores if a):.0e}"
-
-
 def _score(grid: str, name: str, score: str, kind: str | None = None) -> float:
     row = solved_row(grid, name)
     values: Any = row.by_type[kind] if kind else row.scores

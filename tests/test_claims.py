@@ -44,6 +44,7 @@ from docs.facts import (
 )
 from docs.fair_table import window_lines
 from docs.measurements import penalised_trainings, reference_day, trainings
+from docs.solved import PLAIN_SCORES, REPEATS, after, solved_row
 from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
 from powerphase.models import PowerForgeConfig
@@ -415,3 +416,36 @@ def test_over_all_days_factorforge_leads_by_safety_mbrier_too() -> None:
 
 def test_seeds_of_powerforge_differ_most_on_pegase_2869() -> None:
     assert max(GRIDS, key=spread) == "pegase2869"
+
+
+@pytest.mark.parametrize("grid", SMALL_GRIDS)
+@pytest.mark.parametrize("score", ["crps", "energy"])
+def test_climatology_is_ahead_of_repetitions_until_its_power_flow_is_solved(
+    grid: str, score: str
+) -> None:
+    def value(name: str) -> float:
+        return solved_row(grid, name).scores[score] or np.nan
+
+    repeats = [value(name) for name in REPEATS]
+    assert value("climatology") < min(repeats)
+    assert value(after("climatology")) > max(repeats)
+
+
+@pytest.mark.parametrize("grid", SMALL_GRIDS)
+def test_solving_costs_the_fan_more_than_the_draws(grid: str) -> None:
+    fan, draws = (
+        (solved_row(grid, after(name)).scores["crps"] or np.nan)
+        / (solved_row(grid, name).scores["crps"] or np.nan)
+        for name in ("factorforge", "factorforge+draws")
+    )
+    assert draws < 1.02 < 1.5 < fan
+
+
+@pytest.mark.parametrize("grid", SMALL_GRIDS)
+@pytest.mark.parametrize("score", PLAIN_SCORES)
+@pytest.mark.parametrize("name", REPEATS)
+def test_solving_a_repeated_day_changes_no_score_by_a_millionth(
+    grid: str, score: str, name: str
+) -> None:
+    solved = solved_row(grid, after(name)).scores[score]
+    assert solved == pytest.approx(solved_row(grid, name).scores[score], rel=1e-6)
