@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from powerphase.axes import STEP_S, STEPS_PER_DAY, VARIABLES
+from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY, VARIABLES, P
 from powerphase.errors import ForecastError
 from powerphase.models.factorforge import FactorForge, FittedFactorForge
 from powerphase.scenarios import Context
@@ -17,6 +17,7 @@ from tests.models.typed import scenarios_of
 
 CONTEXT, HORIZON, LATER = 2 * STEPS_PER_DAY, 24, "2015-09-07"
 CONSTANT = (5, 16)
+BUS_TYPE = np.array([3, 1, 1, 2, 1, 1])
 MOVING = np.delete(np.arange(24), CONSTANT)
 WORLD = World(n_buses=6, constant=CONSTANT)
 
@@ -103,7 +104,11 @@ def test_constant_channels_are_forecast_bit_for_bit(
 ) -> None:
     context, target = new_windows
     start = context.future_time[:2, 0]
-    for scenarios in (state.fan(future[:2], 4), state.draws(future[:2], start, 4, seed=1)):
+    for scenarios in (
+        state.fan(future[:2], 4),
+        state.draws(future[:2], start, 4, seed=1),
+        state.ranked(future[:2], start, 4, 1, BUS_TYPE),
+    ):
         constant = scenarios.values[..., CONSTANT]
         assert torch.equal(constant, target[:2, None, :, CONSTANT].expand_as(constant))
 
@@ -174,6 +179,33 @@ def test_draws_have_the_correlations_of_steps(
     expected = np.corrcoef(error.T)
     assert np.abs(actual - expected).mean() < 0.12
     assert expected[0, -1] < 0.6 < expected[-5, -1]
+
+
+def test_ranked_scenarios_have_the_quantiles_of_the_fan_but_for_the_total_power(
+    state: FittedFactorForge, new_windows: tuple[Context, Tensor], future: Tensor
+) -> None:
+    start = new_windows[0].future_time[:3, 0]
+    ranked = state.ranked(future[:3], start, 16, 1, BUS_TYPE).values.sort(dim=1).values
+    fan = state.fan(future[:3], 16).values.sort(dim=1).values
+    power = np.arange(24) % KINDS == P
+    torch.testing.assert_close(ranked[..., ~power], fan[..., ~power])
+    middle, deviation = state.factors.states(future[:3]), state.deviation(future[:3])
+    off = ((ranked - fan) / deviation[:, None].clamp(min=1e-9))[..., power]
+    assert 0 < off.square().mean().sqrt() < 0.3
+    assert (middle[:, None] - ranked)[..., CONSTANT].abs().max() == 0
+
+
+def test_ranked_scenarios_have_the_correlations_of_channels(
+    state: FittedFactorForge, new_windows: tuple[Context, Tensor], future: Tensor
+) -> None:
+    start = new_windows[0].future_time[::8, 0]
+    ranked = state.ranked(future[::8], start, 64, 1, BUS_TYPE).values
+    middle = state.factors.states(future)
+    actual, expected = (
+        np.corrcoef(values[..., MOVING].reshape(-1, len(MOVING)).T)
+        for values in (ranked - middle[::8, None], new_windows[1] - middle)
+    )
+    assert np.abs(actual - expected).max() < 0.25
 
 
 def test_draws_depend_only_on_seed_and_window(

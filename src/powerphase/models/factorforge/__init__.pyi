@@ -15,3 +15,8 @@ from .factors import find_factors as find_factors
 from .fitted import FittedFactorForge as FittedFactorForge
 from .fitted import time_of_day as time_of_day
 from .model import FactorForge as FactorForge
+from .sampling import fill_ranks as fill_ranks
+from .sampling import independent_normals as independent_normals
+from .sampling import keep_total_power as keep_total_power
+from .sampling import ranks as ranks
+from .sampling import stratified_normals as stratified_normals

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from powerphase.errors import ConfigError
 from powerphase.models.framework.configuration import Variants, variant_of
 
-COUPLINGS = ("fan", "draws")
+COUPLINGS = ("fan", "draws", "ranked")
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,13 @@ class FactorForgeConfig:
 
     # The scenarios.
     scenarios: int = 16
-    coupling: Literal["fan", "draws"] = "fan"
-    """Whether scenarios are quantiles that all channels take together, or random draws."""
+    coupling: Literal["fan", "draws", "ranked"] = "fan"
+    """What belongs to one scenario: the same quantile of all channels, a random draw, or quantiles
+    in the rank order of random draws."""
 
-    VARIANTS: ClassVar[Variants] = MappingProxyType({"draws": {"coupling": "draws"}})
+    VARIANTS: ClassVar[Variants] = MappingProxyType(
+        {name: {"coupling": name} for name in COUPLINGS[1:]}
+    )
 
     def __post_init__(self) -> None:
         for name in ("rank", "factors", "fold_days", "scenarios"):
@@ -72,5 +75,5 @@ class FactorForgeConfig:
         return self
 
     def variant(self, grid: str) -> str | None:
-        """`draws` where scenarios are drawn, `custom` where other options are not the default."""
+        """`draws` or `ranked` by the coupling, `custom` where other options are not the default."""
         return variant_of(self, FactorForgeConfig(), self.VARIANTS)

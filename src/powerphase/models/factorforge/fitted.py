@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Shaped
+from jaxtyping import Float32, Float64, Int, Shaped
 from torch import Tensor
 
 from powerphase.axes import KINDS, STEP_S, VARIABLES, P
@@ -15,6 +15,15 @@ from powerphase.errors import ForecastError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import FactorForecaster
 from powerphase.models.factorforge.factors import Factors
+from powerphase.models.factorforge.sampling import (
+    TINY,
+    Normals,
+    fill_ranks,
+    independent_normals,
+    keep_total_power,
+    normal_quantiles,
+    stratified_normals,
+)
 from powerphase.scenarios import Context, Scenarios
 from powerphase.seeds import stream
 
@@ -27,8 +36,6 @@ AXES = {
 
 FORECASTER_ARRAYS = ("calendar", "weights", "errors", "strength")
 """The arrays of a `FactorForecaster` in a file."""
-
-TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +60,7 @@ class FittedFactorForge:
         where one channel takes its upper quantile, a channel that falls when the first one rises
         takes its lower quantile.
         """
-        levels = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-        quantiles = torch.special.ndtri(levels).to(future)[:, None, None]
+        quantiles = normal_quantiles(count).to(future)[:, None, None]
         signed = self.sign.to(future) * self.deviation(future)
         return Scenarios.equal(self.factors.states(future)[:, None] + quantiles * signed[:, None])
 
@@ -73,13 +79,48 @@ class FittedFactorForge:
         samples = []
         for window, moment in zip(future, start, strict=True):
             random = stream(seed, "draws", str(moment))
-            days = random.integers(len(self.forecaster.errors), size=count)
-            factors = window + torch.from_numpy(self.forecaster.errors[days]).to(window)
-            samples.append(self._draw_noise(factors, random).add_(self.factors.states(factors)))
+            factors = window + self._draw_errors(random, count).to(window)
+            noise = self._draw_noise(factors, random, independent_normals)
+            samples.append(noise.add_(self.factors.states(factors)))
         return Scenarios.equal(torch.stack(samples))
 
+    def ranked(
+        self,
+        future: Float32[Tensor, "B H K"],
+        start: Shaped[np.ndarray, " B"],
+        count: int,
+        seed: int,
+        bus_type: Int[np.ndarray, " N"],
+    ) -> Scenarios:
+        """Joint scenarios: the quantiles of the fan in the rank order of stratified draws.
+
+        The total P of a scenario stays that of its draw; the module `sampling` says why.
+        """
+        samples = []
+        for window, moment in zip(future, start, strict=True):
+            random = stream(seed, "ranked", str(moment))
+            factors = window + self._stratify(self._draw_errors(random, count).to(window))
+            draws = self._draw_noise(factors, random, stratified_normals)
+            draws.add_(self.factors.states(factors))
+            deviation = self.deviation(window[None])[0]
+            filled = fill_ranks(draws, self.factors.states(window), deviation)
+            keep_total_power(filled, draws, deviation, bus_type)
+            samples.append(filled)
+        return Scenarios.equal(torch.stack(samples))
+
+    def _draw_errors(self, random: np.random.Generator, count: int) -> Float64[Tensor, "M H K"]:
+        """The errors of the factors on random held-out days."""
+        days = random.integers(len(self.forecaster.errors), size=count)
+        return torch.from_numpy(self.forecaster.errors[days])
+
+    def _stratify(self, errors: Float32[Tensor, "M H K"]) -> Float32[Tensor, "M H K"]:
+        """Errors of the same rank order that take each quantile of their distribution once."""
+        variance = np.einsum("hkk->hk", self.forecaster.covariance)
+        deviation = torch.from_numpy(np.sqrt(variance)).to(errors)
+        return fill_ranks(errors, torch.zeros_like(deviation), deviation)
+
     def _draw_noise(
-        self, factors: Float32[Tensor, "M H K"], random: np.random.Generator
+        self, factors: Float32[Tensor, "M H K"], random: np.random.Generator, draw: Normals
     ) -> Float32[Tensor, "M H C"]:
         """Noise of the size that it has at these factors, partly shared between channels."""
         size = self.factors.deviation(factors)
@@ -87,11 +128,8 @@ class FittedFactorForge:
         at_mean = self.factors.deviation(torch.zeros_like(factors[:1, :1]))
         single = (at_mean.square() - shared.square().sum(0)).clamp(min=0).sqrt()
         total = (single.square() + shared.square().sum(0)).sqrt().clamp(min=TINY)
-        normal = [
-            torch.from_numpy(random.standard_normal((*factors.shape[:2], n), dtype=np.float32))
-            for n in (len(shared), size.shape[-1])
-        ]
-        common, independent = (part.to(size) for part in normal)
+        columns = (len(shared), size.shape[-1])
+        common, independent = (draw(random, (*factors.shape[:2], n)).to(size) for n in columns)
         # In place: at 36,964 channels, 100 draws of a window are 1.4 GB.
         return independent.mul_(single / total).add_(common @ (shared / total[0])).mul_(size)
 

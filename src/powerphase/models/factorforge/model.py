@@ -97,8 +97,8 @@ class FactorForge(SavedForecaster):
 
     @property
     def joint_scenarios(self) -> bool:
-        """Whether scenarios are joint draws; those of a fan are quantiles of every channel."""
-        return bool(self.config.coupling == "draws")
+        """Whether a scenario is one future; those of a fan are quantiles of every channel."""
+        return bool(self.config.coupling != "fan")
 
     def joint_form(self, count: int) -> "FactorForge":
         """This fitted model with so many joint draws as its scenarios, instead of a fan."""
@@ -110,8 +110,12 @@ class FactorForge(SavedForecaster):
         """The scenarios of these windows."""
         assert self.fitted is not None, "`predict` checks that the model is fitted"
         future, count = self.fitted.forecast_factors(context), self.config.scenarios
+        start = context.future_time[:, 0]
+        if self.config.coupling == "ranked":
+            bus_type = context.layout.bus_type
+            return self.fitted.ranked(future, start, count, self.seed, bus_type)
         if self.config.coupling == "draws":
-            return self.fitted.draws(future, context.future_time[:, 0], count, self.seed)
+            return self.fitted.draws(future, start, count, self.seed)
         return self.fitted.fan(future, count)
 
     def follow(self, drivers: Mapping[str, Float[np.ndarray, " S"]]) -> None:
