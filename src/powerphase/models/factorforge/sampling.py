@@ -21,20 +21,20 @@ SLACK = 3
 
 TINY = torch.finfo(torch.float32).tiny
 
-Normals = Callable[[np.random.Generator, tuple[int, ...]], Float32[Tensor, "M *X"]]
+Normals = Callable[[np.random.Generator, tuple[int, ...]], Float32[Tensor, "M H X"]]
 """Draws standard normal numbers of a shape, which begins with the number of scenarios."""
 
 
 def independent_normals(
     random: np.random.Generator, shape: tuple[int, ...]
-) -> Float32[Tensor, "M *X"]:
+) -> Float32[Tensor, "M H X"]:
     """Independent draws."""
     return torch.from_numpy(random.standard_normal(shape, dtype=np.float32))
 
 
 def stratified_normals(
     random: np.random.Generator, shape: tuple[int, ...]
-) -> Float32[Tensor, "M *X"]:
+) -> Float32[Tensor, "M H X"]:
     """The M quantiles in every column, each in a random order of its own."""
     order = torch.from_numpy(random.random(shape, dtype=np.float32))
     return normal_quantiles(shape[0]).to(torch.float32)[ranks(order)]
@@ -45,7 +45,7 @@ def normal_quantiles(count: int) -> Float[Tensor, " M"]:
     return torch.special.ndtri((torch.arange(count, dtype=torch.float64) + 0.5) / count)
 
 
-def ranks(values: Float[Tensor, "M *X"]) -> Int64[Tensor, "M *X"]:
+def ranks(values: Float[Tensor, "M H X"]) -> Int64[Tensor, "M H X"]:
     """The rank, from 0, of each scenario in every column; equal values keep their order."""
     return values.argsort(dim=0, stable=True).argsort(dim=0)
 
