@@ -8,6 +8,9 @@ With `--out` it writes the numbers to a file. All days are validation days.
 import argparse
 import json
 from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,14 +19,14 @@ import numpy as np
 import torch
 
 from powerphase import Task, calibrate
-from powerphase.evaluation import LineReader, predict_states
+from powerphase.evaluation import StateReader, predict_states
 from powerphase.metrics import Scorer
 from powerphase.models import ETS, Climatology, FactorForge, LastSevenDays
 from powerphase.models.framework import describe
 from powerphase.scenarios import Scenarios
 
 SCORES = ("loading_crps", "overload_brier", "balance_rms_mva")
-DRAWS = (16, 100)
+COUNTS = (16, 100)
 
 
 def main() -> None:
@@ -49,19 +52,21 @@ def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
     FactorForge(run=folder / "factorforge").fit(task.training)
     model = FactorForge.load(folder / "factorforge")
     yield "factorforge", model
-    for count in DRAWS:
-        yield f"factorforge, {count} draws", model.joint_form(count)
+    for coupling, count in product(("draws", "ranked"), COUNTS):
+        form = copy(model)
+        form.config = replace(model.config, coupling=coupling, scenarios=count)
+        yield f"factorforge, {count} {coupling}", form
 
 
 def row(name: str, model: Any, task: Task) -> dict[str, Any]:
     """The scores of one model, which are also printed."""
     model.fit(task.training)
-    windows, reader = task.training.validation, LineReader(task)
+    windows, reader = task.training.validation, StateReader(task)
     forecast, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
     for window in range(len(windows)):
         values, weights = predict_states(model, windows.context(window), window)
         forecast.add(window, scenarios(values, weights), windows.target(window))
-        reader.read(values, weights)  # in place
+        reader.read(values, weights, joint=None)  # in place
         solved.add(window, scenarios(values, weights), windows.target(window))
     done = calibrate(model, task, subject="lines", split="validation", joint=False, device="cpu")
     facts = {"form": name, "joint": describe(model).joint, "scenarios": done.n_scenarios}

@@ -189,7 +189,11 @@ def network_growth() -> dict[str, dict[str, float]]:
     return growth
 
 
-def calibrated(grid: str, form: str = "draws-100", split: str = "test") -> dict[str, Any]:
+RANKED_SCORES = {"loading_crps": ".5f", "overload_brier": ".6f", "variogram_theta": ".2e"}
+"""Scores of solved scenarios, and how many digits the table has."""
+
+
+def calibrated(grid: str, form: str = "ranked-100", split: str = "test") -> dict[str, Any]:
     """What FactorForge said of the risk of days in one form, and what happened."""
     rows: list[dict[str, Any]] = measured("calibration")["rows"]
     key = (grid, form, split)
@@ -197,8 +201,8 @@ def calibrated(grid: str, form: str = "draws-100", split: str = "test") -> dict[
 
 
 def calibration_lines(grid: str) -> list[str]:
-    """The lines of a table: the bins of the chance, for the fan and for joint draws."""
-    forms = [calibrated(grid, form)["chance_bins"] for form in ("fan", "draws-100")]
+    """The lines of a table: the bins of the chance, for the fan and for joint scenarios."""
+    forms = [calibrated(grid, form)["chance_bins"] for form in ("fan", "ranked-100")]
     both = [{part["low"]: part for part in bins} for bins in forms]
     lines = []
     for low in sorted({*both[0], *both[1]}):
@@ -235,6 +239,36 @@ def _line_reading(row: dict[str, Any]) -> str:
         f"{row['day']['brier']:.4f}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def ranked_tables() -> list[tuple[str, list[str]]]:
+    """For each grid its title and the lines of a table of scenarios before and after solving."""
+    rows: list[dict[str, Any]] = measured("ranked")["rows"]
+    grids = dict.fromkeys(row["grid"] for row in rows)
+    return [
+        (CATALOG[grid].title, [_ranked_line(row) for row in rows if row["grid"] == grid])
+        for grid in grids
+    ]
+
+
+def _ranked_line(row: dict[str, Any]) -> str:
+    forecast, solved = row["forecast"], row["solved"]
+    cells = (
+        row["form"],
+        *(f"{part[score]:.5f}" for part in (forecast, solved) for score in ("crps", "energy")),
+        *(f"{solved[score]:{form}}" for score, form in RANKED_SCORES.items()),
+        str(row["backed_off_or_unsolved"]),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def solved_over_fan(form: str) -> list[float]:
+    """By how much the CRPS of solved scenarios is above that of the fan as forecast, by grid."""
+    rows: list[dict[str, Any]] = measured("ranked")["rows"]
+    fans = {row["grid"]: row["forecast"]["crps"] for row in rows if row["form"] == "fan, 16"}
+    return [
+        row["solved"]["crps"] / fans[row["grid"]] - 1 for row in rows if row["form"] == form
+    ]
 
 
 def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:

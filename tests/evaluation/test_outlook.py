@@ -11,6 +11,7 @@ from powerphase import Context, Outlook, Scenarios, Store, Task, Training, outlo
 from powerphase.axes import KINDS, V
 from powerphase.cli.outlook_display import sheets
 from powerphase.errors import ForecastError
+from powerphase.evaluation import AcSolver, predict_states
 from powerphase.models import Climatology, FactorForge, LastSevenDays
 from powerphase.report import Sheet
 
@@ -140,13 +141,15 @@ def test_rounding_of_weights_does_not_decide_between_buses_of_equal_chance(task:
     assert day.order[:2].tolist() == [1, 0]
 
 
-def test_factorforge_is_read_by_its_joint_draws(sixty_days: Store) -> None:
+def test_factorforge_is_read_by_joint_scenarios_after_solving(sixty_days: Store) -> None:
     model, task = FactorForge(), task_within(sixty_days, "0-1.01")
     day = outlook(model, task, device="cpu")
     assert (day.n_scenarios, day.description.joint, day.description.variant) == (100, True, None)
-    draws = model.joint_form(100).predict(task.tomorrow)
-    assert isinstance(draws, Scenarios)
-    left = (draws.values[0, ..., V::KINDS] > 1.01).any(1).double().mean(0).numpy()
+    values, _ = predict_states(model.joint_form(100), task.tomorrow)
+    as_forecast = values[..., V::KINDS].copy()
+    AcSolver(task).solve(values)
+    left = (values[..., V::KINDS] > 1.01).any(1).mean(0)
+    assert not np.array_equal(left, (as_forecast > 1.01).any(1).mean(0))
     assert day.buses.ever == pytest.approx(left, abs=1e-6)
     assert ((left > 0) & (left < 1)).any()
     assert model.config.coupling == "fan"

@@ -7,8 +7,8 @@ from .forecasting import forecast as forecast
 from .forecasting import load_forecast as load_forecast
 from .forecasting import task_facts as task_facts
 from .forecasting import write_forecast as write_forecast
-from .line_states import LineReader as LineReader
-from .line_states import predict_states as predict_states
+from .day_states import StateReader as StateReader
+from .day_states import predict_states as predict_states
 from .models import ModelSpec as ModelSpec
 from .models import TrainingRequest as TrainingRequest
 from .models import driving_signals as driving_signals

@@ -26,7 +26,7 @@ from powerphase.evaluation.day_risk import (
     voltage_blocks,
 )
 from powerphase.evaluation.forecasting import Progress, check_forecaster
-from powerphase.evaluation.line_states import LineReader, predict_states, rated_loading
+from powerphase.evaluation.day_states import StateReader, predict_states, rated_loading
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster, describe
@@ -174,7 +174,7 @@ def calibrate(
     model.fit(task.training)
     form, description = choose_scenarios(model) if joint else (model, describe(model))
     windows = task.test if split == "test" else task.training.validation
-    read = _event_reader(task, subject)
+    read = _event_reader(task, subject, description.joint)
     n_scenarios, days = 0, []
     for window in range(len(windows)):
         context = windows.context(window).to(torch_device)
@@ -222,24 +222,37 @@ def _bins(
     ]
 
 
-def _event_reader(task: Task, subject: str) -> EventReader:
+def _event_reader(task: Task, subject: str, joint: bool | None) -> EventReader:
     """How the violations in a model's scenarios are read."""
-    return _bus_events if subject == "buses" else partial(_line_events, LineReader(task))
+    if subject == "lines":
+        return partial(_line_events, StateReader(task), joint)
+    return partial(_solved_bus_events, StateReader(task)) if joint else _bus_events
 
 
 def _bus_events(model: Forecaster, context: Context, window: int) -> Iterator[Event]:
     for part, voltages in voltage_blocks(model, context, window):
-        band = bus_band(context.layout.limits, voltages.values, part)
-        yield part, Sides.of(voltages.values, band).outside, voltages.weights
+        yield _bus_event(context.layout, part, voltages)
+
+
+def _solved_bus_events(
+    reader: StateReader, model: Forecaster, context: Context, window: int
+) -> Iterator[Event]:
+    voltages, _ = reader.read(*predict_states(model, context, window), joint=True)
+    yield _bus_event(context.layout, slice(0, context.layout.n_buses), voltages)
+
+
+def _bus_event(layout: Layout, part: slice, voltages: Scenarios) -> Event:
+    band = bus_band(layout.limits, voltages.values, part)
+    return part, Sides.of(voltages.values, band).outside, voltages.weights
 
 
 def _line_events(
-    reader: LineReader, model: Forecaster, context: Context, window: int
+    reader: StateReader, joint: bool | None, model: Forecaster, context: Context, window: int
 ) -> Iterator[Event]:
-    states = reader.read(*predict_states(model, context, window))
-    if not len(states.number):
+    _, lines = reader.read(*predict_states(model, context, window), joint)
+    if not len(lines.number):
         raise ForecastError("no scenario has a power flow in all steps", window=window)
-    yield slice(None), states.overload, states.weights
+    yield slice(None), lines.overload, lines.weights
 
 
 def _violations(

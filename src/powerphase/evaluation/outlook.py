@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 
-from powerphase.axes import KINDS, WEIGHT_TOLERANCE, V
+from powerphase.axes import WEIGHT_TOLERANCE
 from powerphase.evaluation.day_risk import (
     DECIMALS,
     STEP_HOURS,
@@ -21,7 +21,7 @@ from powerphase.evaluation.day_risk import (
     probability,
 )
 from powerphase.evaluation.forecasting import check_forecaster
-from powerphase.evaluation.line_states import LineReader, LineStates, predict_states
+from powerphase.evaluation.day_states import LineStates, StateReader, predict_states
 from powerphase.metrics.marginal import Fan
 from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster
@@ -217,8 +217,7 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
     form, description = choose_scenarios(model)
     context, joint = task.tomorrow, description.joint
     values, weights = predict_states(form, context.to(torch_device))
-    buses = _bus_risk(task.layout, values, weights, joint)
-    states = LineReader(task).read(values, weights)
+    voltages, lines = StateReader(task).read(values, weights, joint)
     return Outlook(
         description,
         len(values),
@@ -226,21 +225,13 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
         task.protocol.limits,
         task.protocol.rating,
         context.future_time[0],
-        buses,
-        _line_risk(task.layout, len(values), states, joint),
+        _bus_risk(task.layout, voltages, joint),
+        _line_risk(task.layout, len(values), lines, joint),
     )
 
 
-def _bus_risk(
-    layout: Layout,
-    values: Float32[np.ndarray, "M H C"],
-    weights: Float32[np.ndarray, "M C"],
-    joint: bool | None,
-) -> BusRisk:
-    """The risk of all buses, from their voltages as forecast."""
-    voltages = Scenarios(
-        *(torch.from_numpy(part[None, ..., V::KINDS]) for part in (values, weights))
-    )
+def _bus_risk(layout: Layout, voltages: Scenarios, joint: bool | None) -> BusRisk:
+    """The risk of all buses."""
     band = bus_band(layout.limits, voltages.values)
     sides = Sides.of(voltages.values, band)
     below, above = (probability(voltages.weights, side) for side in (sides.below, sides.above))

@@ -101,9 +101,9 @@ class FactorForge(SavedForecaster):
         return bool(self.config.coupling != "fan")
 
     def joint_form(self, count: int) -> "FactorForge":
-        """This fitted model with so many joint draws as its scenarios, instead of a fan."""
+        """This fitted model with so many ranked scenarios, which are joint."""
         form = copy(self)
-        form.config = replace(self.config, coupling="draws", scenarios=count)
+        form.config = replace(self.config, coupling="ranked", scenarios=count)
         return form
 
     def _predict(self, context: Context) -> Scenarios:

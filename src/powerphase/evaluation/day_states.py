@@ -1,8 +1,9 @@
-"""The loading of lines in the scenarios of one day, from states in which it has a meaning.
+"""Voltages and loadings in the scenarios of one day, from states in which they have a meaning.
 
 Loading follows from small differences of angles. A forecast may have the right P and Q and angles
 that do not fit them, as draws of FactorForge and ETS do, and its own loadings are then absurd. The
-power flow of every step is therefore solved first, which changes nothing for a past day.
+power flow of every step is therefore solved first, which changes nothing for a past day. Joint
+scenarios have better voltages after solving, too; those of other scenarios are read as forecast.
 docs/tomorrow.md has the measurements.
 """
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Float64, Int
+from jaxtyping import Bool, Float, Float32, Float64, Int, UInt8
 from torch import Tensor
 
 from powerphase.axes import KINDS, THETA, V
@@ -20,7 +21,7 @@ from powerphase.evaluation.forecasting import predict_blocks
 from powerphase.evaluation.physical import AcSolver, join_channels
 from powerphase.grid.powerflow import BACKED_OFF, CARRIED
 from powerphase.models.framework.base import Forecaster
-from powerphase.scenarios import Context, Layout
+from powerphase.scenarios import Context, Layout, Scenarios
 from powerphase.task.windows import Task
 
 States = Float32[np.ndarray, "M H C"]
@@ -45,24 +46,31 @@ class LineStates:
         return self.loading > 1
 
 
-class LineReader:
-    """Reads loadings from scenarios of a task's grid.
+class StateReader:
+    """Reads voltages and loadings from scenarios of a task's grid.
 
     Args:
         task: its layout has circuit and ratings, its data set the grid and the set-points.
     """
 
     def __init__(self, task: Task) -> None:
-        self._layout = task.layout
-        self._solver = AcSolver(task) if task.layout.limits.is_rated.any() else None
+        self._layout, self._solver = task.layout, AcSolver(task)
 
-    def read(self, values: States, weights: Weights) -> LineStates:
-        """The loading in these scenarios, which are solved in place."""
-        number, n_backed_off = np.arange(len(values)), 0
-        if self._solver is not None:
-            provenance = self._solver.solve(values).provenance.reshape(values.shape[:2])
-            number = np.flatnonzero((provenance != CARRIED).all(1))
-            n_backed_off = int((provenance == BACKED_OFF).sum())
+    def read(
+        self, values: States, weights: Weights, joint: bool | None
+    ) -> tuple[Scenarios, LineStates]:
+        """Voltages and loadings in these scenarios, which are solved in place."""
+        forecast = values[..., V::KINDS].copy()
+        provenance = self._solver.solve(values).provenance.reshape(values.shape[:2])
+        voltage = values[..., V::KINDS] if joint else forecast
+        pair = (torch.from_numpy(part[None]) for part in (voltage, weights[..., V::KINDS]))
+        return Scenarios(*pair), self._read_lines(values, weights, provenance)
+
+    def _read_lines(
+        self, values: States, weights: Weights, provenance: UInt8[np.ndarray, "M H"]
+    ) -> LineStates:
+        number = np.flatnonzero((provenance != CARRIED).all(1))
+        n_backed_off = int((provenance == BACKED_OFF).sum())
         loading = torch.from_numpy(rated_loading(self._layout, values[number]))[None]
         mean = torch.from_numpy(weights[number].mean(1, dtype=np.float64))
         columns = mean[None, :, None].expand(1, -1, loading.shape[-1])
