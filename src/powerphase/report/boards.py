@@ -298,9 +298,6 @@ def coupling_notes(names: Iterable[str]) -> tuple[Note, ...]:
     return (Note(text, (COUPLING,)),)
 
 
-(COUPLING_NOTE,) = coupling_notes(COLUMNS)
-
-
 def like_the_best(board: Board, name: str) -> set[str]:
     """The entries whose difference from the best is noise."""
     if not orders_forecasts(name):

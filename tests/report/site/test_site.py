@@ -21,6 +21,7 @@ from powerphase import cli
 from powerphase.axes import KINDS, V
 from powerphase.errors import PowerphaseError, ReportError, UnknownName
 from powerphase.records import (
+    GROUPS,
     LINE_BUSES,
     LINE_HAPPENED,
     LINE_NUMBER,
@@ -32,6 +33,7 @@ from powerphase.records import (
     RATING,
     RISK_LEVELS,
     SCORES,
+    Result,
     chunk_file,
     forecast_writer,
     read_results,
@@ -66,7 +68,7 @@ from powerphase.report.site import (
     table_groups,
 )
 from powerphase.synthesis import Signals, load_shapes
-from tests.records.rows import row
+from tests.records.rows import first_schema, row
 from tests.report.site import made_up
 from tests.report.site.conftest import SCRIPT, Built, both_ways
 
@@ -261,13 +263,34 @@ def test_a_drawing_of_another_grid_is_not_shown(
 
 
 def test_the_table_separates_models_references_variants_and_the_paper(built: Built) -> None:
-    assert sorted(name for names in SIDES.values() for name in names) == sorted(COLUMNS)
+    shown = [name for names in SIDES.values() for name in names]
+    assert sorted(shown) == sorted({*COLUMNS, *GROUPS["lines"]})
     board = leaderboard([result for result, _ in built.rows.values()])[0]
     found = {group.key: [line.name for line in group.lines] for group in table_groups(board, {})}
     assert set(found["models"]) == {"powerforge", "ets"}
     assert set(found["references"]) == {"last-7-days", "oracle"}
     assert found["variants"] == ["ets+stale"]
     assert "tactis-2" in found["paper"]
+
+
+def test_lines_have_columns_unless_no_row_has_their_scores(tmp_path: Path) -> None:
+    for rows, has_lines in (
+        ([row(model="ets")], True),
+        ([row(model="ets"), Result.from_json(json.dumps(first_schema()), "row.json")], True),
+        ([Result.from_json(json.dumps(first_schema()), "row.json")], False),
+    ):
+        (tree := tmp_path / f"{len(rows)}-{has_lines}").mkdir()
+        for result in rows:
+            write_result(result, {}, tree).with_suffix(".npz").unlink()
+        page = build_site([tree], tree / "site").index.read_text()
+        shown = re.findall(r'data-sort="([\w.]+)"', page)
+        assert {name for name in GROUPS["lines"] if name in shown} == (
+            set(GROUPS["lines"]) if has_lines else set()
+        )
+        lines = [line for group in table_groups(leaderboard(rows)[0], {}) for line in group.lines]
+        assert {"Lines" in line.sides for line in lines} == {has_lines}
+        width = int(re.findall(r'<th scope="rowgroup" colspan="(\d+)">', page)[0])
+        assert width == len(shown)
 
 
 def test_branches_are_right_with_more_buses_than_sixteen_bits_can_number(
@@ -349,7 +372,8 @@ def test_entries_indistinguishable_from_the_best_are_marked() -> None:
         for line in lines
         if line.sides[side][k].like_best
     ]
-    expected = {(name, model) for name in COLUMNS for model in like_the_best(board, name)}
+    shown = (*COLUMNS, *GROUPS["lines"])
+    expected = {(name, model) for name in shown for model in like_the_best(board, name)}
     assert set(marked) == expected
     assert expected
 

@@ -12,17 +12,30 @@ from powerphase.errors import ReportError
 from powerphase.records.forecast_file import ForecastFile, open_forecast
 from powerphase.records.result import Result, find_results
 from powerphase.records.row_key import read_failures
-from powerphase.records.scores import SCORES
+from powerphase.records.scores import GROUPS, SCORES
 from powerphase.report.boards import Board, leaderboard
 from powerphase.report.entries import orders_forecasts
 from powerphase.report.site.board_pages import BoardPages
 from powerphase.report.site.folder import INDEX, Folder, script
 from powerphase.report.site.forecasts import kinds_of
-from powerphase.report.site.index_page import data_set_facts, render_index, table_groups
+from powerphase.report.site.index_page import (
+    data_set_facts,
+    render_index,
+    sides_of,
+    table_groups,
+)
 from powerphase.report.site.looks import page_looks
 from powerphase.task.protocol import PAPER_TASK
 
 Progress = Callable[[int, int], None]
+
+GROUP_TITLES = {
+    "fidelity": "Fidelity",
+    "safety": "Safety",
+    "lines": "Lines",
+    "joint": "The grid as a whole",
+}
+"""The headings of the groups in a list of all scores."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +141,14 @@ def _site_facts(
     descriptions: list[dict[str, Any]], data_sets: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """What every page needs from the start."""
+    groups = {name: GROUP_TITLES[group] for group, names in GROUPS.items() for name in names}
     scores = {
         name: {
             "title": score.title,
             "question": score.question,
             "unit": score.unit,
             "safety": score.voltage_only,
+            "group": groups[name],
             "ordering": orders_forecasts(name),
         }
         for name, score in SCORES.items()
@@ -170,7 +185,7 @@ def _tables(
         groups = table_groups(board, hardware)
         ties = any(line.has_ties for group in groups for line in group.lines)
         table = {"board": facts, "notes": board.notes, "groups": groups, "has_ties": ties}
-        tables.append(table)
+        tables.append(table | {"sides": sides_of(board)})
     return tables
 
 

@@ -15,8 +15,8 @@ from powerphase.dataset.certificate import Certificate, certificate_facts, store
 from powerphase.dataset.layout import PROVENANCE
 from powerphase.dataset.store import Store
 from powerphase.grid.catalog import CATALOG
-from powerphase.records.scores import RANKED, SCORES
-from powerphase.report.boards import COLUMNS, COUPLING_NOTE, Board, like_the_best
+from powerphase.records.scores import GROUPS, RANKED, SCORES
+from powerphase.report.boards import COLUMNS, Board, coupling_notes, like_the_best
 from powerphase.report.entries import (
     OUTDATED,
     OUTDATED_NOTE,
@@ -32,8 +32,12 @@ from powerphase.synthesis.signals import Signals
 SIDES = {
     "Fidelity": tuple(name for name in COLUMNS if not SCORES[name].voltage_only),
     "Safety": tuple(name for name in COLUMNS if SCORES[name].voltage_only),
+    "Lines": GROUPS["lines"],
 }
 """The groups of columns, in their order."""
+
+SHOWN = tuple(name for names in SIDES.values() for name in names)
+"""All columns of scores."""
 
 UNSCALED = ("coverage_80",)
 """The scores that are not shown in thousandths."""
@@ -127,18 +131,26 @@ def render_index(
         tables=tables,
         sets={facts["fingerprint"]: facts for facts in data_sets},
         scores=SCORES,
-        sides=SIDES,
-        columns=COLUMNS,
-        units={name: unit_of(name) for name in COLUMNS},
+        units={name: unit_of(name) for name in SHOWN},
         meanings={name: meaning(name) for name in SCORES},
         rank=RANK,
         time=TIME,
         outdated=OUTDATED,
         outdated_note=OUTDATED_NOTE,
-        coupling_note=COUPLING_NOTE,
+        coupling_note=coupling_notes(SHOWN)[0],
         looks=looks,
         start=start,
     )
+
+
+def sides_of(board: Board) -> dict[str, tuple[str, ...]]:
+    """The groups of columns of a board; those of which no entry has a score are left out."""
+    entries = (*board.entries, *board.paper)
+    return {
+        side: names
+        for side, names in SIDES.items()
+        if any(entry.mean[name] is not None for entry in entries for name in names)
+    }
 
 
 def table_groups(board: Board, hardware: dict[str, str]) -> list[Group]:
@@ -148,8 +160,9 @@ def table_groups(board: Board, hardware: dict[str, str]) -> list[Group]:
         board: the entries.
         hardware: the hardware of each entry, by name.
     """
-    like = {name: like_the_best(board, name) for name in COLUMNS}
-    lines = [*_lines(board.entries, hardware, like), *_lines(board.paper, {}, {})]
+    sides = sides_of(board)
+    like = {name: like_the_best(board, name) for names in sides.values() for name in names}
+    lines = [*_lines(board.entries, sides, hardware, like), *_lines(board.paper, sides, {}, {})]
     groups = [
         Group(key, title, tuple(line for line in lines if line.group == key))
         for key, title in TITLES.items()
@@ -158,18 +171,21 @@ def table_groups(board: Board, hardware: dict[str, str]) -> list[Group]:
 
 
 def _lines(
-    entries: Sequence[Entry], hardware: dict[str, str], like: Mapping[str, Collection[str]]
+    entries: Sequence[Entry],
+    sides: Mapping[str, tuple[str, ...]],
+    hardware: dict[str, str],
+    like: Mapping[str, Collection[str]],
 ) -> Iterator[Line]:
-    marks = {name: _marks(entries, name) for name in COLUMNS}
+    shown = [name for names in sides.values() for name in names]
+    marks = {name: _marks(entries, name) for name in shown}
     ranks = sorted({entry.rank for entry in entries if entry.rank is not None})
     decimals = {
-        name: 3 if name in UNSCALED else decimals_of(_scaled_means(entries, name))
-        for name in COLUMNS
+        name: 3 if name in UNSCALED else decimals_of(_scaled_means(entries, name)) for name in shown
     }
     for entry in entries:
         cells = {
             name: _score_cell(entry, name, decimals[name], marks[name], like.get(name, ()))
-            for name in COLUMNS
+            for name in shown
         }
         yield Line(
             name=entry.name,
@@ -179,7 +195,7 @@ def _lines(
             coupling=entry.coupling,
             seeds=entry.seeds,
             rank=_rank_cell(entry, ranks),
-            sides={side: tuple(cells[name] for name in names) for side, names in SIDES.items()},
+            sides={side: tuple(cells[name] for name in names) for side, names in sides.items()},
             cost=_cost_cell(entry, hardware.get(entry.name, "")),
         )
 

@@ -249,7 +249,7 @@ powerphase.pages.leaderboard = (() => {
       names = Object.entries(site.scores).map(([name, score]) => [
         name,
         score.title,
-        score.safety ? "Safety" : "Fidelity",
+        score.group,
       ]);
     for (const id of ["#scatter-x", "#scatter-y"]) options($(id), names);
     $("#filter").value = chosen.get("filter") || "";
