@@ -32,6 +32,7 @@ from powerphase.report import (
     write_figure,
 )
 from powerphase.synthesis import load_shapes, load_signals
+from powerphase.task import Protocol
 from tests.records.rows import first_schema, row
 from tests.report.planted import planted
 
@@ -121,6 +122,23 @@ def test_voltages_draws_the_kept_scenarios_their_median_and_the_truth(tree: Path
     assert [axes.get_title() for axes in grid[0]] == [
         "Fri 1 Jul 2016", "Thu 21 Jul 2016", "Thu 11 Aug 2016"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limits", "band"),
+    [("normal", [0.95, 1.05]), ("0.98-1.03", [0.98, 1.03]), ("case", [])],
+)
+def test_voltages_draws_the_limits_of_the_task(
+    tmp_path: Path, limits: str, band: list[float]
+) -> None:
+    task = Protocol(limits=limits).name
+    write_result(row(task=task, model="timeprism", **CONDITIONS), sidecar(0), tmp_path)
+    drawn = draw_figure("voltages", options(tmp_path, models=["timeprism"]))
+    for axes in panels(drawn.figure):
+        flat = [line[0, 1] for line in lines(axes) if len(line) == 2]
+        assert sorted(flat) == band
+    (legend,) = drawn.figure.legends
+    assert len(legend.get_texts()) == 3 + bool(band)
 
 
 def test_one_bad_model_does_not_flatten_the_others() -> None:

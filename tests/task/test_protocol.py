@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from powerphase.errors import TaskError
-from powerphase.task import PROTOCOL_VERSION, Protocol, Splits
+from powerphase.records import NORMAL_BAND_PU
+from powerphase.task import PROTOCOL_VERSION, Protocol, Splits, band_of
 
 
 def clock(first: str, stop: str) -> np.ndarray:
@@ -73,6 +74,18 @@ def test_the_name_contains_every_option_that_is_not_the_paper_s() -> None:
         "powerphase-day-ahead-all",
     }
     assert {protocol.version for protocol in options} == {PROTOCOL_VERSION} == {1}
+
+
+def test_the_name_of_a_task_tells_its_voltage_band() -> None:
+    bands = {
+        Protocol().name: NORMAL_BAND_PU,
+        Protocol(windows="all", rating="c").name: NORMAL_BAND_PU,
+        Protocol(windows=3, limits="0.9-1.1", rating="b").name: (0.9, 1.1),
+        Protocol(limits="1-1.025").name: (1.0, 1.025),
+        Protocol(limits="case").name: None,
+        "a task of somebody else": NORMAL_BAND_PU,
+    }
+    assert {task: band_of(task) for task in bands} == bands
 
 
 def test_a_longer_record_has_the_same_windows() -> None:

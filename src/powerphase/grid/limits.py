@@ -27,9 +27,9 @@ def limits_of(grid: Grid, band: str = "normal", rating: str = "a") -> Limits:
     """
     check_limits(band, rating)
     rating_mva = _rating_mva(grid, rating)
-    if band == "case":
+    band_pu = common_band(band)
+    if band_pu is None:
         return Limits(*_case_band(grid), rating_mva)
-    band_pu = NORMAL_BAND_PU if band == "normal" else _parse_band(band)
     return replace(Limits.equal(grid.circuit, band_pu, np.inf), rating_mva=rating_mva)
 
 
@@ -46,6 +46,13 @@ def band_name(text: str) -> str:
         return text
     low, high = _parse_band(text)
     return "normal" if (low, high) == NORMAL_BAND_PU else f"{low:g}-{high:g}"
+
+
+def common_band(text: str) -> tuple[float, float] | None:
+    """The band of all buses [p.u.] by these voltage limits; None if each bus has its own."""
+    if text in BANDS:
+        return NORMAL_BAND_PU if text == "normal" else None
+    return _parse_band(text)
 
 
 def _parse_band(text: str) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter, StrMet
 
 from powerphase.axes import V
 from powerphase.errors import ResultError
-from powerphase.records.scores import NORMAL_BAND_PU, SCORES
+from powerphase.records.scores import SCORES
 from powerphase.registry import MODELS, Look
 from powerphase.report.boards import Board
 from powerphase.report.buses import NEGLIGIBLE, survival, worst
@@ -30,6 +30,7 @@ from powerphase.report.figure_style import (
 from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis.injections import ARCHETYPES, load_shapes
 from powerphase.synthesis.signals import Signals
+from powerphase.task.protocol import band_of
 
 FIRST_DAY, N_DAYS = np.datetime64("2015-04-14"), 3
 """A Tuesday in April: the paper shows three days of that month without naming them."""
@@ -343,14 +344,14 @@ def voltages(rows: Mapping[str, FigureRow | None], bus: int | None) -> tuple[Fig
         for name, row in rows.items()
         if row is not None
     }
-    limits = voltage_limits(list(fans.values()))
+    limits, band = voltage_limits(list(fans.values())), band_of(available[0].row.task) or ()
     for (name, row), panels in zip(rows.items(), grid, strict=True):
         panels[0].set_ylabel(f"{looks[name].title}\nvoltage [p.u.]")
         for axes, window in zip(panels, range(len(windows)), strict=True):
             if row is None:
                 axes.text(0.5, 0.5, "no row", transform=axes.transAxes, ha="center", va="center")
             else:
-                _draw_fan(axes, looks[name], fans[name][window])
+                _draw_fan(axes, looks[name], fans[name][window], band)
     for axes, start in zip(grid[0], windows, strict=True):
         axes.set_title(f"{day_name(np.datetime64(start[:10]))} {start[:4]}")
     for axes in grid[-1]:
@@ -360,7 +361,7 @@ def voltages(rows: Mapping[str, FigureRow | None], bus: int | None) -> tuple[Fig
         if name in fans and (share := _share_beyond(fans[name], limits)) > 0:
             _say_cut(panels[-1], share)
     grid[0, 0].xaxis.set_major_locator(MultipleLocator(6))
-    _fan_legend(figure)
+    _fan_legend(figure, bool(band))
     return figure, int(shown)
 
 
@@ -382,10 +383,10 @@ def scenarios_of(row: FigureRow, window: int, k: int) -> Fan:
     return values, row.array("shown/weight")[window, :, k, V], truth
 
 
-def _draw_fan(axes: Axes, look: Look, fan: Fan) -> None:
+def _draw_fan(axes: Axes, look: Look, fan: Fan, band: Sequence[float]) -> None:
     values, weights, truth = fan
     hour = np.arange(1, len(truth) + 1) * HOURS_PER_STEP
-    for limit in NORMAL_BAND_PU:
+    for limit in band:
         axes.axhline(limit, zorder=1, **LIMITS)
     for scenario, weight in zip(values, weights / weights.max(), strict=True):
         axes.plot(hour, scenario, color=look.colour, alpha=0.2 + 0.5 * weight, **SCENARIO)
@@ -429,12 +430,12 @@ def _say_cut(axes: Axes, share: float) -> None:
     )  # fmt: skip
 
 
-def _fan_legend(figure: Figure) -> None:
+def _fan_legend(figure: Figure, has_band: bool) -> None:
     lines = {
         "actual": ACTUAL,
         "median": {**MEDIAN, "color": "0.3"},
         "scenarios": {**SCENARIO, "color": "0.3"},
-        "limits of the band": LIMITS,
+        **({"limits of the band": LIMITS} if has_band else {}),
     }
     handles = [Line2D([], [], label=label, **style) for label, style in lines.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))

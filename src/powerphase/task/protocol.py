@@ -14,7 +14,7 @@ from jaxtyping import Int, Shaped
 
 from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import TaskError
-from powerphase.grid.limits import band_name, check_limits
+from powerphase.grid.limits import band_name, check_limits, common_band
 
 PROTOCOL_VERSION = 1
 
@@ -151,6 +151,16 @@ class Protocol:
         last = splits.train_stop - self.horizon
         origins = np.arange(splits.fit_stop, last + 1, STEPS_PER_DAY)
         return origins[origins - splits.first >= self.context]
+
+
+def band_of(task: str) -> tuple[float, float] | None:
+    """The band of all buses [p.u.] in the task of this name; None if each bus has its own.
+
+    A task of another benchmark, whose name says nothing, has the paper's.
+    """
+    match = _NAME.fullmatch(task)
+    limits = match["limits"] if match else None
+    return common_band((limits or "normal").replace("p", "."))
 
 
 def _is_count(value: object) -> bool:

@@ -20,6 +20,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 from powerphase.axes import VARIABLES, V
 from powerphase.records import (
     EXCURSION_UNIT_PU,
+    GROUPS,
     LINE_BUSES,
     LINE_HAPPENED,
     LINE_NUMBER,
@@ -181,6 +182,15 @@ def test_the_scatter_shows_the_means_of_the_chosen_scores(page: Page, built: Bui
 
 def entries_mean(built: Built, name: str, score: str) -> float:
     return float(np.mean([r.scores[score] for r, _ in built.rows.values() if r.name == name]))
+
+
+def test_scores_are_listed_by_group(page: Page) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    listed = page.js(
+        "[...document.querySelectorAll('#scatter-y optgroup')]"
+        ".map((g) => [...g.children].map((o) => o.value))"
+    )
+    assert {frozenset(names) for names in listed} == set(map(frozenset, GROUPS.values()))
 
 
 def test_names_of_points_do_not_overlap(page: Page) -> None:
@@ -538,6 +548,25 @@ def test_a_sidecar_without_risks_shows_those_of_its_buses_with_scenarios(
         ["powerphase", "score"],
         ["powerphase", "report"],
     ]
+
+
+@pytest.mark.parametrize("band", [[0.9, 1.1], [0.98, 1.0], None])
+def test_the_limits_are_those_of_the_task(page: Page, band: list[float] | None) -> None:
+    page.open(f"leaderboard?board={GRID}")
+    page.js("powerphase.site.boards.forEach((b) => (b.band = arguments[0]))", band)
+    page.js(f"void (location.hash = 'forecasts?board={GRID}&models=ets-42&bus=117')")
+    fans_drawn(page, 3)
+    lines = page.driver.find_elements(By.CSS_SELECTOR, "#fans line.limit")
+    assert bool(lines) == bool(band)
+    assert page.element("#fan-band").is_displayed() == bool(band)
+    page.js(f"void (location.hash = 'grid?board={GRID}&model=ets-42&by=risk')")
+    page.until("powerphase.drawn.network && !powerphase.loading")
+    shown = {
+        page.element("#grid-note").text,
+        page.element("#fan-band").get_attribute("textContent"),
+    }
+    for limit in band or NORMAL_BAND_PU:
+        assert all((f"{limit:g} " in str(text)) == bool(band) for text in shown)
 
 
 def test_the_network_is_painted(page: Page) -> None:

@@ -36,7 +36,7 @@ from powerphase.report.site.forecasts import (
     truth_content,
 )
 from powerphase.report.site.index_page import grid_title, group_of
-from powerphase.task.protocol import Protocol
+from powerphase.task.protocol import Protocol, band_of
 
 
 class BoardPages:
@@ -68,6 +68,7 @@ class BoardPages:
             "edition": board.edition,
             "conditions": board.conditions,
             "task": board.task,
+            "band": band_of(board.task),
             "fingerprint": board.fingerprint,
             "windows": list(board.windows),
             "n_buses": 0 if self._bus_ids is None else len(self._bus_ids),

@@ -21,10 +21,9 @@ powerphase.pages.forecasts = (() => {
     ALL,
   } = powerphase;
   const { frame, path, area, extent, crosshair } = powerphase.charts;
-  const { fans, risks, busIds, title, choices, KINDS, STEPS } = powerphase.scenarios;
+  const { fans, risks, bandText, busIds, title, choices, KINDS, STEPS } = powerphase.scenarios;
   const { color, key, fillOf } = powerphase.looks;
   const NAMES = { P: "P", Q: "Q", V: "V", theta: "θ" },
-    BAND = [0.95, 1.05],
     MAX_LISTED = 300,
     MAX_ROOM = 2,
     RISK_ONLY = `A sidecar without scenarios of this bus has its risk: the line is the forecast probability of leaving the band, and red marks the time that the voltage was outside. ${ALL} draws the voltages of every bus.`;
@@ -140,7 +139,7 @@ powerphase.pages.forecasts = (() => {
   };
 
   const limits = (low, high) =>
-    BAND.filter((limit) => limit > low - 0.6 * (high - low) && limit < high + 0.6 * (high - low));
+    (board.band || []).filter((limit) => limit > low - 0.6 * (high - low) && limit < high + 0.6 * (high - low));
 
   const drawFan = (box, fan, domain, model, k, single) => {
     const factor = scale(state.variable),
@@ -175,11 +174,11 @@ powerphase.pages.forecasts = (() => {
     );
     const inside = s("g", { "clip-path": `url(#${clip})`, style: `--c: var(${color(model.name)})` });
     if (state.variable === "V") {
-      for (const limit of BAND) {
+      for (const [side, limit] of (board.band || []).entries()) {
         if (limit < domain[0] || limit > domain[1]) continue;
         const y = sy(limit),
-          top = limit > 1 ? margin.top : y,
-          bottom = limit > 1 ? y : chart.height - margin.bottom;
+          top = side ? margin.top : y,
+          bottom = side ? y : chart.height - margin.bottom;
         inside.append(
           s("rect", {
             class: "outside",
@@ -354,7 +353,8 @@ powerphase.pages.forecasts = (() => {
     const single = state.window !== "all";
     box.classList.toggle("single", single);
     const domain = every.length ? domainOf(every, factor) : null;
-    $("#fan-legend").classList.toggle("voltage", state.variable === "V");
+    $("#fan-legend").classList.toggle("voltage", state.variable === "V" && Boolean(board.band));
+    $("#fan-band").textContent = `band ${bandText(board)}`;
     const head = h(
       "h2",
       { class: "fan-title" },

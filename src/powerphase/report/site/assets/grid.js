@@ -3,7 +3,7 @@
 powerphase.pages.grid = (() => {
   const { $, h, choose, address, options, uniform, percent, clock, day, load, unpack } = powerphase;
   const { withCode, SCORE, ALL, NO_ARRAYS } = powerphase;
-  const { busIds, choices, risks, risksOfSome } = powerphase.scenarios;
+  const { busIds, choices, risks, risksOfSome, bandText } = powerphase.scenarios;
   const { key, fillOf } = powerphase.looks;
   const { read: readLines, note: lineNote, titles, ofLines } = powerphase.lines;
   const LISTED = 12,
@@ -23,8 +23,9 @@ powerphase.pages.grid = (() => {
   };
   const NO_ENDS = [];
   const TIMED = {
-    risk: "Probability of leaving 0.95 to 1.05 p.u. in the model's scenarios; rings mark the voltages that left it.",
-    happened: "Which voltages were outside 0.95 to 1.05 p.u.",
+    risk: (band) =>
+      `Probability of leaving ${band} in the model's scenarios; rings mark the voltages that left it.`,
+    happened: (band) => `Which voltages were outside ${band} at that time.`,
   };
   const SIDES = "▼ below and ▲ above the band, in p.u., by the furthest point of the day.",
     CALM = "No voltage leaves its band on this grid, and in no scenario of this model does one.";
@@ -120,7 +121,7 @@ powerphase.pages.grid = (() => {
   });
 
   const readRisk = async () =>
-    (await risks(model, ids)) || (row && row.shown ? risksOfSome(model, row, ids) : null);
+    (await risks(model, ids)) || (row && row.shown ? risksOfSome(board, model, row, ids) : null);
 
   const windowIndex = () => Math.max(0, risk.windows.indexOf(Number(state.window)));
 
@@ -259,8 +260,9 @@ powerphase.pages.grid = (() => {
     from.textContent = text(0);
     const isScore = !isShare() && lineOrder.length;
     to.textContent = isScore ? `buses ${text(top())}, lines ${lineText(topLine())}` : text(top());
-    const what =
-        TIMED[state.quantity] || `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
+    const what = stepwise()
+        ? TIMED[state.quantity](bandText(board))
+        : `By bus, over all steps and windows: ${MEANS[state.quantity]}.`,
       lineWhat = (lines && lines.list.length && ofLines[state.quantity]) || "",
       how = "Choose a bus or a line for its numbers. Zoom with the wheel, a pinch or + and −; move by dragging or with the arrow keys.";
     const sides = sliding && risk.all && risk.excursion(0, 0) ? SIDES : "",

@@ -6,7 +6,6 @@ powerphase.scenarios = (() => {
     KINDS = ["P", "Q", "V", "theta"],
     TOP = 252,
     STEPS = 96,
-    BAND = [0.95, 1.05],
     RISK_LEVELS = 240,
     EXCURSION_UNIT = 0.001;
 
@@ -145,9 +144,15 @@ powerphase.scenarios = (() => {
     };
   };
 
-  // The risk of the buses with scenarios in a sidecar; that of the others is unknown.
-  const risksOfSome = async (model, row, ids) => {
-    const outside = (v) => v < BAND[0] || v > BAND[1],
+  // The voltage band in words; by the limits of the case file, each bus has its own.
+  const bandText = ({ band }) => (band ? `${band[0]} to ${band[1]} p.u.` : "its limits in the case file");
+
+  // The risk of the buses with scenarios in a sidecar; that of the others is unknown. A row that
+  // was scored by each bus's own limits has the risk of all.
+  const risksOfSome = async (board, model, row, ids) => {
+    if (!board.band) return null;
+    const [lowest, highest] = board.band,
+      outside = (v) => v < lowest || v > highest,
       byBus = new Map(),
       steps = [...Array(STEPS).keys()];
     for (const [k, position] of row.shown.position.entries()) {
@@ -177,5 +182,5 @@ powerphase.scenarios = (() => {
   const busIds = async (board) =>
     board.n_buses ? unpack((await load(`${board.key}/buses`)).bus_id) : new Int32Array();
 
-  return { fans, risks, risksOfSome, busIds, title, choices, LEVELS, KINDS, STEPS };
+  return { fans, risks, risksOfSome, bandText, busIds, title, choices, LEVELS, KINDS, STEPS };
 })();
