@@ -282,6 +282,24 @@ def test_scores_by_branch_are_in_the_layouts_order() -> None:
 
 
 @pytest.mark.parametrize("name", PAPER_GRIDS)
+def test_loading_for_scores_equals_that_in_numpy(name: str) -> None:
+    """That of the target, which the kernel keeps, of rated branches."""
+    grid = load_grid(name)
+    its_layout = layout_of(grid, limits_of(grid), 1.0, 1.0)
+    random = np.random.default_rng(0)
+    state = random.normal(size=(2, 4 * grid.n_buses))
+    state[:, V::4] = 1 + 0.03 * state[:, V::4]
+    state[:, THETA::4] *= 0.05
+    values, target = torch.from_numpy(state[:1, None]), torch.from_numpy(state[1:])
+    lines, limits = Lines(its_layout), its_layout.limits
+    sums = lines.sums(values, torch.ones(1, dtype=torch.float64), target)
+    loading = grid.circuit.loading(state[:, V::4], state[:, THETA::4], limits.rating_mva)
+    of_scenario, of_target = loading[:, lines.order[: lines.n_rated]]
+    np.testing.assert_allclose(sums.points[3, 0], of_target, rtol=1e-9)
+    np.testing.assert_allclose(sums.points[0, 0], abs(of_scenario - of_target), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PAPER_GRIDS)
 def test_loading_in_torch_equals_that_in_numpy(name: str) -> None:
     grid = load_grid(name)
     its_layout = layout_of(grid, limits_of(grid), 1.0, 1.0)
