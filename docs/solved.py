@@ -67,16 +67,18 @@ def balance_lines() -> Iterator[str]:
 
 def score_titles(scores: tuple[str, ...]) -> str:
     """The heading of a table of scores."""
-    alignment = _line([":--", *["--:"] * len(scores)])
-    return f"{_line(['forecaster', *(SCORES[score].title for score in scores)])}\n{alignment}"
+    alignment = _line([":--", ":--", *["--:"] * len(scores)])
+    titles = (SCORES[score].title for score in scores)
+    return f"{_line(['forecaster', 'scenarios', *titles])}\n{alignment}"
 
 
 def score_lines(grid: str, scores: tuple[str, ...]) -> Iterator[str]:
     """For each forecaster two lines of a table: its scores before and after."""
     for plain in SEEDS:
         for name in (plain, after(plain)):
-            values = solved_row(grid, name).scores
-            yield _line([name, *(cell(values[score]) for score in scores)])
+            row = solved_row(grid, name)
+            coupling = "joint" if row.joint else "marginal"
+            yield _line([name, coupling, *(cell(row.scores[score]) for score in scores)])
 
 
 def type_lines() -> Iterator[str]:
