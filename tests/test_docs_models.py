@@ -31,6 +31,25 @@ def test_every_variant_is_listed() -> None:
     }
 
 
+def test_the_page_of_every_baseline_names_its_reference_and_its_commit() -> None:
+    table = PAGE.split("## The public implementations")[1].split("\n## ")[0]
+    rows = re.findall(
+        r"^\| (.*) \| \[[\w./-]+\]\((https://\S+)\).* \| `([\w.]+)` \|$", table, re.MULTILINE
+    )
+    baselines = {"ets", "deepar", "timemcl", "timegrad", "tempflow", "transformer-tempflow"}
+    baselines |= {"tactis-2", "timeprism"}
+    named = dict.fromkeys(baselines, 0)
+    for models, address, commit in rows:
+        own = baselines if models.startswith("all eight") else re.findall(r"`([\w-]+)`", models)
+        for name in baselines & set(own):
+            page = (DOCS / MODELS[name].page).read_text()
+            assert f"({address})" in page, name
+            assert f"`{commit}`" in page, name
+            named[name] += 1
+    assert min(named.values()) >= 1
+    assert sum(named.values()) > len(named)
+
+
 def test_no_cost_grows_faster_than_the_grid() -> None:
     channels = {row["channels"] for row in networks()}
     growth = max(channels) / min(channels)
