@@ -279,6 +279,13 @@ def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:
     return [{**rows[pair], "title": CATALOG[pair[0]].title} for pair in pairs]
 
 
+def truth_necv(grid: str, network: str = "case file", setpoint: str | float = 1.02) -> float:
+    """NECV of what happened [p.u.], for a form of the network and set-points."""
+    facts = {"grid": grid, "network": network, "setpoint": setpoint}
+    (row,) = (row for row in measured("truth_necv")["rows"] if facts.items() <= row.items())
+    return float(row["necv"])
+
+
 def joint_part(model: str, is_small: bool, step: int, quantity: str) -> list[float]:
     """A quantity of `likelihood.json` after so many steps, of each seed."""
     curves = [

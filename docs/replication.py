@@ -1,5 +1,7 @@
 """The numbers of `replication.md`: the paper's claims, each with what our rows say."""
 
+from collections.abc import Sequence
+
 from docs.facts import (
     GRIDS,
     ablation_change,
@@ -8,14 +10,18 @@ from docs.facts import (
     grid_safety,
     has_row,
     pairs,
+    paper,
     paper_change,
 )
+from docs.measurements import truth_necv
 from powerphase.records import RANKED
 from powerphase.report import MISSING, mean_ranks, paper_ablations
 
 ABLATION_GRID = "pegase1354"
 HARD_BUSES_GRID = "polish2383"
 """The paper shows hard buses on this grid."""
+EXCURSIONS_IN_PAPER = ("pegase1354", "polish2383", "pegase2869", "polish3120")
+"""The grids for which the paper prints an NECV above 0."""
 
 
 def first_grids() -> int:
@@ -57,3 +63,14 @@ def shared_buses(model: str) -> str:
     names = {entry(board(HARD_BUSES_GRID), name).name for name in ("powerforge", model)}
     (hard,) = (h for both, h in grid_safety(HARD_BUSES_GRID).pairs.items() if {*both} == names)
     return MISSING if hard.overlap is None else f"{hard.overlap:.0%}".replace("%", " %")
+
+
+def necv_factors(
+    network: str = "case file",
+    setpoint: str | float = 1.02,
+    grids: Sequence[str] = EXCURSIONS_IN_PAPER,
+) -> list[float]:
+    """NECV of what happens in a form of a grid, over that of the paper's PowerForge."""
+    return [
+        truth_necv(grid, network, setpoint) / paper("necv", grid, "powerforge") for grid in grids
+    ]

@@ -43,7 +43,8 @@ from docs.facts import (
     verdict,
 )
 from docs.fair_table import window_lines
-from docs.measurements import penalised_trainings, reference_day, trainings
+from docs.measurements import penalised_trainings, reference_day, trainings, truth_necv
+from docs.replication import EXCURSIONS_IN_PAPER, necv_factors
 from docs.solved import PLAIN_SCORES, REPEATS, after, solved_row
 from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
@@ -449,3 +450,21 @@ def test_solving_a_repeated_day_changes_no_score_by_a_millionth(
 ) -> None:
     solved = solved_row(grid, after(name)).scores[score]
     assert solved == pytest.approx(solved_row(grid, name).scores[score], rel=1e-6)
+
+
+def test_pandapowers_form_of_the_network_is_nearest_to_the_paper_on_polish_3120() -> None:
+    """And set-points of case files are no explanation: they are too far away elsewhere."""
+    forms = {
+        (network, setpoint): necv_factors(network, setpoint)
+        for network in ("case file", "pandapower")
+        for setpoint in (1.02, "case")
+    }
+    distance = {form: abs(np.log(factors[-1])) for form, factors in forms.items()}
+    assert min(distance, key=distance.__getitem__) == ("pandapower", 1.02)
+    assert distance["pandapower", 1.02] < 0.2 * distance["case file", 1.02]
+    # Four decimals: half a unit of the last is 12 % of the smallest.
+    assert max(abs(np.log(forms["pandapower", 1.02][:-1]))) < np.log(1.3)
+    assert min(forms["case file", "case"]) > 1.3
+    for grid in EXCURSIONS_IN_PAPER:
+        unaltered = truth_necv(grid, "pandapower") == truth_necv(grid)
+        assert unaltered == grid.startswith("pegase")
