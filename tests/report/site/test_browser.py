@@ -238,10 +238,16 @@ def test_an_axis_with_a_wide_range_is_logarithmic_and_shows_zeros(
 
 def test_the_chart_shows_no_safety_score_if_no_voltage_leaves_its_band(page: Page) -> None:
     page.open(f"leaderboard?board={GRID}")
-    assert page.js("document.querySelector('#scatter-y').value") == "brier"
-    page.js("powerphase.site.boards.forEach((b) => (b.truth.violations = 0))")
-    show_again(page)
-    assert page.js("document.querySelector('#scatter-y').value") == "energy"
+    changes = {
+        "b.truth": "brier",
+        "b.truth.violations = 0": "overload_brier",
+        "b.entries[0].mean.overload_brier = null": "energy",
+        "[b.entries[0].mean.overload_brier, b.truth.overloads] = [0.5, 0]": "energy",
+    }
+    for change, score in changes.items():
+        page.js(f"powerphase.site.boards.forEach((b) => ({change}))")
+        show_again(page)
+        assert page.js("document.querySelector('#scatter-y').value") == score
     title = page.element("#scatter-title").text.lower()
     assert all(SCORES[name].title.lower() in title for name in ("energy", "crps"))
     note = page.element("#scatter-note").text

@@ -228,11 +228,16 @@ powerphase.pages.leaderboard = (() => {
     $("#scatter-note").textContent = words.join(" ");
   };
 
-  // If no voltage leaves its band, safety scores are zero for nearly all models.
+  // If no voltage leaves its band, safety scores are zero for nearly all models: lines say more.
+  const calmAxis = () => {
+    const ranked = board.entries.filter((e) => e.rank !== null && e.group !== "paper"),
+      haveLines = ranked.every((e) => e.mean.overload_brier !== null);
+    return board.truth.overloads && haveLines ? "overload_brier" : "energy";
+  };
   const chooseAxes = () => {
     const { chosen } = address();
     $("#scatter-x").value = chosen.get("x") || "crps";
-    $("#scatter-y").value = chosen.get("y") || (board.truth.violations ? "brier" : "energy");
+    $("#scatter-y").value = chosen.get("y") || (board.truth.violations ? "brier" : calmAxis());
   };
 
   // Keyboard users see the text that a pointer shows as the title.
