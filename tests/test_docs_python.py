@@ -1,5 +1,6 @@
 """The page about Python works as shown, and its comments tell what happens."""
 
+import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -28,9 +29,11 @@ def names(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def test_arrays_have_the_shapes_of_the_comments(names: dict[str, Any]) -> None:
-    shapes = {name: names[name].shape for name in ("one_day", "voltages", "reactive", "values")}
-    assert shapes == {
+    arrays = ("one_day", "voltages", "reactive", "ends", "flow_mva", "values")
+    assert {name: names[name].shape for name in arrays} == {
         "one_day": (96, 14, 4),
+        "ends": (20, 2),
+        "flow_mva": (96, 20, 2),
         "voltages": (96, 14),
         "reactive": (12, 2, 2),
         "values": (1, 7, 96, 56),
@@ -38,6 +41,16 @@ def test_arrays_have_the_shapes_of_the_comments(names: dict[str, Any]) -> None:
     voltages = names["one_day"][..., VARIABLES.index("V")]
     np.testing.assert_array_equal(voltages, names["voltages"])
     assert names["loads"].sum() == 9
+
+
+def test_the_page_names_what_branches_and_limits_have(names: dict[str, Any]) -> None:
+    circuit, limits = names["layout"].circuit, names["layout"].limits
+    section = PAGE.split("## Lines")[1].split("\n## ")[0]
+    for field in (*dataclasses.fields(circuit), *dataclasses.fields(limits)):
+        if field.name not in ("base_mva", "v_min_pu", "v_max_pu"):
+            assert f"`{field.name}`" in section, field.name
+    assert not limits.is_rated.any()
+    assert (names["ends"][0].tolist(), circuit.name[0]) == ([1, 2], "1-2")
 
 
 def test_weights_are_those_of_the_comment(names: dict[str, Any]) -> None:

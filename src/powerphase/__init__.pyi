@@ -1,5 +1,7 @@
 from . import clock as clock
 from . import models as models
+from .circuit import Circuit as Circuit
+from .circuit import Limits as Limits
 from .dataset.certificate import Certificate as Certificate
 from .dataset.certificate import verify as verify
 from .dataset.generation import generate as generate
@@ -24,6 +26,7 @@ from .evaluation.scoring import Evaluation as Evaluation
 from .evaluation.scoring import score as score
 from .grid.case import Grid as Grid
 from .grid.catalog import load_grid as load_grid
+from .metrics.lines import branch_loading as branch_loading
 from .records.forecast_file import forecast_writer as forecast_writer
 from .records.forecast_format import ForecastHeader as ForecastHeader
 from .records.result import Result as Result
