@@ -88,6 +88,16 @@ def test_the_block_size_changes_no_score(
     assert_same(parts, whole, rtol=1e-12)
 
 
+def test_the_number_of_threads_changes_no_score(forecast: Example, whole: Scorecard) -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 3):
+            torch.set_num_threads(threads)
+            assert_same(score(forecast.scenarios, forecast.target), whole, rtol=1e-12)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("block_bytes", [1, 959, 960, 100_000, 10**6])
 def test_a_block_fits_its_size_limit_unless_it_is_one_channel(block_bytes: int) -> None:
     scenarios = Scenarios.equal(torch.zeros((1, 30, 4, 2), dtype=torch.float64))
