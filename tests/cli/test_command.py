@@ -112,6 +112,22 @@ def test_the_process_fails_and_debug_shows_the_traceback() -> None:
     assert "Traceback" in failed.stderr
 
 
+def test_reads_that_another_s_failure_leaves_pending_add_nothing_to_the_error() -> None:
+    code = (
+        "import asyncio\n"
+        "loop = asyncio.new_event_loop()\n"
+        "task = loop.create_task(asyncio.sleep(60))\n"
+        "loop.run_until_complete(asyncio.sleep(0))\n"
+        "from powerphase.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code, "verify", "nowhere"]
+    failed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "pending" not in failed.stderr
+    assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
+
+
 def test_an_error_in_a_user_s_model_names_its_line(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Fails
 ) -> None:

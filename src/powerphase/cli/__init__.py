@@ -1,5 +1,6 @@
 """The `powerphase` command: it parses and displays; everything is computed elsewhere."""
 
+import logging
 import sys
 from typing import Annotated
 
@@ -40,6 +41,9 @@ def main() -> None:
     """Run the command; an error prints one sentence on standard error and exits with 1."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    if not debug:
+        # Zarr drops the other reads when one fails. Python would report each of them at exit.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     try:
         app(arguments)
     except PowerphaseError as error:
