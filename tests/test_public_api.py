@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import powerphase as pp
-from tests.pages import blocks
+from tests.pages import FENCE, INLINE, blocks
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = ("powerphase", "powerphase.models")
@@ -76,6 +77,21 @@ def uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield f"{prefixes[root]}.models", name
             case ast.Attribute(ast.Name(root), name) if root in prefixes:
                 yield prefixes[root], name
+
+
+def names_in_text(page: str) -> Iterator[str]:
+    """The dotted names in a page's lines that begin with the package."""
+    for code in INLINE.findall(FENCE.sub("", page)):
+        yield from re.findall(r"^(?:pp|powerphase)\.[a-z][\w.]*", code)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_mention_public_names_only(path: Path) -> None:
+    for name in names_in_text(path.read_text(encoding="utf-8")):
+        first, *attributes = name.split(".")[1:]
+        assert first in pp.__all__, f"{path.name}: {name}"
+        if first == "models" and attributes:
+            assert attributes[0] in pp.models.__all__, f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: path.name)

@@ -32,6 +32,7 @@ from .records.forecast_format import ForecastHeader as ForecastHeader
 from .records.result import Result as Result
 from .records.result import Results as Results
 from .records.result import read_results as read_results
+from .records.sidecar import read_sidecar as read_sidecar
 from .report.boards import Boards as Boards
 from .report.boards import leaderboard as leaderboard
 from .report.figures import FigureOptions as FigureOptions

@@ -141,6 +141,9 @@ def test_equal_arrays_give_equal_bytes_and_are_read_back(tmp_path: Path) -> None
     for name, array in stored.items():
         np.testing.assert_array_equal(back[name], array)
         assert back[name].dtype == array.dtype
+    numbers = read_sidecar(tmp_path / "row.json", expanded=True)
+    assert numbers.keys() == expand(stored).keys()
+    np.testing.assert_array_equal(numbers["shown/target"], expand(stored)["shown/target"])
 
 
 def test_an_unknown_rounding_is_none() -> None:

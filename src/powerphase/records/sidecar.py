@@ -279,8 +279,17 @@ def series_of(
     return low.reshape(shape) + level * (high - low).reshape(shape)
 
 
-def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The arrays next to the row whose JSON file is at `path`."""
+def read_sidecar(
+    path: str | Path, *, expanded: bool = False
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays in the sidecar of the row whose JSON file is at `path`.
+
+    Args:
+        path: the file of the row, or of its sidecar.
+        expanded: whether to turn the levels of scenarios and targets into numbers:
+            `shown/scenario` (windows, scenarios, steps, buses, 4) and `shown/target` without the
+            axis of scenarios.
+    """
     file = Path(path).with_suffix(".npz")
     try:
         content = BytesIO(read_regular_file(file, MAX_BYTES))
@@ -290,7 +299,7 @@ def read_sidecar(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
                 raise ValueError("two arrays have one name")
             arrays = {name.removesuffix(".npy"): _array(archive, name) for name in names}
         _check_axes(arrays)
-        return arrays
+        return expand(arrays) if expanded else arrays
     except UNREADABLE as error:
         raise ResultError(
             f"{file}: cannot be read ({error}); restore it or score the forecast again"

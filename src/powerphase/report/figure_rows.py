@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from powerphase.errors import ResultError, UnknownName
 from powerphase.records.result import Result, find_results
-from powerphase.records.sidecar import FORECASTS, NOT_DRAWN_SEEDS, expand, read_sidecar
+from powerphase.records.sidecar import FORECASTS, NOT_DRAWN_SEEDS, read_sidecar
 from powerphase.registry import MODELS, model_kind
 from powerphase.report.entries import edition_of, representative
 from powerphase.task.protocol import PAPER_TASK
@@ -30,7 +30,7 @@ class FigureRow:
 
     @cached_property
     def _arrays(self) -> dict[str, Shaped[np.ndarray, "..."]]:
-        return expand(read_sidecar(self.file))
+        return read_sidecar(self.file, expanded=True)
 
     def array(self, name: str) -> Shaped[np.ndarray, "..."]:
         """An array of the row's sidecar."""
