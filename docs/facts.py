@@ -72,14 +72,14 @@ def titles() -> list[str]:
 
 
 @cache
-def _found(days: Path) -> dict[Path, Result]:
+def _rows_by_file(days: Path) -> dict[Path, Result]:
     return find_results([days])
 
 
 @cache
 def rows(edition: str = "opsd-r", days: Path = TEN_DAYS) -> tuple[Result, ...]:
     """The committed rows of an edition."""
-    return tuple(row for row in _found(days).values() if row.edition == edition)
+    return tuple(row for row in _rows_by_file(days).values() if row.edition == edition)
 
 
 def rows_of(grid: str, model: str, variant: str | None = None) -> list[Result]:
@@ -91,8 +91,8 @@ def rows_of(grid: str, model: str, variant: str | None = None) -> list[Result]:
 @cache
 def board(grid: str, edition: str = "opsd-r", days: Path = TEN_DAYS) -> Board:
     """The table of a grid."""
-    (found,) = (b for b in leaderboard(rows(edition, days)) if b.grid == grid)
-    return found
+    (table,) = (b for b in leaderboard(rows(edition, days)) if b.grid == grid)
+    return table
 
 
 def all_days(grid: str) -> Board:
@@ -102,9 +102,9 @@ def all_days(grid: str) -> Board:
 
 def entry(table: Board, model: str) -> Entry:
     """A model's entry, or that of its best smaller budget."""
-    names = [one.name for one in table.entries]
+    names = [line.name for line in table.entries]
     name = model if model in names else representative(model, names)
-    return next(one for one in table.entries if one.name == name)
+    return next(line for line in table.entries if line.name == name)
 
 
 def has_row(grid: str, model: str) -> bool:
@@ -121,7 +121,7 @@ def number(score: str, grid: str, model: str) -> float:
 
 def paper(score: str, grid: str, model: str) -> float:
     """A mean score that the paper prints."""
-    mean = next(one for one in board(grid).paper if one.name == model).mean[score]
+    mean = next(line for line in board(grid).paper if line.name == model).mean[score]
     assert mean is not None
     return mean
 
@@ -159,7 +159,7 @@ def spread(grid: str, model: str = "powerforge", score: str = "crps") -> float:
 def contrasts(table: Board, score: str, other: str) -> dict[str, Contrast]:
     """How every ranked model differs from another one, by the model's name without its variant."""
     tested = against(table.entries, table.windows, score, entry(table, other).name)
-    return {one.name.partition("+")[0]: one for one in tested}
+    return {contrast.name.partition("+")[0]: contrast for contrast in tested}
 
 
 def verdict(score: str, grid: str, model: str, other: str) -> str:
@@ -208,7 +208,7 @@ def sunday_shares(model: str) -> list[float]:
 def best_days(grid: str, model: str = "factorforge") -> int:
     """The number of days on which a model's CRPS is the lowest of all ranked models."""
     table = all_days(grid)
-    others = [one.name for one in table.entries if one.rank is not None and one.name != model]
+    others = [line.name for line in table.entries if line.rank is not None and line.name != model]
     least = np.min([by_window(table, name) for name in others], axis=0)
     return int((by_window(table, model) < least).sum())
 
@@ -225,20 +225,22 @@ def weekday_shares(grid: str, model: str) -> list[float]:
     table = all_days(grid)
     days = np.array([window[:10] for window in table.windows], dtype="datetime64[D]")
     weekday = (days.astype(np.int64) + 3) % 7
-    own = by_window(table, model)
-    return [float(own[weekday == k].mean() / own.mean() - 1) for k in range(7)]
+    scores = by_window(table, model)
+    return [float(scores[weekday == k].mean() / scores.mean() - 1) for k in range(7)]
 
 
 @cache
 def grid_safety(grid: str) -> GridSafety:
     """Both rankings of a grid, and Safety_mBrier of every bus."""
-    (found,) = safety(_found(TEN_DAYS), grid=grid, edition="opsd-r")
-    return found
+    (tables,) = safety(_rows_by_file(TEN_DAYS), grid=grid, edition="opsd-r")
+    return tables
 
 
 @cache
 def _rankings() -> dict[str, GridSafety]:
-    return {one.board.grid: one for one in safety(_found(TEN_DAYS), edition="opsd-r")}
+    return {
+        tables.board.grid: tables for tables in safety(_rows_by_file(TEN_DAYS), edition="opsd-r")
+    }
 
 
 def agreement(grid: str, kind: str) -> float:
@@ -250,8 +252,8 @@ def agreement(grid: str, kind: str) -> float:
 
 def agreement_of_paper_models(grid: str) -> float:
     """The same over our rows of the paper's models alone."""
-    printed = {one.name for one in board(grid).paper}
-    models = [one for one in board(grid).entries if one.name.partition("+")[0] in printed]
+    printed = {line.name for line in board(grid).paper}
+    models = [line for line in board(grid).entries if line.name.partition("+")[0] in printed]
     tau = tradeoff(models).kendall
     assert tau is not None
     return tau
@@ -269,8 +271,8 @@ def worst_bus(grid: str, model: str) -> float:
 
 def hard_buses(grid: str, model: str, n: int = 50, negligible: float = 1e-6) -> set[int]:
     """The buses with the highest Safety_mBrier, as far as they score at all."""
-    own = _per_bus(grid, model)
-    return {int(k) for k in np.argsort(-own, kind="stable")[:n] if own[k] > negligible}
+    scores = _per_bus(grid, model)
+    return {int(k) for k in np.argsort(-scores, kind="stable")[:n] if scores[k] > negligible}
 
 
 def _per_bus(grid: str, model: str) -> np.ndarray:
@@ -298,8 +300,8 @@ def true_necv(grid: str) -> float:
 
 def fingerprint(grid: str) -> str:
     """The first digits of the fingerprint of the data set that all rows of a grid are from."""
-    (found,) = {row.fingerprint for row in rows() if row.grid == grid}
-    return found[:12]
+    (full,) = {row.fingerprint for row in rows() if row.grid == grid}
+    return full[:12]
 
 
 def by_type(score: str, grid: str, model: str, kind: str, variant: str | None = None) -> float:
@@ -320,8 +322,8 @@ def ablation_row(variant: str | None) -> Result:
 
 def ablation_change(variant: str) -> float:
     """CRPS of a variant relative to the full model of the same seed, less 1."""
-    own, full = (ablation_row(name).scores["crps"] for name in (variant, None))
-    return (own or 0) / (full or 1) - 1
+    without_part, full = (ablation_row(name).scores["crps"] for name in (variant, None))
+    return (without_part or 0) / (full or 1) - 1
 
 
 def ablation_distance(variant: str) -> float:
@@ -386,10 +388,10 @@ def weekend_of_ets() -> list[float]:
 def compared_cells(grid: str, score: str) -> str:
     """PowerForge's score and the paper's as two cells; bold where they differ by much."""
     pair = pairs().get((grid, score))
-    own = f"{number(score, grid, 'powerforge'):.4f}"
+    ours = f"{number(score, grid, 'powerforge'):.4f}"
     if pair is None:
-        return f"{own} | –"
-    shown = f"**{own}**" if pair.difference else own
+        return f"{ours} | –"
+    shown = f"**{ours}**" if pair.difference else ours
     return f"{shown} | {pair.paper_mean:.4f}"
 
 
@@ -413,7 +415,7 @@ def tail(model: str, variant: str | None = None) -> float:
 
 def paper_multiple(grid: str, model: str) -> str:
     """CRPS over the paper's as the cell of a table."""
-    if not has_row(grid, model) or all(one.name != model for one in board(grid).paper):
+    if not has_row(grid, model) or all(line.name != model for line in board(grid).paper):
         return "–"
     return f"{number('crps', grid, model) / paper('crps', grid, model):.2f}"
 
@@ -422,7 +424,7 @@ def order_taus(score: str) -> list[float]:
     """On each grid, Kendall's τ of our ranking of the paper's models and the paper's."""
     taus = []
     for grid in GRIDS:
-        models = [one.name for one in board(grid).paper if has_row(grid, one.name)]
+        models = [line.name for line in board(grid).paper if has_row(grid, line.name)]
         sides = [np.array([side(score, grid, m) for m in models]) for side in (number, paper)]
         tau = kendall(*sides)
         assert tau is not None
@@ -446,8 +448,8 @@ def ets_scores(variant: str | None) -> list[float]:
     """The paper's six scores of a variant of ETS on ACTIVSg 500."""
     if variant == "paper":
         return [paper(name, "activsg500", "ets") for name in SIX]
-    found = rows_of("activsg500", "ets", variant)
-    return [fmean(row.scores[name] or 0 for row in found) for name in SIX]
+    runs = rows_of("activsg500", "ets", variant)
+    return [fmean(row.scores[name] or 0 for row in runs) for name in SIX]
 
 
 def ets_multiples() -> list[float]:

@@ -38,8 +38,8 @@ def reference_day(grid: str, kind: str) -> float:
 
 def trainings(**chosen: Any) -> list[dict[str, Any]]:
     """The trainings of PowerForge, in the order of grids, variants and seeds."""
-    found: list[dict[str, Any]] = measured("powerforge_trainings")["trainings"]
-    return [t for t in found if all(t[name] == value for name, value in chosen.items())]
+    runs: list[dict[str, Any]] = measured("powerforge_trainings")["trainings"]
+    return [t for t in runs if all(t[name] == value for name, value in chosen.items())]
 
 
 def training_seconds(grid: str) -> list[float]:
@@ -179,8 +179,8 @@ def network_growth() -> dict[str, dict[str, float]]:
     """
     growth = {}
     for model in sorted({row["model"] for row in networks()}):
-        own = [r for r in networks() if r["model"] == model and r["batch_size"] != LARGE_BATCH]
-        small, large = sorted(own, key=itemgetter("channels"))
+        of_model = [r for r in networks() if r["model"] == model and r["batch_size"] != LARGE_BATCH]
+        small, large = sorted(of_model, key=itemgetter("channels"))
         share = 1 if "subsampled" in model else small["batch_size"] / large["batch_size"]
         growth[model] = {
             "step": share * large["step_ms"] / small["step_ms"],

@@ -56,18 +56,20 @@ THREE_SEEDS = {22, 42, 3142}
 
 
 def verdicts(score: str, grid: str, other: str) -> dict[str, str]:
-    return {name: one.verdict for name, one in contrasts(board(grid), score, other).items()}
+    return {
+        name: contrast.verdict for name, contrast in contrasts(board(grid), score, other).items()
+    }
 
 
 def rank_positions(grid: str) -> dict[str, tuple[int, int]]:
     """The position by Rank of each model of the paper: ours, and the paper's."""
-    models = [one.name for one in board(grid).paper if has_row(grid, one.name)]
+    models = [entry.name for entry in board(grid).paper if has_row(grid, entry.name)]
     values = [[[side(s, grid, m) for s in RANKED] for side in (number, paper)] for m in models]
     ranks = stats.rankdata(np.array(values), axis=0).mean(axis=2)
     positions = stats.rankdata(ranks, axis=0, method="min").astype(int)
     return {
-        name: (int(own), int(printed))
-        for name, (own, printed) in zip(models, positions, strict=True)
+        name: (int(position), int(printed))
+        for name, (position, printed) in zip(models, positions, strict=True)
     }
 
 
@@ -82,7 +84,7 @@ def test_factorforge_leads_by_crps_and_the_oracle_is_ahead_of_it(grid: str) -> N
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("score", ["crps", "distortion", "brier", "twcrps"])
 def test_no_ranked_model_beats_factorforge(grid: str, score: str) -> None:
-    values = [one.mean[score] for one in board(grid).entries if one.rank is not None]
+    values = [entry.mean[score] for entry in board(grid).entries if entry.rank is not None]
     assert number(score, grid, "factorforge") == min(value for value in values if value is not None)
 
 
@@ -131,15 +133,15 @@ def test_factorforge_leads_in_every_window_but_31_december() -> None:
         for grid in GRIDS
         for other in board(grid).entries
         if other.rank is not None and other.name != "factorforge"
-        for day, own, value in zip(
+        for day, ours, value in zip(
             board(grid).windows,
             by_window(board(grid), "factorforge"),
             by_window(board(grid), other.name),
             strict=True,
         )
-        if value <= own
+        if value <= ours
     }
-    eve = {one for one in lost if one[1] == "2016-12-31"}
+    eve = {window for window in lost if window[1] == "2016-12-31"}
     assert {grid for grid, _, name in eve if name == "climatology"} == set(GRIDS)
     assert lost - eve == {("polish3120", "2016-07-21", "climatology")}
 
@@ -147,10 +149,11 @@ def test_factorforge_leads_in_every_window_but_31_december() -> None:
 @pytest.mark.parametrize("grid", GRIDS)
 def test_climatology_is_ahead_of_repetitions_and_of_the_paper(grid: str) -> None:
     for score in ("crps", "distortion"):
-        own = number(score, grid, "climatology")
-        assert own < min(number(score, grid, name) for name in ("last-week", "last-7-days"))
+        ours = number(score, grid, "climatology")
+        assert ours < min(number(score, grid, name) for name in ("last-week", "last-7-days"))
     below = all(
-        number(score, grid, "climatology") < min(one.mean[score] or 0 for one in board(grid).paper)
+        number(score, grid, "climatology")
+        < min(entry.mean[score] or 0 for entry in board(grid).paper)
         for score in ("crps", "distortion")
     )
     assert below == (grid != "pegase9241")
@@ -229,18 +232,18 @@ def test_the_bound_of_voltages_falls_below_its_floor_with_the_width_penalty() ->
 
 
 def test_measured_trainings_are_those_of_the_rows() -> None:
-    own = {(r.grid, r.variant, r.seed): r for r in rows() if r.model == "powerforge"}
-    assert len(trainings()) == len(own)
+    by_key = {(r.grid, r.variant, r.seed): r for r in rows() if r.model == "powerforge"}
+    assert len(trainings()) == len(by_key)
     for training in trainings():
-        row = own[training["grid"], training["variant"], training["seed"]]
+        row = by_key[training["grid"], training["variant"], training["seed"]]
         assert row.cost["train_s"] == pytest.approx(training["train_s"], abs=0.01)
 
 
 def test_differences_from_the_paper_come_from_the_data() -> None:
     for score in ("crps", "distortion", "mse"):
-        printed = min(one.mean[score] or 0 for one in board("pegase2869").paper)
+        printed = min(entry.mean[score] or 0 for entry in board("pegase2869").paper)
         assert number(score, "pegase2869", "last-week") < printed
-    least = min(one.mean["necv"] or 0 for one in board("polish3120").paper)
+    least = min(entry.mean["necv"] or 0 for entry in board("polish3120").paper)
     assert round(least / true_necv("polish3120")) == 16
     assert number("cvar_0.1", "pegase9241", "powerforge") == pytest.approx(
         number("necv", "pegase9241", "powerforge"), rel=1e-3
@@ -263,7 +266,7 @@ def test_the_learning_rate_was_halved_earlier_on_pegase_9241() -> None:
     first: dict[str, list[int]] = {}
     for training in trainings(variant=None):
         first.setdefault(training["grid"], []).append(training["halved_before_epochs"][0])
-    others = [epoch for grid, own in first.items() if grid != "pegase9241" for epoch in own]
+    others = [epoch for grid, epochs in first.items() if grid != "pegase9241" for epoch in epochs]
     assert max(first["pegase9241"]) < min(others)
 
 
@@ -329,14 +332,16 @@ def test_budgets_and_seeds_of_the_networks(model: str) -> None:
     batches = dict.fromkeys(GRIDS, 32) | {"polish2383": 16, "pegase9241": 8}
     absent = {"timegrad": GRIDS[3:]}.get(model, () if paper_prints(model) else GRIDS[5:])
     for grid in GRIDS:
-        own = [row for row in rows() if (row.grid, row.model) == (grid, model)]
-        assert bool(own) == (grid not in absent)
+        of_model = [row for row in rows() if (row.grid, row.model) == (grid, model)]
+        assert bool(of_model) == (grid not in absent)
         several = grid in GRIDS[:3] and (grid, model) not in (
             ("polish2383", "timegrad"),
             ("polish2383", "tactis-2"),
         )
-        assert {row.seed for row in own} == (THREE_SEEDS if several else {42} if own else set())
-        for row in own:
+        assert {row.seed for row in of_model} == (
+            THREE_SEEDS if several else {42} if of_model else set()
+        )
+        for row in of_model:
             size = 200 if model == "tactis-2" else batches[grid]
             assert row.config["training"]["batch_size"] == size
             assert row.cost["steps"] == {"tactis-2": 600, "timegrad": 750}.get(model, 1500)
@@ -344,7 +349,7 @@ def test_budgets_and_seeds_of_the_networks(model: str) -> None:
 
 
 def paper_prints(model: str) -> bool:
-    return any(one.name == model for one in board("pegase9241").paper)
+    return any(entry.name == model for entry in board("pegase9241").paper)
 
 
 def test_every_network_is_behind_climatology_and_ets() -> None:
@@ -403,7 +408,10 @@ def test_the_ten_windows_are_among_all_days_and_score_alike(grid: str) -> None:
 def test_over_all_days_models_have_an_order(grid: str) -> None:
     table = all_days(grid)
     ahead = contrasts(table, "crps", "factorforge")
-    assert all(one.verdict == "worse" and (one.adjusted or 1) < 0.001 for one in ahead.values())
+    assert all(
+        contrast.verdict == "worse" and (contrast.adjusted or 1) < 0.001
+        for contrast in ahead.values()
+    )
     assert contrasts(table, "crps", "climatology")["ets"].verdict == "worse"
     assert contrasts(table, "crps", "ets")["last-7-days"].verdict == "worse"
     assert contrasts(table, "crps", "last-7-days")["last-week"].verdict == "noise"
@@ -412,7 +420,7 @@ def test_over_all_days_models_have_an_order(grid: str) -> None:
 
 def test_over_all_days_factorforge_leads_by_safety_mbrier_too() -> None:
     safe = contrasts(all_days("pegase1354"), "safety_mbrier", "factorforge")
-    assert {one.verdict for one in safe.values()} == {"worse"}
+    assert {contrast.verdict for contrast in safe.values()} == {"worse"}
 
 
 def test_seeds_of_powerforge_differ_most_on_pegase_2869() -> None:

@@ -53,5 +53,5 @@ def test_the_page_of_every_baseline_names_its_reference_and_its_commit() -> None
 def test_no_cost_grows_faster_than_the_grid() -> None:
     channels = {row["channels"] for row in networks()}
     growth = max(channels) / min(channels)
-    factors = [factor for own in network_growth().values() for factor in own.values()]
+    factors = [factor for of_model in network_growth().values() for factor in of_model.values()]
     assert max(factors) < 1.01 * growth

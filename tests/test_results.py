@@ -59,15 +59,15 @@ def test_results_are_small() -> None:
 
 def test_the_reference_rows_are_there() -> None:
     task = Protocol().name
-    wanted = {(task, "opsd-r", grid, model) for grid in PAPER_GRIDS for model in REFERENCES}
-    wanted |= {(task, "synthetic", "activsg500", model) for model in REFERENCES}
-    assert wanted <= {(row.task, row.edition, row.grid, row.model) for row in rows()}
+    expected = {(task, "opsd-r", grid, model) for grid in PAPER_GRIDS for model in REFERENCES}
+    expected |= {(task, "synthetic", "activsg500", model) for model in REFERENCES}
+    assert expected <= {(row.task, row.edition, row.grid, row.model) for row in rows()}
 
 
 def test_rows_of_a_grid_are_of_the_same_data_and_windows() -> None:
     boards = leaderboard(rows())
-    places = [(board.task, board.edition, board.grid) for board in boards]
-    assert len(set(places)) == len(places)
+    keys = [(board.task, board.edition, board.grid) for board in boards]
+    assert len(set(keys)) == len(keys)
 
 
 def test_no_row_beats_the_oracle_on_crps() -> None:

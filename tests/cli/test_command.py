@@ -194,10 +194,10 @@ def test_help_shows_an_example(command: str) -> None:
 
 def test_all_errors_are_in_one_documented_tree() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    own = [kind for kind in kinds if kind.__module__ == errors.__name__]
-    assert len(own) >= 8
-    assert all(issubclass(kind, PowerphaseError) for kind in own)
-    assert all(f" {kind.__name__} " in (errors.__doc__ or "") for kind in own[1:])
+    ours = [kind for kind in kinds if kind.__module__ == errors.__name__]
+    assert len(ours) >= 8
+    assert all(issubclass(kind, PowerphaseError) for kind in ours)
+    assert all(f" {kind.__name__} " in (errors.__doc__ or "") for kind in ours[1:])
 
 
 def test_messages_are_not_parsed_as_markup(tmp_path: Path, fails: Fails) -> None:

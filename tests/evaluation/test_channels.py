@@ -76,10 +76,10 @@ def test_weights_that_differ_by_channel_are_those_of_each_channel(task: Task) ->
             return Scenarios.equal(super().predict(context).values[:, 3:4])
 
     channels = [3, 10, 17]  # all of the fourth day
-    weighted, one = (
+    weighted, single = (
         score_channels(forecast(model, task), task, channels) for model in (Weighted(), One())
     )
-    np.testing.assert_allclose(weighted.by_channel["crps"], one.by_channel["crps"], rtol=1e-5)
+    np.testing.assert_allclose(weighted.by_channel["crps"], single.by_channel["crps"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("limits", ["case", "0-1.01"])

@@ -126,8 +126,8 @@ def test_a_changed_line_is_noticed_and_a_line_less_is_not_lost_silently(
     for name in (LINE_TOTALS, *LINE_AXIS):
         changed = stored[name].copy()
         changed.flat[0] += 9
-        (found,) = array_differences({**stored, name: changed}, stored)
-        assert found.name.startswith(name)
+        (difference,) = array_differences({**stored, name: changed}, stored)
+        assert difference.name.startswith(name)
     assert list(array_differences(first_lines(stored, len(stored[LINE]) - 1), stored))
 
 

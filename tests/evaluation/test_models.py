@@ -236,7 +236,7 @@ def test_the_spec_of_a_training_is_its_class_and_folder(fitted: PowerForge, run:
 def test_a_forecast_is_found_in_its_folder_or_made(task: Task, tmp_path: Path) -> None:
     written = forecast(Climatology(), task, out=tmp_path / "f", device="cpu")
     for text in (str(tmp_path / "f"), "climatology"):
-        found = find_forecast(text, task, 7, "cpu")
-        assert (found.facts, found.description) == (written.facts, written.description)
+        source = find_forecast(text, task, 7, "cpu")
+        assert (source.facts, source.description) == (written.facts, written.description)
     with pytest.raises(ForecastError, match="nowhere"):
         find_forecast(str(tmp_path / "nowhere"), task, 7)

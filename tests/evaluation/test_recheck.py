@@ -106,13 +106,13 @@ def test_correct_rows_match_with_any_windows(
 def test_a_changed_score_is_named_with_both_numbers(
     rows: tuple[Result, Result], files: tuple[Path, Path], forecasts: Path, sixty_days: Store
 ) -> None:
-    found = check_row(with_crps(rows[0], 0.999), files[0], forecasts, sixty_days)
-    assert found.outcome == "differs"
-    first = found.differences[0]
+    check = check_row(with_crps(rows[0], 0.999), files[0], forecasts, sixty_days)
+    assert check.outcome == "differs"
+    first = check.differences[0]
     assert first.name == "crps"
     assert first.new == pytest.approx(rows[0].scores["crps"])
     assert first.old == pytest.approx(0.999 * (rows[0].scores["crps"] or 0))
-    names = {difference.name for difference in found.differences}
+    names = {difference.name for difference in check.differences}
     assert names == {name for name in numbers(rows[0]) if name.rpartition(".")[2][:4] == "crps"}
     assert {"by_type.V.crps", "by_window.crps[9]"} <= names
 
@@ -147,7 +147,7 @@ def test_a_number_that_is_undefined_again_differs(rows: tuple[Result, Result]) -
         rows[0],
         scores=rows[0].scores | {"fair_crps": None},
         by_window=rows[0].by_window | {"fair_crps": None},
-        by_type={kind: own | {"fair_crps": None} for kind, own in rows[0].by_type.items()},
+        by_type={kind: scores | {"fair_crps": None} for kind, scores in rows[0].by_type.items()},
     )
     assert next(row_differences(rows[0], lacking)).name == "fair_crps"
     assert next(row_differences(lacking, rows[0])).new is not None
@@ -171,9 +171,9 @@ def test_a_row_without_its_forecast_is_unchecked(
     forecasts: Path,
     sixty_days: Store,
 ) -> None:
-    found = check_row(replace(rows[0], **change), files[0], forecasts, sixty_days)
-    assert found.outcome == "unchecked"
-    assert reason in found.reason
+    check = check_row(replace(rows[0], **change), files[0], forecasts, sixty_days)
+    assert check.outcome == "unchecked"
+    assert reason in check.reason
 
 
 def of_windows(row: Result, numbers: list[int]) -> Result:
@@ -210,9 +210,9 @@ def test_a_row_of_other_windows_than_its_task_s_is_refused(
                 w.write(k, slice(None), *whole.read(window, slice(None)))
                 w.finish_window(k)
             w.close({})
-    found = check_row(best, files[0], tmp_path, sixty_days)
-    assert found.outcome == "refused"
-    assert best.windows[0] in found.reason
+    check = check_row(best, files[0], tmp_path, sixty_days)
+    assert check.outcome == "refused"
+    assert best.windows[0] in check.reason
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_a_row_of_other_conditions_than_its_data_set_s_is_refused(
     sixty_days: Store,
     change: dict[str, Any],
 ) -> None:
-    found = check_row(replace(rows[0], **change), files[0], forecasts, sixty_days)
-    assert found.outcome == "refused"
-    assert found.reason
+    check = check_row(replace(rows[0], **change), files[0], forecasts, sixty_days)
+    assert check.outcome == "refused"
+    assert check.reason
 
 
 @pytest.mark.parametrize("name", ["necv", "violations"])
@@ -251,18 +251,18 @@ def test_a_row_that_misstates_what_happened_differs(
     value = rows[0].truth[name]
     assert value is not None
     wrong = replace(rows[0], model=model, truth={**rows[0].truth, name: value + 0.01})
-    found = check_row(wrong, files[0], forecasts, sixty_days)
-    assert found.outcome == "differs"
-    assert [(d.name, d.old) for d in found.differences] == [(f"truth.{name}", value + 0.01)]
-    assert found.differences[0].new == pytest.approx(value)
+    check = check_row(wrong, files[0], forecasts, sixty_days)
+    assert check.outcome == "differs"
+    assert [(d.name, d.old) for d in check.differences] == [(f"truth.{name}", value + 0.01)]
+    assert check.differences[0].new == pytest.approx(value)
 
 
 def test_a_row_without_its_data_set_is_unchecked(
     rows: tuple[Result, Result], files: tuple[Path, Path], forecasts: Path, tmp_path: Path
 ) -> None:
-    (found,) = recheck_rows({files[0]: rows[0]}, forecasts, tmp_path)
-    assert found.outcome == "unchecked"
-    assert rows[0].fingerprint[:12] in found.reason
+    (check,) = recheck_rows({files[0]: rows[0]}, forecasts, tmp_path)
+    assert check.outcome == "unchecked"
+    assert rows[0].fingerprint[:12] in check.reason
 
 
 def test_a_row_with_two_forecasts_is_unchecked(
@@ -293,10 +293,10 @@ def test_only_the_row_of_a_damaged_forecast_is_refused(
     first.write_bytes(b"" if harm == "empty" else contents[1])
     second.write_bytes(contents[0])
     pairs = {files[1]: rows[1], files[0]: rows[0]}
-    found = list(recheck_rows(pairs, broken, sixty_days.path, device="cpu"))
-    assert [check.outcome for check in found] == ["refused", "matches"]
-    assert "week" in found[0].reason
-    assert not is_confirmed(found)
+    checks = list(recheck_rows(pairs, broken, sixty_days.path, device="cpu"))
+    assert [check.outcome for check in checks] == ["refused", "matches"]
+    assert "week" in checks[0].reason
+    assert not is_confirmed(checks)
 
 
 def shifted(sidecar: Mapping[str, np.ndarray], name: str, amount: Any) -> dict[str, np.ndarray]:
@@ -310,9 +310,9 @@ def test_a_changed_array_is_named_with_its_first_differing_number(
     row, name = scored[0].row, "by_bus/safety_mbrier"
     amount = np.where(np.arange(len(scored[0].sidecar[name])) >= 2, 0.3, 0.0)
     file = write_result(row, shifted(scored[0].sidecar, name, amount), tmp_path)
-    found = check_row(row, file, forecasts, sixty_days)
-    assert found.outcome == "differs"
-    (difference,) = found.differences
+    check = check_row(row, file, forecasts, sixty_days)
+    assert check.outcome == "differs"
+    (difference,) = check.differences
     new = float(scored[0].sidecar[name][2])
     assert (difference.name, difference.new) == (f"{name}[2]", new)
     assert difference.old == pytest.approx(new + 0.3)
@@ -326,9 +326,9 @@ def test_every_array_is_compared(scored: tuple[Evaluation, Evaluation]) -> None:
             continue  # the grid has no lines with a rating
         changed = np.full_like(array, 99)
         changed[(-1,) * array.ndim] = 98
-        found = next(array_differences({**new, name: changed}, new))
+        difference = next(array_differences({**new, name: changed}, new))
         part_of = name.removesuffix("_low").removesuffix("_high").removesuffix("_steps")
-        assert found.name.startswith(part_of)
+        assert difference.name.startswith(part_of)
 
 
 def test_arrays_match_up_to_their_rounding(scored: tuple[Evaluation, Evaluation]) -> None:
@@ -355,8 +355,8 @@ def test_sidecars_match_if_one_is_rounded_a_little_more(
         both = [round_arrays(exact, rounding) for rounding in (coarse, fine)]
         assert list(array_differences(*both)) == []
         assert list(array_differences(*reversed(both))) == []
-    (found,) = array_differences(round_arrays(exact, ROUNDINGS[2]), round_arrays(exact, fine))
-    assert found.name == "rounding"
+    (difference,) = array_differences(round_arrays(exact, ROUNDINGS[2]), round_arrays(exact, fine))
+    assert difference.name == "rounding"
 
 
 @pytest.mark.parametrize(("left", "whole"), CANCELLING.items())
@@ -379,9 +379,9 @@ def test_an_array_of_another_shape_or_type_differs_and_a_newer_one_does_not(
 ) -> None:
     new, name = scored[0].sidecar, "by_bus/brier"
     for other in (new[name][:-1], new[name][:, None], new[name].astype(str)):
-        (found,) = array_differences({**new, name: other}, new)
-        assert (found.name, found.new) == (name, f"float32 {new[name].shape}")
-        assert found.old == f"{other.dtype} {other.shape}"
+        (difference,) = array_differences({**new, name: other}, new)
+        assert (difference.name, difference.new) == (name, f"float32 {new[name].shape}")
+        assert difference.old == f"{other.dtype} {other.shape}"
     assert list(array_differences(without(new, "risk/"), new)) == []
 
 
@@ -389,7 +389,7 @@ def test_the_time_of_a_power_flow_is_not_compared() -> None:
     old, new = (
         {"physical/seconds": np.array(s), "physical/steps": np.array(s)} for s in (1.0, 2.0)
     )
-    assert [found.name for found in array_differences(old, new)] == ["physical/steps"]
+    assert [difference.name for difference in array_differences(old, new)] == ["physical/steps"]
 
 
 def without(sidecar: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarray]:
@@ -424,9 +424,9 @@ def test_a_row_without_a_sound_sidecar_is_refused(
         content = files[0].with_suffix(".npz").read_bytes()[:-200]
     if isinstance(content, bytes):
         file.with_suffix(".npz").write_bytes(content)
-    found = check_row(replace(rows[0], model=model), file, forecasts, sixty_days)
-    assert found.outcome == "refused"
-    assert str(file.with_suffix(".npz")) in found.reason
+    check = check_row(replace(rows[0], model=model), file, forecasts, sixty_days)
+    assert check.outcome == "refused"
+    assert str(file.with_suffix(".npz")) in check.reason
 
 
 def test_an_older_sidecar_matches_and_an_incomplete_one_is_refused(

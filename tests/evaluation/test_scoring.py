@@ -506,7 +506,9 @@ def test_the_sidecar_tells_on_which_side_of_the_band_and_how_far(task: Task) -> 
 
 
 def test_the_paper_s_other_seeds_keep_no_forecasts_to_draw(task: Task) -> None:
-    given = forecast(LastSevenDays(), task)
-    kept = score(replace(given, description=replace(given.description, seed=22)), task).sidecar
+    original = forecast(LastSevenDays(), task)
+    kept = score(
+        replace(original, description=replace(original.description, seed=22)), task
+    ).sidecar
     assert not [name for name in kept if name.startswith(("shown/", "risk/"))]
     assert "by_bus/safety_mbrier" in kept

@@ -83,10 +83,10 @@ def violations(state: Array, layout: Layout) -> tuple[Array, Array, int]:
     ybus = admittance_matrix(grid_with_parallels()).toarray()
     voltage = v * np.exp(1j * theta)
     delivered = -base * voltage * (ybus @ voltage).conj()
-    wanted = layout.p_scale_mw * state[P::4] + 1j * layout.q_scale_mvar * state[Q::4]
+    consumed = layout.p_scale_mw * state[P::4] + 1j * layout.q_scale_mvar * state[Q::4]
     band = zip(v, limits.v_min_pu, limits.v_max_pu, strict=True)
     outside = sum(not low <= x <= high for x, low, high in band)
-    return loading, abs(wanted - delivered), outside + int((loading > 1).sum())
+    return loading, abs(consumed - delivered), outside + int((loading > 1).sum())
 
 
 def variogram(states: Array, w: Array, target: Array, layout: Layout) -> float:

@@ -67,10 +67,10 @@ def training(n_channels: int = 12, n_steps: int = 700) -> Training:
 
 
 def config_of(case: str, **changes: Any) -> Any:
-    name, own = CASES[case]
+    name, sizes_of_case = CASES[case]
     kind = model_class(name).config_type
     small = {key: value for key, value in SMALL.items() if key in kind.__dataclass_fields__}
-    sizes = {**SIZES.get(name, small), **own}
+    sizes = {**SIZES.get(name, small), **sizes_of_case}
     return kind(**sizes, training=budget(**{"epochs": 3, **changes}))
 
 
@@ -164,7 +164,7 @@ def test_a_training_stays_finite_and_forecasts_like_a_cpu(
     torch.testing.assert_close(other.weights.sum(1), torch.ones_like(other.weights.sum(1)))
     # The noise of paths depends on the device: only means and spreads are alike.
     size = other.values.abs().mean()
-    mean, expected = ((one.values.mean((1, 2))) for one in (result, other))
+    mean, expected = (scenarios.values.mean((1, 2)) for scenarios in (result, other))
     assert (mean - expected).abs().mean() < size
 
 

@@ -98,9 +98,9 @@ def test_a_sidecar_takes_the_finest_rounding_that_fits() -> None:
         assert rounding is not None
         sizes[n_buses] = len(to_npz(stored))
         assert sizes[n_buses] <= LIMIT_BYTES
-        place = ROUNDINGS.index(rounding)
-        if place:
-            finer = round_arrays(noisy(n_buses), ROUNDINGS[place - 1])
+        position = ROUNDINGS.index(rounding)
+        if position:
+            finer = round_arrays(noisy(n_buses), ROUNDINGS[position - 1])
             assert len(to_npz(finer)) > LIMIT_BYTES
     assert rounding_of(compact(noisy(10))) == ROUNDINGS[0]
 

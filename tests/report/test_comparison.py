@@ -84,22 +84,24 @@ def by_score(rows: list[Result], grid: str = "pegase1354") -> dict[str, Pair]:
 def test_two_seeds_worked_by_hand() -> None:
     # The paper prints 0.0040 ± 0.0003. Apart: 0.0048 - 0.0040 - 0.00005 = 0.00075. Ours deviates
     # by 0.0004 / √2, the paper by 0.00035 at most: √(8e-8 + 12.25e-8) = 0.00045.
-    found = by_score([ours({"crps": 0.0046}, seed=22), ours({"crps": 0.0050}, seed=42)])["crps"]
-    assert found.seeds == (22, 42)
-    assert found.mean == pytest.approx(0.0048)
-    assert found.std == pytest.approx(0.0004 / 2**0.5)
-    assert (found.paper_mean, found.paper_std) == (0.0040, 0.0003)
-    assert found.ratio == pytest.approx(1.2)
-    assert found.distance == pytest.approx(0.75 / 0.45)
-    assert found.difference is None
+    pair_of_means = by_score([ours({"crps": 0.0046}, seed=22), ours({"crps": 0.0050}, seed=42)])[
+        "crps"
+    ]
+    assert pair_of_means.seeds == (22, 42)
+    assert pair_of_means.mean == pytest.approx(0.0048)
+    assert pair_of_means.std == pytest.approx(0.0004 / 2**0.5)
+    assert (pair_of_means.paper_mean, pair_of_means.paper_std) == (0.0040, 0.0003)
+    assert pair_of_means.ratio == pytest.approx(1.2)
+    assert pair_of_means.distance == pytest.approx(0.75 / 0.45)
+    assert pair_of_means.difference is None
 
 
 def test_one_seed_worked_by_hand() -> None:
     # The paper prints 0.0030 ± 0.0000, which may be 0.00305 ± 0.00005.
-    found = by_score([ours({"safety_mbrier": 0.0060})])["safety_mbrier"]
-    assert found.std is None
-    assert found.distance == pytest.approx(0.00295 / 0.00005)
-    assert found.difference == "worse"
+    pair_of_means = by_score([ours({"safety_mbrier": 0.0060})])["safety_mbrier"]
+    assert pair_of_means.std is None
+    assert pair_of_means.distance == pytest.approx(0.00295 / 0.00005)
+    assert pair_of_means.difference == "worse"
 
 
 @often
@@ -109,9 +111,9 @@ def test_the_distance_is_at_most_that_of_the_unrounded_numbers(
 ) -> None:
     apart, spread = abs(ours - mean), hypot(std, our_std or 0)
     exact = apart / spread if spread else inf
-    found = pair(ours, our_std, (round(mean, 4), round(std, 4))).distance
-    assert found is not None
-    assert found <= exact * (1 + 1e-9) + 1e-9
+    distance = pair(ours, our_std, (round(mean, 4), round(std, 4))).distance
+    assert distance is not None
+    assert distance <= exact * (1 + 1e-9) + 1e-9
 
 
 @often
@@ -119,9 +121,9 @@ def test_the_distance_is_at_most_that_of_the_unrounded_numbers(
 def test_a_mean_that_rounds_to_the_printed_one_has_distance_zero(
     mean: float, std: float, our_std: float | None
 ) -> None:
-    found = pair(mean, our_std, (round(mean, 4), round(std, 4)))
-    assert found.distance == pytest.approx(0, abs=1e-9)
-    assert found.difference is None
+    compared = pair(mean, our_std, (round(mean, 4), round(std, 4)))
+    assert compared.distance == pytest.approx(0, abs=1e-9)
+    assert compared.difference is None
 
 
 @often
@@ -161,12 +163,12 @@ def test_a_printed_zero_has_no_ratio() -> None:
 
 
 def test_every_number_of_the_paper_has_a_pair() -> None:
-    found = compare([ours()], "powerforge").pairs
-    assert list(dict.fromkeys(pair.grid for pair in found)) == list(PAPER_GRIDS)
+    pairs = compare([ours()], "powerforge").pairs
+    assert list(dict.fromkeys(pair.grid for pair in pairs)) == list(PAPER_GRIDS)
     in_paper = [name for name, score in SCORES.items() if score.in_paper]
     for grid in PAPER_GRIDS[:5]:
-        assert [pair.score for pair in found if pair.grid == grid] == in_paper
-    assert len(found) == 5 * 6 + 4
+        assert [pair.score for pair in pairs if pair.grid == grid] == in_paper
+    assert len(pairs) == 5 * 6 + 4
 
 
 def test_a_grid_without_a_row_is_missing() -> None:
@@ -195,8 +197,8 @@ def test_a_smaller_budget_represents_a_model_without_another_row() -> None:
     short = ours({"crps": 0.5}, variant="short")
     for rows, expected in (([short], 0.5), ([short, ours({"crps": 0.25})], 0.25)):
         pairs = compare(rows, "powerforge").pairs
-        found = {p.mean for p in pairs if (p.grid, p.score) == ("pegase1354", "crps")}
-        assert found == {expected}
+        means = {p.mean for p in pairs if (p.grid, p.score) == ("pegase1354", "crps")}
+        assert means == {expected}
 
 
 def test_the_overview_has_a_line_for_each_row_and_names_what_is_missing() -> None:
@@ -246,9 +248,9 @@ def test_rankings_are_compared_over_common_models() -> None:
             ours(dict.fromkeys(RANKED, mean), model=entry.name, grid="polish3120", variant="short")
             for entry, mean in zip((best, worst), means, strict=True)
         ]
-        found = agreement_by_grid([*rows, ours(model="last-week", grid="polish3120")])
-        assert found["polish3120"] == ["2", *5 * [tau]]
-        assert "pegase1354" not in found
+        agreement = agreement_by_grid([*rows, ours(model="last-week", grid="polish3120")])
+        assert agreement["polish3120"] == ["2", *5 * [tau]]
+        assert "pegase1354" not in agreement
 
 
 def test_a_model_that_is_not_in_the_paper_raises() -> None:
@@ -276,9 +278,9 @@ def test_rows_of_different_data_or_task_versions_raise(other: dict[str, Any]) ->
 def test_a_variant_is_compared_with_the_full_model_of_its_seed() -> None:
     rows = [ours({"crps": 0.004}, seed=42), ours({"crps": 0.008}, seed=22)]
     rows += [ours({"crps": 0.005}, seed=42, variant="no-anchor", config={"anchor": False})]
-    (found,) = compare(rows, "powerforge").ablations
-    assert (found.grid, found.seed) == ("pegase1354", 42)
-    lines = {line.variant: line for line in found.lines}
+    (ablation,) = compare(rows, "powerforge").ablations
+    assert (ablation.grid, ablation.seed) == ("pegase1354", 42)
+    lines = {line.variant: line for line in ablation.lines}
     assert list(lines) == [None, *ABLATIONS.values()]
     assert lines["no-anchor"].change == pytest.approx(0.25)
     assert lines["no-anchor"].ours == rows[2].scores
@@ -288,9 +290,9 @@ def test_a_variant_is_compared_with_the_full_model_of_its_seed() -> None:
 
 def test_each_seed_is_a_separate_ablation() -> None:
     rows = [ours(variant="no-mixer", seed=seed, draw=seed) for seed in (42, 22)]
-    found = compare(rows, "powerforge").ablations
-    assert [ablation.seed for ablation in found] == [22, 42]
-    for ablation, result in zip(found, reversed(rows), strict=True):
+    ablations = compare(rows, "powerforge").ablations
+    assert [ablation.seed for ablation in ablations] == [22, 42]
+    for ablation, result in zip(ablations, reversed(rows), strict=True):
         by_variant = {line.variant: line for line in ablation.lines}
         assert by_variant["no-mixer"].ours == result.scores
         assert by_variant["no-mixer"].change is None  # the full model was not scored

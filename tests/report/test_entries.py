@@ -51,8 +51,8 @@ def test_every_table_and_figure_considers_only_rows_that_it_can_show(tmp_path: P
     assert compare(rows.values(), "ets").edition == "opsd-r"
     assert compare(rows.values(), "ets", "mine").edition == "mine"
     assert "opsd-r" in overview(rows.values()).title
-    (found,) = safety(rows)
-    assert (found.board.grid, found.board.edition) == ("pegase1354", "opsd-r")
+    (grid_tables,) = safety(rows)
+    assert (grid_tables.board.grid, grid_tables.board.edition) == ("pegase1354", "opsd-r")
     chosen = {"activsg500": "synthetic", "pegase1354": "opsd-r", "ieee14": "mine"}
     for grid, edition in chosen.items():
         assert [shown.row.edition for shown in rows_on([tmp_path], grid)] == [edition]

@@ -46,8 +46,8 @@ def field(grid: str = "activsg500") -> list[Result]:
 
 
 def board(rows: Sequence[Result] | None = None, sort: str = "crps") -> Board:
-    (found,) = leaderboard(field() if rows is None else rows, sort=sort)
-    return found
+    (only,) = leaderboard(field() if rows is None else rows, sort=sort)
+    return only
 
 
 def words(sheet: Sheet, width: int = 80) -> Counter[str]:
@@ -98,10 +98,10 @@ def test_rows_of_the_first_schema_have_dashes_and_come_last() -> None:
 
 @pytest.mark.parametrize("score", COUPLED)
 def test_marginal_rows_are_marked_wherever_whole_scenarios_are_compared(score: str) -> None:
-    found = board()
-    tables = [*compact_sheets([found], score), board_sheet(found, "lines")]
+    scored = board()
+    tables = [*compact_sheets([scored], score), board_sheet(scored, "lines")]
     if not SCORES[score].diagnostic:
-        tables += [*standings_sheets([found], [score]), pairs_sheet(found, score)]
+        tables += [*standings_sheets([scored], [score]), pairs_sheet(scored, score)]
     for table in tables:
         k = table.header.index(COUPLING)
         marked = [line for lines in table.groups for line in lines if line[k][0] == "marginal"]
@@ -121,8 +121,8 @@ def test_the_note_on_scenarios_names_the_scores_that_are_shown() -> None:
 
 @pytest.mark.parametrize("group", ["lines", "joint"])
 def test_tables_of_lines_are_readable_in_eighty_columns(group: str) -> None:
-    found = board()
-    for table in (board_sheet(found, group), *standings_sheets([found], GROUPS[group][:1])):
+    scored = board()
+    for table in (board_sheet(scored, group), *standings_sheets([scored], GROUPS[group][:1])):
         assert words(table).keys() >= WORDS
 
 

@@ -176,8 +176,8 @@ def test_the_paper_has_nine_models_on_five_grids_and_five_on_the_largest() -> No
     assert names == PRINTED_RANKS["activsg500"].keys()
     for grid in PAPER_GRIDS[:5]:
         assert {entry.name for entry in paper_entries(grid)} == names
-        for found in paper_entries(grid):
-            assert {name for name in SCORES if found.mean[name] is not None} == {
+        for entry in paper_entries(grid):
+            assert {name for name in SCORES if entry.mean[name] is not None} == {
                 name for name, score in SCORES.items() if score.in_paper
             }
     largest = paper_entries(PAPER_GRIDS[5])
@@ -189,18 +189,18 @@ def test_the_paper_has_nine_models_on_five_grids_and_five_on_the_largest() -> No
 
 def test_other_grids_have_no_rows_of_the_paper() -> None:
     assert paper_entries("ieee14") == ()
-    (found,) = leaderboard([row(grid="ieee14")])
-    assert found.paper == ()
-    assert "(paper)" not in as_markdown([found])
+    (only,) = leaderboard([row(grid="ieee14")])
+    assert only.paper == ()
+    assert "(paper)" not in as_markdown([only])
 
 
 def test_rows_of_the_paper_appear_with_its_task_alone() -> None:
     """Numbers on other windows are not comparable."""
-    own, other = leaderboard([row(), row(task="powerphase-day-ahead-all")])
+    papers, other = leaderboard([row(), row(task="powerphase-day-ahead-all")])
     assert "powerphase-day-ahead-all" in other.title
-    assert own.title in other.title
-    assert own.paper == paper_entries(own.grid)
-    assert own.paper
+    assert papers.title in other.title
+    assert papers.paper == paper_entries(papers.grid)
+    assert papers.paper
     assert other.paper == ()
 
 
@@ -219,12 +219,12 @@ def test_an_ablation_is_a_separate_entry_and_no_seed_of_the_model() -> None:
     rows = [row(seed=seed, draw=seed) for seed in (22, 42)]
     alone = leaderboard(rows)[0]
     rows += [row(variant=name, config={"off": name}, draw=k) for k, name in enumerate(variants)]
-    found = leaderboard(rows)[0]
-    assert found.entries[0] == alone.entries[0]
-    assert {entry.label: entry.seeds for entry in found.entries[1:]} == {
+    board = leaderboard(rows)[0]
+    assert board.entries[0] == alone.entries[0]
+    assert {entry.label: entry.seeds for entry in board.entries[1:]} == {
         f"powerforge+{name}": (42,) for name in variants
     }
-    assert len(found.notes) == len(alone.notes) + 1
+    assert len(board.notes) == len(alone.notes) + 1
 
 
 def test_a_smaller_budget_is_ranked_if_the_model_has_no_other_row() -> None:
@@ -260,26 +260,26 @@ def test_the_largest_budget_represents_a_model_regardless_of_scores(
         assert representative("timegrad", names) == f"timegrad+{expected}"
         short = [row(model="timegrad", variant=name, draw=k) for k, name in enumerate(order)]
         rest = row(model="ets", draw=9)
-        found = leaderboard([*short, rest])[0]
-        ranked = {entry.name for entry in found.entries if entry.rank is not None}
+        board = leaderboard([*short, rest])[0]
+        ranked = {entry.name for entry in board.entries if entry.rank is not None}
         assert ranked == {f"timegrad+{expected}", "ets"}
         for word in ("subsampled", "short"):
-            assert (f" +{word} is" in f" {found.notes[1]}") == (word in expected)
+            assert (f" +{word} is" in f" {board.notes[1]}") == (word in expected)
         full = leaderboard([*short, rest, row(model="timegrad", draw=10)])[0]
         assert {e.name for e in full.entries if e.rank is not None} == {"timegrad", "ets"}
 
 
 @pytest.mark.parametrize("variant", ["short-stale", "shorter", "no-anchor-short", "reference"])
 def test_only_a_smaller_budget_represents_its_model(variant: str) -> None:
-    found = leaderboard([row(variant=variant), row(model="ets", draw=1)])[0]
-    assert [entry.name for entry in found.entries if entry.rank is not None] == ["ets"]
+    board = leaderboard([row(variant=variant), row(model="ets", draw=1)])[0]
+    assert [entry.name for entry in board.entries if entry.rank is not None] == ["ets"]
 
 
 def test_a_smaller_budget_may_have_an_unknown_number_of_steps() -> None:
     cost = row().cost | {"steps": None}
-    found = leaderboard([row(variant="short", cost=cost), row(model="oracle", variant="short")])[0]
-    assert [entry.rank for entry in found.entries] == [1, None]
-    assert "powerforge+short" in found.notes[1]
+    board = leaderboard([row(variant="short", cost=cost), row(model="oracle", variant="short")])[0]
+    assert [entry.rank for entry in board.entries] == [1, None]
+    assert "powerforge+short" in board.notes[1]
 
 
 def test_a_lone_oracle_is_shown_without_rank() -> None:
@@ -311,8 +311,8 @@ def test_references_are_labelled() -> None:
 )
 def test_incomparable_rows_have_separate_boards(field_name: str, other: Any) -> None:
     boards = leaderboard([row(), row(**{field_name: other})], paper=False)
-    assert [len(found.entries) for found in boards] == [1, 1]
-    texts = [as_markdown([found]) for found in boards]
+    assert [len(board.entries) for board in boards] == [1, 1]
+    texts = [as_markdown([board]) for board in boards]
     assert texts[0] != texts[1]
     assert sum(str(other)[:12] in text for text in texts) >= 1
 
@@ -346,7 +346,7 @@ def test_rows_that_disagree_on_what_happened_raise(name: str) -> None:
 def test_grids_have_the_order_of_the_paper_then_by_name() -> None:
     grids = [*PAPER_GRIDS, "activsg200", "ieee14", "zealand"]
     shuffled = random.Random(1).sample(grids, k=len(grids))
-    assert [found.grid for found in leaderboard([row(grid=grid) for grid in shuffled])] == grids
+    assert [board.grid for board in leaderboard([row(grid=grid) for grid in shuffled])] == grids
 
 
 def test_tables_do_not_depend_on_the_order_of_the_rows() -> None:
@@ -379,9 +379,9 @@ def test_rows_of_the_paper_come_after_ours_with_a_note() -> None:
 
 
 def test_the_best_ranked_entry_is_bold_if_the_score_orders_forecasts() -> None:
-    found = leaderboard(field(), paper=False)[0]
-    rows = cells_of(as_markdown([found]))
-    ranked = [entry for entry in found.entries if entry.rank is not None]
+    board = leaderboard(field(), paper=False)[0]
+    rows = cells_of(as_markdown([board]))
+    ranked = [entry for entry in board.entries if entry.rank is not None]
     for column, name in enumerate(COLUMNS, start=3):
         bold = [cells[0].split()[0] for cells in rows if cells[column].startswith("**")]
         lowest = min(ranked, key=lambda entry: entry.mean[name] or 0.0)
@@ -397,8 +397,8 @@ def test_entries_indistinguishable_from_the_best_are_marked_with_a_legend() -> N
     crps = {"ets": 1.0, "deepar": [1.1] * 9 + [0.3], "timemcl": 1.5, "oracle": 0.9}
     rows = [planted(model, crps=values) for model, values in crps.items()]
     rows.append(planted("ets", variant="stale", crps=1.0))
-    found = leaderboard(rows, paper=False)
-    by_name = {cells[0].split()[0]: cells for cells in cells_of(as_markdown(found))}
+    boards = leaderboard(rows, paper=False)
+    by_name = {cells[0].split()[0]: cells for cells in cells_of(as_markdown(boards))}
     assert {name: cells[3] for name, cells in by_name.items()} == {
         "ets": "**1.000**",
         "deepar": "≈1.020",
@@ -407,7 +407,7 @@ def test_entries_indistinguishable_from_the_best_are_marked_with_a_legend() -> N
         "ets+stale": "1.000",
     }
     assert [cells[4] for cells in by_name.values()][:3] == ["**0.5000**"] * 3  # all the same
-    assert LEGEND in as_markdown(found)
+    assert LEGEND in as_markdown(boards)
     assert LEGEND not in as_markdown(leaderboard(rows[2:], paper=False))
 
 
@@ -524,12 +524,12 @@ def test_the_csv_file_contains_every_number() -> None:
     boards = leaderboard(rows)
     lines = list(csv.DictReader(StringIO(boards_as_csv(boards))))
     assert len(lines) == 6 + 9
-    for line, found in zip(lines, (*boards[0].entries, *boards[0].paper), strict=True):
-        assert (line["model"], line["kind"]) == (found.name, found.kind)
-        assert line["edition"] == ("paper" if found.kind == "paper" else "synthetic")
-        assert int(line["seeds"]) == len(found.seeds)
-        values = {"rank": found.rank} | {name: found.mean[name] for name in SCORES}
-        values |= {f"{name}_std": found.std[name] for name in SCORES}
+    for line, entry in zip(lines, (*boards[0].entries, *boards[0].paper), strict=True):
+        assert (line["model"], line["kind"]) == (entry.name, entry.kind)
+        assert line["edition"] == ("paper" if entry.kind == "paper" else "synthetic")
+        assert int(line["seeds"]) == len(entry.seeds)
+        values = {"rank": entry.rank} | {name: entry.mean[name] for name in SCORES}
+        values |= {f"{name}_std": entry.std[name] for name in SCORES}
         for column, value in values.items():
             assert (float(line[column]) if line[column] else None) == value
     by_name = {line["model"]: line for line in lines if line["kind"] == "model"}
@@ -552,13 +552,13 @@ def test_the_csv_file_contains_the_rows_of_the_paper_once() -> None:
 
 
 def test_a_terminal_shows_the_same_as_markdown() -> None:
-    found = leaderboard(field())[0]
+    board = leaderboard(field())[0]
     text = StringIO()
-    Console(file=text, width=250, markup=False).print(board_sheet(found).as_table(250))
+    Console(file=text, width=250, markup=False).print(board_sheet(board).as_table(250))
     shown = text.getvalue()
-    for cells in cells_of(as_markdown([found])):
+    for cells in cells_of(as_markdown([board])):
         assert re.search(r"\s+".join(re.escape(c.strip("*")) for c in cells), shown)
-    for note in found.notes:
+    for note in board.notes:
         assert note in " ".join(shown.split())
 
 
@@ -646,8 +646,8 @@ def test_joint_or_marginal_is_a_fact_of_a_row_where_whole_scenarios_are_compared
     rows = [planted(model, joint=joint) for model, joint in kinds.items()]
     sheet = board_sheet(leaderboard(rows, False)[0])
     column = sheet.header.index(COUPLING)
-    told = {line[0][0]: line[column][0] for group in sheet.groups for line in group}
-    assert told == {"ets": "marginal", "deepar": "joint", "timemcl": MISSING}
+    coupling = {line[0][0]: line[column][0] for group in sheet.groups for line in group}
+    assert coupling == {"ets": "marginal", "deepar": "joint", "timemcl": MISSING}
     for score, is_told in (("energy", True), ("crps", False)):
         (table,) = compact_sheets(leaderboard(rows, False), score)
         assert (COUPLING in table.header) == is_told

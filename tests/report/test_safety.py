@@ -61,34 +61,34 @@ def test_a_planted_trade_off_is_detected_and_vanishes_with_proper_scores() -> No
 def test_oracle_and_variants_are_not_ranked() -> None:
     rows = [scored("ets", 0.1, 0.1, 0.01), scored("deepar", 0.2, 0.2, 0.02)]
     rows += [scored("oracle", 0.05, 0.3, 0.0), scored("ets", 0.01, 0.4, 0.0, variant="stale")]
-    found = tradeoff(leaderboard(rows)[0].entries)
-    assert (found.names, found.fidelity, found.safety) == (("ets", "deepar"), (1, 2), (1, 2))
+    ranks = tradeoff(leaderboard(rows)[0].entries)
+    assert (ranks.names, ranks.fidelity, ranks.safety) == (("ets", "deepar"), (1, 2), (1, 2))
 
 
 def test_safety_has_no_order_if_no_voltage_leaves_the_band() -> None:
     rows = [scored("ets", 0.1, 0.0, 0.0), scored("deepar", 0.2, 0.0, 0.0)]
-    found = tradeoff(leaderboard(rows)[0].entries)
-    assert found.safety == (1.5, 1.5)
-    assert found.kendall is found.spearman is None
+    ranks = tradeoff(leaderboard(rows)[0].entries)
+    assert ranks.safety == (1.5, 1.5)
+    assert ranks.kendall is ranks.spearman is None
 
 
 @pytest.mark.parametrize("grid", PAPER_GRIDS)
 def test_ranks_of_the_paper_match_scipy_over_its_printed_scores(grid: str) -> None:
     entries = paper_entries(grid)
-    found = tradeoff(entries)
+    order = tradeoff(entries)
     largest = grid == "pegase9241"
-    assert found.fidelity_scores == (("crps", "distortion") if largest else FIDELITY)
-    assert found.safety_scores == (("safety_mbrier", "cvar_0.1") if largest else SAFETY)
+    assert order.fidelity_scores == (("crps", "distortion") if largest else FIDELITY)
+    assert order.safety_scores == (("safety_mbrier", "cvar_0.1") if largest else SAFETY)
     by_name = {entry.name: entry for entry in entries}
     for scores, ranks in (
-        (found.fidelity_scores, found.fidelity),
-        (found.safety_scores, found.safety),
+        (order.fidelity_scores, order.fidelity),
+        (order.safety_scores, order.safety),
     ):
-        values = [[by_name[name].mean[score] for name in found.names] for score in scores]
+        values = [[by_name[name].mean[score] for name in order.names] for score in scores]
         expected_ranks = np.mean([stats.rankdata(np.array(v, float)) for v in values], axis=0)
         assert expected_ranks == pytest.approx(ranks)
-    expected = stats.spearmanr(found.fidelity, found.safety).statistic
-    assert found.spearman == pytest.approx(expected)
+    expected = stats.spearmanr(order.fidelity, order.safety).statistic
+    assert order.spearman == pytest.approx(expected)
 
 
 def test_survival_worked_by_hand() -> None:
@@ -125,8 +125,8 @@ def ladder(first: int, n: int = 50) -> np.ndarray:
 
 
 def test_a_planted_overlap_is_measured() -> None:
-    found = hard_buses(ladder(0), ladder(20))
-    assert (found.n, found.shared, found.overlap) == (50, 30, 0.6)
+    hard = hard_buses(ladder(0), ladder(20))
+    assert (hard.n, hard.shared, hard.overlap) == (50, 30, 0.6)
     assert hard_buses(ladder(0), 0.5 * ladder(0)).overlap == 1
     assert hard_buses(ladder(0), ladder(100)).overlap == 0
 
@@ -134,17 +134,17 @@ def test_a_planted_overlap_is_measured() -> None:
 def test_correlation_over_all_buses_matches_scipy_and_hides_opposite_orders() -> None:
     a, b = ladder(0), np.roll(ladder(0)[::-1], 50)  # fifty buses in order, and the other way round
     assert ((a > 0) == (b > 0)).all()
-    found = hard_buses(a, b)
-    assert found.spearman == pytest.approx(stats.spearmanr(a, b).statistic)
-    assert found.spearman is not None
-    assert found.spearman > 0.7
-    assert found.spearman_scoring == pytest.approx(-1)
+    hard = hard_buses(a, b)
+    assert hard.spearman == pytest.approx(stats.spearmanr(a, b).statistic)
+    assert hard.spearman is not None
+    assert hard.spearman > 0.7
+    assert hard.spearman_scoring == pytest.approx(-1)
 
 
 def test_a_bus_with_score_0_is_never_hard() -> None:
     few, more = ladder(0, 10), ladder(0, 20)
-    found = hard_buses(few, more)
-    assert (found.shared, found.overlap) == (10, 0.5)
+    hard = hard_buses(few, more)
+    assert (hard.shared, hard.overlap) == (10, 0.5)
     nothing = hard_buses(np.zeros(N), np.zeros(N))
     assert (nothing.shared, nothing.overlap, nothing.spearman) == (0, None, None)
 
@@ -176,8 +176,8 @@ def tree(root: Path) -> Path:
 
 def test_seeds_are_averaged_by_bus(tmp_path: Path) -> None:
     rows = find_results([tree(tmp_path)])
-    found = by_bus(rows)
-    assert found["ets"] == pytest.approx(ladder(0))
+    scores = by_bus(rows)
+    assert scores["ets"] == pytest.approx(ladder(0))
     assert by_bus(rows, "crps")["deepar"] == pytest.approx(np.ones(N))
     with pytest.raises(ResultError, match=r"deepar-42\.npz.*brier"):
         by_bus(rows, "brier")
@@ -195,14 +195,14 @@ def test_scores_by_bus_are_read_for_a_chosen_grid_only(tmp_path: Path) -> None:
     (overview,) = safety(rows, "synthetic")
     assert overview.per_bus == {}
     assert len(safety_sheets([overview])) == 1
-    (found,) = safety(rows, "synthetic", "activsg500")
-    assert set(found.per_bus) == {"ets", "deepar", "timemcl", "oracle"}
-    overlap = {frozenset(pair): hard.overlap for pair, hard in found.pairs.items()}
+    (tables,) = safety(rows, "synthetic", "activsg500")
+    assert set(tables.per_bus) == {"ets", "deepar", "timemcl", "oracle"}
+    overlap = {frozenset(pair): hard.overlap for pair, hard in tables.pairs.items()}
     assert overlap[frozenset(("ets", "deepar"))] == 1
     assert overlap[frozenset(("ets", "timemcl"))] == 0.5
     assert overlap[frozenset(("ets", "oracle"))] == 0
-    assert (found.ours.spearman, found.proper.spearman) == (-1, 1)
-    assert found.paper.spearman == tradeoff(paper_entries("activsg500")).spearman
+    assert (tables.ours.spearman, tables.proper.spearman) == (-1, 1)
+    assert tables.paper.spearman == tradeoff(paper_entries("activsg500")).spearman
 
 
 def test_tables_contain_the_numbers(tmp_path: Path) -> None:
@@ -262,12 +262,12 @@ def test_an_edition_or_grid_without_rows_raises(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_the_tables(tmp_path: Path) -> None:
-    found = safety(find_results([tree(tmp_path)]), "synthetic", "activsg500")
+    grids = safety(find_results([tree(tmp_path)]), "synthetic", "activsg500")
     arguments = ["safety", str(tmp_path), "--grid", "activsg500"]
     markdown = CliRunner().invoke(cli.app, [*arguments, "--format", "markdown"])
-    assert markdown.stdout == "\n".join(table.as_markdown() for table in safety_sheets(found))
+    assert markdown.stdout == "\n".join(table.as_markdown() for table in safety_sheets(grids))
     table = CliRunner().invoke(cli.app, [*arguments, "--format", "csv"]).stdout
-    assert table == safety_as_csv(found)
+    assert table == safety_as_csv(grids)
     lines = list(csv.DictReader(StringIO(table)))
     worst_of_ets = [line for line in lines if (line["what"], line["model"]) == ("worst", "ets")]
     assert len(worst_of_ets) == 200

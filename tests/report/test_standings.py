@@ -50,21 +50,21 @@ def board() -> Board:
 
 
 def test_ranked_entries_are_in_order_and_the_oracle_has_no_rank() -> None:
-    found = standings(board(), "crps")
-    assert [s.entry.name for s in found] == ["ets", "timemcl", "deepar", "last-7-days", "oracle"]
-    assert [s.place for s in found] == [1, 2, 3, 4, None]
-    assert [s.contrast is None for s in found] == [True, False, False, False, True]
-    assert [s.contrast.verdict for s in found[1:4] if s.contrast] == ["noise", "worse", "worse"]
-    assert found[-1].skill.value == pytest.approx(0.75)
-    assert found[-1].reach.value == 1
+    ordered = standings(board(), "crps")
+    assert [s.entry.name for s in ordered] == ["ets", "timemcl", "deepar", "last-7-days", "oracle"]
+    assert [s.place for s in ordered] == [1, 2, 3, 4, None]
+    assert [s.contrast is None for s in ordered] == [True, False, False, False, True]
+    assert [s.contrast.verdict for s in ordered[1:4] if s.contrast] == ["noise", "worse", "worse"]
+    assert ordered[-1].skill.value == pytest.approx(0.75)
+    assert ordered[-1].reach.value == 1
 
 
 def test_a_chosen_entry_is_listed_though_it_is_not_ranked() -> None:
-    found = {s.entry.name: s for s in standings(board(), "crps", "ets+stale")}
-    assert set(list(found)[-2:]) == {"ets+stale", "oracle"}
-    assert found["ets+stale"].contrast is None
-    assert found["ets+stale"].place is None
-    assert {s.contrast.other for s in found.values() if s.contrast} == {"ets+stale"}
+    by_name = {s.entry.name: s for s in standings(board(), "crps", "ets+stale")}
+    assert set(list(by_name)[-2:]) == {"ets+stale", "oracle"}
+    assert by_name["ets+stale"].contrast is None
+    assert by_name["ets+stale"].place is None
+    assert {s.contrast.other for s in by_name.values() if s.contrast} == {"ets+stale"}
 
 
 def lines_of(markdown: str) -> dict[tuple[str, str], list[str]]:
@@ -95,7 +95,7 @@ def test_a_p_that_rounds_to_0_is_shown_as_a_bound() -> None:
     """Of twelve windows that all agree it is 2 / 2¹², of ten 2 / 2¹⁰."""
     for count, p in ((12, "< 0.001"), (10, "0.002")):
         crps = {"a": 0.1, "b": 0.2}
-        rows = [planted(model, crps=own, windows=days(count)) for model, own in crps.items()]
+        rows = [planted(model, crps=values, windows=days(count)) for model, values in crps.items()]
         (sheet,) = standings_sheets(leaderboard(rows), ["crps"])
         assert lines_of(sheet.as_markdown())["CRPS", "b"][8] == p
 
@@ -111,9 +111,9 @@ def test_grids_of_an_edition_share_a_table() -> None:
         planted(model, crps=0.1, grid=grid) for model in ("ets", "deepar") for grid in ("a", "b")
     ]
     rows += [planted("ets", edition="opsd")]
-    found = standings_sheets(leaderboard(rows), ["crps"])
-    assert ["synthetic" in sheet.title for sheet in found] == [False, True]
-    assert [[line[0][0] for line in group] for group in found[1].groups] == [["a"] * 2, ["b"] * 2]
+    sheets = standings_sheets(leaderboard(rows), ["crps"])
+    assert ["synthetic" in sheet.title for sheet in sheets] == [False, True]
+    assert [[line[0][0] for line in group] for group in sheets[1].groups] == [["a"] * 2, ["b"] * 2]
 
 
 def test_the_matrix_of_pairs_is_antisymmetric() -> None:
@@ -132,10 +132,10 @@ def test_the_matrix_of_pairs_is_antisymmetric() -> None:
 
 
 def test_the_csv_file_contains_every_number() -> None:
-    found = board()
-    lines = list(csv.DictReader(StringIO(standings_as_csv([found]))))
+    scored = board()
+    lines = list(csv.DictReader(StringIO(standings_as_csv([scored]))))
     assert len(lines) == len(TESTED) * 5
-    contrasts = {c.name: c for c in against(found.entries, found.windows, "crps")}
+    contrasts = {c.name: c for c in against(scored.entries, scored.windows, "crps")}
     for line in lines[:5]:
         contrast = contrasts.get(line["model"])
         assert line["verdict"] == (contrast.verdict if contrast else "")
@@ -145,8 +145,8 @@ def test_the_csv_file_contains_every_number() -> None:
     reasons = {line["why_no_skill"] for line in lines if line["score"] == "brier"}
     assert len(reasons) == 1
     assert "last-7-days" in reasons.pop()
-    every = list(csv.DictReader(StringIO(pairs_as_csv([found], ["crps"]))))
-    expected = [(c.name, c.other, c.p) for c in pairs(found.entries, found.windows, "crps")]
+    every = list(csv.DictReader(StringIO(pairs_as_csv([scored], ["crps"]))))
+    expected = [(c.name, c.other, c.p) for c in pairs(scored.entries, scored.windows, "crps")]
     assert [(line["model"], line["other"], float(line["p"])) for line in every] == expected
 
 

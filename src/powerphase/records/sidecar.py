@@ -255,7 +255,7 @@ def expand(arrays: Arrays) -> dict[str, Shaped[np.ndarray, "..."]]:
 def rounding_of(arrays: Arrays) -> Rounding | None:
     """The rounding that a sidecar notes; None where it notes none that exists."""
     noted = arrays.get(ROUNDING_NAME, np.empty(0)).tolist()
-    return next((one for one in ROUNDINGS if list(astuple(one)) == noted), None)
+    return next((rounding for rounding in ROUNDINGS if list(astuple(rounding)) == noted), None)
 
 
 def levels_of(

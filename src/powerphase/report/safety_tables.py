@@ -215,8 +215,8 @@ def _hardest(grid: GridSafety) -> Sheet:
     bus_id, known = grid.bus_id, grid.board.grid in CATALOG
     lines = []
     for name, per_bus in grid.per_bus.items():
-        places, values = worst(per_bus, len(HARDEST))
-        hard = [str(bus_id[k]) for k in places[values > NEGLIGIBLE]]
+        worst_rows, values = worst(per_bus, len(HARDEST))
+        hard = [str(bus_id[k]) for k in worst_rows[values > NEGLIGIBLE]]
         texts = (name, *hard, *[MISSING] * (len(HARDEST) - len(hard)))
         lines.append(tuple((text, False) for text in texts))
     return Sheet(
@@ -264,8 +264,8 @@ def _lines(grid: GridSafety) -> Iterator[tuple[Any, ...]]:
     bus_id = grid.bus_id if grid.per_bus else np.empty(0)
     for name, per_bus in grid.per_bus.items():
         yield from (("survival", name, None, x, s) for x, s in zip(*survival(per_bus), strict=True))
-        places, values = worst(per_bus, WORST)
-        numbered = zip(bus_id[places], values, strict=True)
+        worst_rows, values = worst(per_bus, WORST)
+        numbered = zip(bus_id[worst_rows], values, strict=True)
         yield from (("worst", name, bus, k, v) for k, (bus, v) in enumerate(numbered, start=1))
     for (name, other), hard in grid.pairs.items():
         yield "overlap", name, other, hard.n, hard.overlap

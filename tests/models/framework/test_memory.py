@@ -77,11 +77,13 @@ def test_timegrad_s_estimate_covers_what_it_keeps_for_the_backward_pass() -> Non
     with torch.autograd.graph.saved_tensors_hooks(see, lambda tensor: tensor):
         inputs = network.inputs(*windows_of(n_windows, n_channels, torch.float32))
         loss = network.losses(*inputs).loss
-    kept = {one.data_ptr(): one for one in (each() for each in seen) if one is not None}
-    for given in (*inputs, *network.parameters()):
-        kept.pop(given.data_ptr(), None)
+    kept = {tensor.data_ptr(): tensor for tensor in (each() for each in seen) if tensor is not None}
+    for tensor in (*inputs, *network.parameters()):
+        kept.pop(tensor.data_ptr(), None)
     rows = n_windows * (CONTEXT + HORIZON - network.encoder.reach)
-    wide = [one.shape[1] for one in kept.values() if one.shape[0] == rows and one.ndim == 2]
+    wide = [
+        tensor.shape[1] for tensor in kept.values() if tensor.shape[0] == rows and tensor.ndim == 2
+    ]
     widths = [width / n_channels for width in wide if width > network.config.condition]
     assert sorted(widths) == [0.5, 1, 1]
     assert sum(widths) + 2 <= ROW_TENSORS

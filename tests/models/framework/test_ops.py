@@ -42,24 +42,24 @@ def inputs(n: int = 40) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_has_the_values_and_gradients_of_pytorch(causal: bool) -> None:
-    given = inputs()
-    result = attend(*given, causal=causal)
-    reference = F.scaled_dot_product_attention(*given, is_causal=causal)
+    tensors = inputs()
+    result = attend(*tensors, causal=causal)
+    reference = F.scaled_dot_product_attention(*tensors, is_causal=causal)
     torch.testing.assert_close(result, reference)
     gradients, expected = (
-        torch.autograd.grad(one.sin().sum(), given) for one in (result, reference)
+        torch.autograd.grad(tensor.sin().sum(), tensors) for tensor in (result, reference)
     )
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    for tensor, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(tensor, other)
 
 
 def test_attention_applies_mask_and_dropout() -> None:
-    given, mask = inputs(), torch.ones(40, 40, dtype=torch.bool).tril()
-    torch.testing.assert_close(attend(*given, mask), attend(*given, causal=True))
+    tensors, mask = inputs(), torch.ones(40, 40, dtype=torch.bool).tril()
+    torch.testing.assert_close(attend(*tensors, mask), attend(*tensors, causal=True))
     torch.manual_seed(1)
-    result = attend(*given, dropout=0.5)
+    result = attend(*tensors, dropout=0.5)
     torch.manual_seed(1)
-    torch.testing.assert_close(result, F.scaled_dot_product_attention(*given, dropout_p=0.5))
+    torch.testing.assert_close(result, F.scaled_dot_product_attention(*tensors, dropout_p=0.5))
 
 
 @pytest.mark.parametrize("before", [DEFAULT, 1, ERROR])

@@ -213,8 +213,8 @@ def test_captured_steps_equal_uncaptured_ones() -> None:
     )
     assert len(expected.unique(dim=0)) == len(rates)
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-7)
-    for one, oracle in zip(net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one, oracle, rtol=1e-4, atol=1e-6)
+    for parameter, oracle in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(parameter, oracle, rtol=1e-4, atol=1e-6)
 
 
 @on_gpu
@@ -255,8 +255,8 @@ def test_a_captured_step_follows_the_learning_rate() -> None:
     torch.manual_seed(1)
     start = PowerForgeNetwork(TINY, 5, 36, 12)
     before, after = (take_steps(True, start, [1e-2] * 5 + rest)[1] for rest in ([], [0.0]))
-    for one, other in zip(before.parameters(), after.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for parameter, other in zip(before.parameters(), after.parameters(), strict=True):
+        assert torch.equal(parameter, other)
 
 
 @on_gpu

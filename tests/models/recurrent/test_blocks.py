@@ -44,10 +44,10 @@ def test_sums_and_gradients_equal_those_of_all_channels_at_once(
     torch.testing.assert_close(result, expected)
     direction = torch.arange(5, dtype=torch.float64)
     gradients, reference = (
-        torch.autograd.grad(one, inputs, direction) for one in (result, expected)
+        torch.autograd.grad(tensor, inputs, direction) for tensor in (result, expected)
     )
-    for one, other in zip(gradients, reference, strict=True):
-        torch.testing.assert_close(one, other)
+    for tensor, other in zip(gradients, reference, strict=True):
+        torch.testing.assert_close(tensor, other)
 
 
 def kept(at_once: int) -> int:

@@ -67,10 +67,10 @@ def test_couplings_start_and_learn_as_if_they_read_fewer_channels() -> None:
 def test_factors_have_the_gain_and_nothing_else_does() -> None:
     plain, slow = (network_of(DeepARNetwork, DeepARConfig, factor_norm=n) for n in (None, 0.5))
     hidden = torch.randn(3, plain.encoder.width)
-    one, other = plain.head(hidden), slow.head(hidden)
-    torch.testing.assert_close(other.factors[0], one.factors[0] * 0.5 / sqrt(8))
-    assert torch.equal(other.mean, one.mean)
-    assert torch.equal(other.diagonal, one.diagonal)
+    unscaled, other = plain.head(hidden), slow.head(hidden)
+    torch.testing.assert_close(other.factors[0], unscaled.factors[0] * 0.5 / sqrt(8))
+    assert torch.equal(other.mean, unscaled.mean)
+    assert torch.equal(other.diagonal, unscaled.diagonal)
 
 
 @pytest.mark.parametrize(("kind", "config"), STANDARDISED)

@@ -621,12 +621,12 @@ def test_a_bus_tells_on_which_side_of_the_band_it_is_and_by_how_much(
     page.open(f"grid?board={GRID}&model=ets-42&by=risk&window=1&step=40")
     page.until(f"document.querySelectorAll('#nodes button').length === {made_up.N_BUSES}")
     page.element(f"#nodes [data-bus='{101 + bus}']").click()
-    told = page.element("#bus-facts").text.lower()
+    facts = page.element("#bus-facts").text.lower()
     for name in names:
         for side, units in zip(("below", "above"), arrays[name][1, bus], strict=True):
-            assert re.search(rf"{side}\D+{units * EXCURSION_UNIT_PU:.3f}", told)
+            assert re.search(rf"{side}\D+{units * EXCURSION_UNIT_PU:.3f}", facts)
     hours = arrays["risk/happened"][1, bus].sum() / 4
-    assert f"{hours:g} h" in told
+    assert f"{hours:g} h" in facts
 
 
 def line_names(built: Built) -> list[str]:
@@ -711,11 +711,11 @@ def test_a_bus_lists_its_lines(page: Page, built: Built) -> None:
     page.open(f"grid?board={GRID}&model=ets%2Bstale-42&by=risk&window=1&step=40&bus=102")
     page.until("!document.querySelector('#bus-facts').hidden")
     ends = built.rows["ets+stale-42"][1][LINE_BUSES]
-    own = [name for name, pair in zip(line_names(built), ends, strict=True) if 102 in pair]
+    of_bus = [name for name, pair in zip(line_names(built), ends, strict=True) if 102 in pair]
     listed = page.js(
         "[...document.querySelectorAll('#bus-facts li .pick')].map((b) => b.textContent)"
     )
-    assert [text.split()[-1] for text in listed] == own
+    assert [text.split()[-1] for text in listed] == of_bus
     page.element("#nodes [data-bus='120']").click()
     assert not page.js("document.querySelectorAll('#bus-facts li').length")
 

@@ -120,18 +120,18 @@ def test_quantiles_match_the_weighted_quantiles_of_numpy(equal: bool) -> None:
     values = random.normal(size=(10, 7, 5)).astype("f4").round(1)  # some tie
     weights = np.ones((10, 5)) if equal else random.uniform(0.05, 1, (10, 5))
     weights /= weights.sum(0)
-    found = weighted_quantiles(values, weights.astype("f4"))
+    quantiles = weighted_quantiles(values, weights.astype("f4"))
     for h in range(7):
         for c in range(5):
             expected = both_ways(values[:, h, c], weights[:, c], LEVELS)
-            np.testing.assert_allclose(found[:, h, c], expected, rtol=1e-6)
+            np.testing.assert_allclose(quantiles[:, h, c], expected, rtol=1e-6)
 
 
 def test_a_quantile_between_two_scenarios_is_their_mean() -> None:
     values = np.array([1.0, 2.0, 5.0, 6.0])[:, None, None]
     weights = np.array([0.1, 0.4, 0.4, 0.1])[:, None]
-    found = weighted_quantiles(values[::-1], weights[::-1])
-    np.testing.assert_allclose(found.ravel(), [1.5, 3.5, 5.5])
+    quantiles = weighted_quantiles(values[::-1], weights[::-1])
+    np.testing.assert_allclose(quantiles.ravel(), [1.5, 3.5, 5.5])
 
 
 def test_the_file_of_a_row_contains_its_sidecar(built: Built) -> None:
@@ -153,8 +153,8 @@ def test_the_file_of_a_row_contains_its_sidecar(built: Built) -> None:
         assert file["reliability"][7] == [0, None, None]
         assert model["risk"] == ("risk/by_bus_step" in arrays)
         if model["risk"]:
-            found = unpack(file["risk"]["probability"])
-            np.testing.assert_array_equal(found, arrays["risk/by_bus_step"])
+            probability = unpack(file["risk"]["probability"])
+            np.testing.assert_array_equal(probability, arrays["risk/by_bus_step"])
 
 
 def test_the_file_of_a_row_contains_the_lines_of_its_sidecar(built: Built) -> None:
@@ -188,9 +188,9 @@ def test_models_share_the_file_of_the_truth(built: Built) -> None:
 
 def test_entries_contain_the_numbers_of_the_leaderboard(built: Built) -> None:
     board = leaderboard([result for result, _ in built.rows.values()])[0]
-    found = board_of(built, made_up.GRID)["entries"]
-    assert [entry["name"] for entry in found] == [e.name for e in (*board.entries, *board.paper)]
-    for entry, expected in zip(found, (*board.entries, *board.paper), strict=True):
+    entries = board_of(built, made_up.GRID)["entries"]
+    assert [entry["name"] for entry in entries] == [e.name for e in (*board.entries, *board.paper)]
+    for entry, expected in zip(entries, (*board.entries, *board.paper), strict=True):
         assert entry["mean"] == dict(expected.mean)
         assert entry["rank"] == expected.rank
 
@@ -215,9 +215,9 @@ def test_the_best_and_second_best_ranked_entries_are_marked() -> None:
 
 def test_models_have_the_order_of_the_table_with_seed_42_first(built: Built) -> None:
     board = leaderboard([result for result, _ in built.rows.values()])[0]
-    found = board_of(built, made_up.GRID)["models"]
-    assert list(dict.fromkeys(m["name"] for m in found)) == [e.name for e in board.entries]
-    seeds = [m["seed"] for m in found if m["name"] == "powerforge"]
+    models = board_of(built, made_up.GRID)["models"]
+    assert list(dict.fromkeys(m["name"] for m in models)) == [e.name for e in board.entries]
+    seeds = [m["seed"] for m in models if m["name"] == "powerforge"]
     assert seeds == [42, 22]
 
 
@@ -266,11 +266,11 @@ def test_the_table_separates_models_references_variants_and_the_paper(built: Bui
     shown = [name for names in SIDES.values() for name in names]
     assert sorted(shown) == sorted({*COLUMNS, *GROUPS["lines"]})
     board = leaderboard([result for result, _ in built.rows.values()])[0]
-    found = {group.key: [line.name for line in group.lines] for group in table_groups(board, {})}
-    assert set(found["models"]) == {"powerforge", "ets"}
-    assert set(found["references"]) == {"last-7-days", "oracle"}
-    assert found["variants"] == ["ets+stale"]
-    assert "tactis-2" in found["paper"]
+    grouped = {group.key: [line.name for line in group.lines] for group in table_groups(board, {})}
+    assert set(grouped["models"]) == {"powerforge", "ets"}
+    assert set(grouped["references"]) == {"last-7-days", "oracle"}
+    assert grouped["variants"] == ["ets+stale"]
+    assert "tactis-2" in grouped["paper"]
 
 
 def test_lines_have_columns_unless_no_row_has_their_scores(tmp_path: Path) -> None:
@@ -325,15 +325,15 @@ def test_a_ranked_smaller_budget_is_listed_with_the_models() -> None:
     rows = [row(model="deepar", variant="short"), row(model="ets", draw=1)]
     rows += [row(model="ets", variant="short", draw=2)]
     board = leaderboard(rows, paper=False)[0]
-    found = {group.key: {line.name for line in group.lines} for group in table_groups(board, {})}
-    assert found == {"models": {"deepar+short", "ets"}, "variants": {"ets+short"}}
+    names = {group.key: {line.name for line in group.lines} for group in table_groups(board, {})}
+    assert names == {"models": {"deepar+short", "ets"}, "variants": {"ets+short"}}
 
 
 def test_all_numbers_of_a_column_have_equally_many_decimals(built: Built) -> None:
     board = leaderboard([result for result, _ in built.rows.values()])[0]
-    found = {group.key: group.lines for group in table_groups(board, {})}
-    ours = [line for key, lines in found.items() if key != "paper" for line in lines]
-    for lines, expected in ((ours, None), (found["paper"], 1)):
+    groups = {group.key: group.lines for group in table_groups(board, {})}
+    ours = [line for key, lines in groups.items() if key != "paper" for line in lines]
+    for lines, expected in ((ours, None), (groups["paper"], 1)):
         for cells in zip(*(chain(*line.sides.values()) for line in lines), strict=True):
             texts = [text for cell in cells for text in (cell.text, cell.deviation)]
             numbers = [text for text in texts if text not in ("", "0", MISSING)]
@@ -393,21 +393,21 @@ def test_contrast_follows_wcag() -> None:
 
 
 def test_models_are_distinct_and_legible_in_both_themes() -> None:
-    found = page_looks([*MODELS, "mine", "yours", "ets+stale", "mine+short"])
-    assert set(found) == {*MODELS, "mine", "yours"}
-    for look in found.values():
+    looks = page_looks([*MODELS, "mine", "yours", "ets+stale", "mine+short"])
+    assert set(looks) == {*MODELS, "mine", "yours"}
+    for look in looks.values():
         assert contrast(look["light"], LIGHT) >= 3
         assert contrast(look["dark"], DARK) >= 3
     for kind in ("color", "marker", "light", "dark"):
-        assert len({look[kind] for look in found.values()}) == len(found)
+        assert len({look[kind] for look in looks.values()}) == len(looks)
 
 
 def variables(theme: str) -> dict[str, str]:
     """The named colours of the style sheet, in a theme."""
     sheet = (files("powerphase.report.site") / "assets/style.css").read_text()
     light, dark = re.findall(r":root[^{]*\{([^}]*)\}", sheet)[:2]
-    found = dict(re.findall(r"--([\w-]+): (#\w{6});", light))
-    return found | dict(re.findall(r"--([\w-]+): (#\w{6});", dark)) if theme == "dark" else found
+    values = dict(re.findall(r"--([\w-]+): (#\w{6});", light))
+    return values | dict(re.findall(r"--([\w-]+): (#\w{6});", dark)) if theme == "dark" else values
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -446,8 +446,8 @@ def test_another_task_has_a_separate_board_and_address(tmp_path: Path) -> None:
 
 
 def test_durations_have_units_of_their_size() -> None:
-    found = [duration(seconds) for seconds in (0.25, 12.34, 600.0, 7200.0)]
-    assert found == ["250 ms", "12.3 s", "10 min", "2.0 h"]
+    texts = [duration(seconds) for seconds in (0.25, 12.34, 600.0, 7200.0)]
+    assert texts == ["250 ms", "12.3 s", "10 min", "2.0 h"]
 
 
 def test_bands_of_a_forecast_file_are_accurate_to_half_a_level(built: Built) -> None:
@@ -471,15 +471,15 @@ def test_bands_of_a_forecast_file_are_accurate_to_half_a_level(built: Built) -> 
 def test_risks_of_a_forecast_file_are_shares_of_the_weight(built: Built) -> None:
     model = next(m for m in board_of(built, "ieee14")["models"] if m["name"] == SCRIPT)
     risk = value_of(built, f"{model['whole']['file']}-risk")
-    found = unpack(risk["probability"]) / RISK_LEVELS
+    probability = unpack(risk["probability"]) / RISK_LEVELS
     low, high = NORMAL_BAND_PU
     for w, window in enumerate(risk["window"]):
         values, weights = built.scripted.read(window, slice(None))
         voltage = values[..., V::KINDS]
         outside = (voltage < low) | (voltage > high)
         expected = np.einsum("mhn,mn->nh", outside, weights[:, V::KINDS])
-        assert abs(found[w] - expected).max() <= 0.5 / RISK_LEVELS + 1e-6
-    assert 0 < found.mean() < 1
+        assert abs(probability[w] - expected).max() <= 0.5 / RISK_LEVELS + 1e-6
+    assert 0 < probability.mean() < 1
 
 
 def test_the_truth_at_every_bus_is_that_of_the_data_set(built: Built) -> None:
