@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ def test_the_wheel_holds_every_file_of_the_package(dist: Path) -> None:
     assert shipped == package_files()
     suffixes = {Path(name).suffix for name in shipped}
     assert {".py", ".pyi", ".typed", ".j2", ".css", ".js", ".csv", ".npz"} <= suffixes
+
+
+def test_the_metadata_say_who_made_what_for_which_systems(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_bytes(archive.read(name))
+    for field in ("Author", "Project-URL", "Keywords", "License-Expression", "Requires-Python"):
+        assert metadata[field], field
+    classifiers = metadata.get_all("Classifier") or []
+    assert "Operating System :: POSIX" in classifiers
 
 
 def test_the_sdist_holds_no_results(dist: Path) -> None:
