@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import is_dataclass
 
 import pytest
 
@@ -46,6 +47,14 @@ def test_each_class_has_the_name_of_its_entry_and_is_public() -> None:
         public = powerphase if info.needs_store else powerphase.models
         assert loaded.name == name == info.name
         assert getattr(public, loaded.__name__) is loaded
+
+
+def test_each_config_is_public() -> None:
+    for info in MODELS.values():
+        config = None if info.needs_store else getattr(info.load()(), "config", None)
+        if is_dataclass(config):
+            kind = type(config)
+            assert getattr(powerphase.models, kind.__name__) is kind
 
 
 def test_the_registry_loads_no_model() -> None:

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from typer.testing import Result as CommandResult
 
 from powerphase import cli
-from powerphase.bench import Job, JobProcess, lock_results, processes, run_job
-from powerphase.bench.worker import as_line
+from powerphase.bench import Job, JobProcess, as_line, lock_results, processes, run_job
 from powerphase.errors import ForecastError
 from powerphase.records import Failure, read_failures, read_result, read_results
 from tests.bench.conftest import TOYS, bench, toys

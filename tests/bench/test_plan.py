@@ -22,8 +22,7 @@ from powerphase.errors import (
 )
 from powerphase.evaluation import resolve_model
 from powerphase.grid import PAPER_GRIDS
-from powerphase.models import FactorForge
-from powerphase.models.naive import Climatology, ClimatologyConfig
+from powerphase.models import Climatology, ClimatologyConfig, FactorForge
 from powerphase.records import read_result, write_result
 from powerphase.registry import bench_models
 from tests.bench.conftest import TOYS

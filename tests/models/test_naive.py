@@ -7,9 +7,9 @@ import torch
 from powerphase.dataset import Store
 from powerphase.errors import ForecastError, UnknownName
 from powerphase.metrics import daily_slope
-from powerphase.models import Climatology, FlatWeek, LastSevenDays, LastWeek
+from powerphase.models import Climatology, ClimatologyConfig, FlatWeek, LastSevenDays, LastWeek
 from powerphase.models.framework import Forecaster, describe
-from powerphase.models.naive import ClimatologyConfig, slot_of_week
+from powerphase.models.naive import slot_of_week
 from powerphase.registry import MODELS, model_class
 from powerphase.task import Task
 

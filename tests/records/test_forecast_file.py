@@ -22,6 +22,7 @@ from powerphase.files import replace_file
 from powerphase.records import (
     FORECAST_LOCK,
     FORECAST_MANIFEST,
+    FORMAT,
     ForecastHeader,
     ForecastWriter,
     chunk_file,
@@ -30,7 +31,6 @@ from powerphase.records import (
     forecast_writer,
     open_forecast,
 )
-from powerphase.records.forecast_format import FORMAT
 from tests.damage import flip, remove, truncate
 
 M, H, C = 3, 5, 20

@@ -20,7 +20,7 @@ from powerphase import cli
 from powerphase.axes import VARIABLES
 from powerphase.errors import ResultError, UnknownName
 from powerphase.grid import PAPER_GRIDS
-from powerphase.models.powerforge.config import ABLATIONS
+from powerphase.models.powerforge import ABLATIONS
 from powerphase.records import RANKED, SCORES, Result, write_result
 from powerphase.report import (
     ABLATION_SCORES,

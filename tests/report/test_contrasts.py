@@ -12,6 +12,8 @@ from scipy import stats
 
 from powerphase.errors import UnknownName
 from powerphase.report import (
+    LEVEL,
+    N_FLIPS,
     Board,
     Contrast,
     against,
@@ -22,7 +24,6 @@ from powerphase.report import (
     pairs,
     sign_flip_p,
 )
-from powerphase.report.statistics import LEVEL, N_FLIPS
 from tests.report.planted import days, planted
 
 often = settings(deadline=None, derandomize=True)

@@ -31,3 +31,4 @@ from .scheduler import lock_results as lock_results
 from .scheduler import run_bench as run_bench
 from .timing import Timing as Timing
 from .timing import time_cell as time_cell
+from .worker import as_line as as_line

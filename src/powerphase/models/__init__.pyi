@@ -20,6 +20,7 @@ from .framework.neural import NeuralForecaster as NeuralForecaster
 from .framework.run import Domain as Domain
 from .framework.saved import SavedForecaster as SavedForecaster
 from .naive import Climatology as Climatology
+from .naive import ClimatologyConfig as ClimatologyConfig
 from .naive import FlatWeek as FlatWeek
 from .naive import LastSevenDays as LastSevenDays
 from .naive import LastWeek as LastWeek

@@ -6,6 +6,7 @@ from .forecast_file import open_forecast as open_forecast
 from .forecast_file import read_values as read_values
 from .forecast_format import FORECAST_LOCK as FORECAST_LOCK
 from .forecast_format import FORECAST_MANIFEST as FORECAST_MANIFEST
+from .forecast_format import FORMAT as FORMAT
 from .forecast_format import ForecastHeader as ForecastHeader
 from .forecast_format import chunk_file as chunk_file
 from .result import Result as Result

@@ -74,6 +74,8 @@ from .standing_tables import standings as standings
 from .standing_tables import standings_as_csv as standings_as_csv
 from .standing_tables import standings_sheets as standings_sheets
 from .statistics import FIDELITY as FIDELITY
+from .statistics import LEVEL as LEVEL
+from .statistics import N_FLIPS as N_FLIPS
 from .statistics import PROPER_SAFETY as PROPER_SAFETY
 from .statistics import SAFETY as SAFETY
 from .statistics import Contrast as Contrast
