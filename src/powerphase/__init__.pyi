@@ -12,6 +12,8 @@ from .evaluation.calibration import Calibration as Calibration
 from .evaluation.calibration import calibrate as calibrate
 from .evaluation.channels import ChannelScores as ChannelScores
 from .evaluation.channels import score_channels as score_channels
+from .evaluation.coupling import couple as couple
+from .evaluation.coupling import couple_forecast as couple_forecast
 from .evaluation.forecasting import Forecast as Forecast
 from .evaluation.forecasting import forecast as forecast
 from .evaluation.forecasting import load_forecast as load_forecast

@@ -12,6 +12,7 @@ from typing import Any
 
 from powerphase.bench.plan import Cell, Plan, same_config
 from powerphase.errors import CheckpointError, TrainingError
+from powerphase.evaluation.coupling import uncoupled
 from powerphase.evaluation.models import ModelSpec
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.run import RunFolder, is_run
@@ -33,11 +34,11 @@ def shared_budget(plan: Plan, cell: Cell) -> int | None:
 
     If there are several, the longest training counts.
     """
-    config = cell.description.config
+    config = uncoupled(cell.description.config)  # a training has no coupling
     candidates = [
         (seed == cell.seed, other["training"]["epochs"])
         for seed, other in _seeds_of_same_model(plan, cell)
-        if same_config(other, config, is_budgeted=True)
+        if same_config(uncoupled(other), config, is_budgeted=True)
         and other["training"]["epochs"] <= config["training"]["epochs"]
     ]
     return max(candidates)[1] if candidates else None
@@ -84,7 +85,7 @@ def measure_budget(spec: ModelSpec, task: Task, seed: int, device: str, seconds:
     config = spec.config
     timer = _EpochTimer(config.training.batches_per_epoch, seconds)
     trial = with_training(config, {"epochs": 3})
-    model: Any = spec.make(task, seed, device, config=trial, on_progress=timer)
+    model: Any = spec.uncoupled.make(task, seed, device, config=trial, on_progress=timer)
     try:
         model.fit(task.training)
     except _Measured:

@@ -90,15 +90,15 @@ def _make_model(spec: ModelSpec, task: Task, job: Job, send: Send) -> Forecaster
     """
     if not spec.is_saved:
         return spec.make(task, job.seed, job.device)
+    plain = spec.uncoupled
     config, options = spec.config, dict[str, Any](run=job.run)
     if spec.is_network:
         config = with_training(config, {"epochs": job.budget})
         options["on_progress"] = _training_reporter(send)
     elif spec.accepts("on_block"):
         options["on_block"] = _count_reporter("fitting", send)
-    train_model(spec.make(task, job.seed, job.device, config=config, **options), task)
-    loaded: Forecaster = spec.model_class.load(job.run)
-    return loaded
+    train_model(plain.make(task, job.seed, job.device, config=config, **options), task)
+    return spec.couple(spec.model_class.load(job.run), job.seed)
 
 
 def _check_description(spec: ModelSpec, grid: str, fitted: Description) -> None:

@@ -51,14 +51,15 @@ def time_cell(spec: ModelSpec, task: Task, seed: int, device: str) -> Timing:
 
 def _time_network(spec: ModelSpec, task: Task, seed: int, device: str) -> Timing:
     """Two small steps, one validation and another step, scaled to the batches of all epochs."""
-    model: Any = spec.make(task, seed, device)
+    plain = spec.uncoupled
+    model: Any = plain.make(task, seed, device)
     model.configure(task.training)
     training = model.config.training
     # A GPU is not busy with a part of a batch; a CPU takes a part of the time.
     share = 1 if choose_device(device).type == "cuda" else min(BATCH_SHARE, training.batch_size)
     part = {"epochs": 2, "batches_per_epoch": 2, "batch_size": training.batch_size // share}
     clock = _StepClock()
-    trial: Any = spec.make(
+    trial: Any = plain.make(
         task, seed, device, config=with_training(model.config, part), on_progress=clock
     )
     with suppress(_Timed):

@@ -16,6 +16,7 @@ from powerphase.cli.display import (
     training_progress,
 )
 from powerphase.cli.options import (
+    Couple,
     Data,
     Device,
     Limits,
@@ -111,6 +112,7 @@ def forecast(
     windows: Windows = "10",
     seed: Seed = 42,
     device: Device = "auto",
+    couple: Couple = None,
     physical: Physical = False,
 ) -> None:
     """Write a model's scenarios for the test windows. An interrupted forecast continues.
@@ -126,7 +128,7 @@ def forecast(
 
     task = make_task(data, windows)
     with progress(f"{model} windows", MofNCompleteColumn()) as report:
-        forecaster = make_forecaster(model, task, seed, device)
+        forecaster = make_forecaster(model, task, seed, device, couple)
         if physical:
             live = make_forecast(forecaster, task, device=device)
             written = make_physical(live, task, out=out, on_progress=report)
@@ -151,6 +153,7 @@ def score(
     windows: Windows = "10",
     seed: Seed = 42,
     device: Device = "auto",
+    couple: Couple = None,
     physical: Physical = False,
     limits: Limits = "normal",
     rating: Rating = "a",
@@ -164,7 +167,7 @@ def score(
     task = make_task(data, windows, limits, rating)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
-    evaluation = evaluate(forecast, task, seed, device, physical)
+    evaluation = evaluate(forecast, task, seed, device, physical, couple)
     show_result(evaluation.row)
     _show_balance(evaluation.balance, evaluation.row.variant)
     if out is not None:
@@ -186,6 +189,7 @@ def tomorrow(
             help="Exit with status 3 if the chance of a violation is above this anywhere.",
         ),
     ] = None,
+    couple: Couple = None,
     seed: Seed = 42,
     device: Device = "auto",
     format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
@@ -204,7 +208,7 @@ def tomorrow(
     from powerphase.evaluation.outlook import outlook
 
     task = make_task(data, "1", limits, rating)  # the test windows do not matter
-    forecaster = make_forecaster(model, task, seed, device)
+    forecaster = make_forecaster(model, task, seed, device, couple)
     if show_outlook(lambda: outlook(forecaster, task, device=device), rows, format, fail_above):
         raise typer.Exit(RISK_STATUS)
 
@@ -228,6 +232,7 @@ def calibration(
     ] = False,
     limits: Limits = "normal",
     rating: Rating = "a",
+    couple: Couple = None,
     seed: Seed = 42,
     device: Device = "auto",
     format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
@@ -245,7 +250,7 @@ def calibration(
 
     check_request(out, format)
     task = make_task(data, windows, limits, rating)
-    forecaster = make_forecaster(model, task, seed, device)
+    forecaster = make_forecaster(model, task, seed, device, couple)
     with progress(f"{Path(model).name} windows", MofNCompleteColumn()) as report:
         done = calibrate(
             forecaster,
@@ -364,15 +369,20 @@ def bench(
 
 
 def evaluate(
-    forecast: str, task: "Task", seed: int, device: str, physical: bool = False
+    forecast: str,
+    task: "Task",
+    seed: int,
+    device: str,
+    physical: bool = False,
+    couple: str | None = None,
 ) -> "Evaluation":
-    """Score the forecast in a directory, or that of a model."""
+    """Score the forecast in a directory, or that of a model; it may be coupled, then solved."""
     from powerphase.evaluation.models import find_forecast
     from powerphase.evaluation.physical import physical as make_physical
     from powerphase.evaluation.scoring import score as score_forecast
 
     with progress(f"{Path(forecast).name} windows", MofNCompleteColumn()) as report:
-        source = find_forecast(forecast, task, seed, device)
+        source = find_forecast(forecast, task, seed, device, couple)
         if physical:
             source = make_physical(source, task)
         return score_forecast(source, task, device=device, on_progress=report)

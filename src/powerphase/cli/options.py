@@ -19,6 +19,13 @@ Data = Annotated[str, typer.Option(help="Directory or URL of the data set.")]
 Seed = Annotated[
     int, typer.Option(help="Random seed of the model; a finished training keeps its own.")
 ]
+Couple = Annotated[
+    str | None,
+    typer.Option(
+        help="Couple a marginal forecast into joint scenarios: ranked, in the rank order of draws, "
+        "or schaake, in that of past days."
+    ),
+]
 Physical = Annotated[
     bool, typer.Option("--physical", help="Solve the power flow of every scenario and step.")
 ]

@@ -2,6 +2,11 @@ from .calibration import Bin as Bin
 from .calibration import Calibration as Calibration
 from .calibration import Decomposition as Decomposition
 from .calibration import calibrate as calibrate
+from .coupling import COUPLINGS as COUPLINGS
+from .coupling import Coupled as Coupled
+from .coupling import couple as couple
+from .coupling import couple_forecast as couple_forecast
+from .coupling import is_coupled as is_coupled
 from .forecasting import Forecast as Forecast
 from .forecasting import forecast as forecast
 from .forecasting import load_forecast as load_forecast
@@ -21,9 +26,14 @@ from .models import train_model as train_model
 from .oracle import Oracle as Oracle
 from .oracle import OracleConfig as OracleConfig
 from .outlook import Outlook as Outlook
+from .past_days import PastDays as PastDays
+from .past_days import choose_days as choose_days
 from .physical import AcSolver as AcSolver
 from .physical import Balance as Balance
 from .physical import is_physical as is_physical
+from .ranks import in_rank_order as in_rank_order
+from .ranks import quantiles as quantiles
+from .ranks import rank_order as rank_order
 from .recheck import CANCELLING as CANCELLING
 from .recheck import Check as Check
 from .recheck import Difference as Difference

@@ -12,7 +12,14 @@ import torch
 
 from powerphase.cost import UNKNOWN, Stopwatch, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import ForecastError
-from powerphase.models.framework.base import Description, Forecaster, describe
+from powerphase.models.framework.base import (
+    Description,
+    Forecaster,
+    Prediction,
+    Wrapper,
+    describe,
+    unwrap,
+)
 from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.neural import NeuralForecaster
 from powerphase.models.framework.saved import SavedForecaster
@@ -93,7 +100,8 @@ def forecast(
             f"{out}: a forecast can only be written to a local directory; copy it afterwards"
         )
     description = describe(model)  # raises before the fit if a row could not hold it
-    check_model_name(type(model), description.model)
+    inner = unwrap(model)
+    check_model_name(type(inner), description.model)
     reset_peak_memory()
     watch = Stopwatch()
     with watch.running():
@@ -104,7 +112,7 @@ def forecast(
         describe(model),
         cost,
         lambda skip: _predict(model, task, torch_device, cost, skip),
-        training=model.training if isinstance(model, NeuralForecaster) else None,
+        training=inner.training if isinstance(inner, NeuralForecaster) else None,
     )
     return live if out is None else write_forecast(live, out, on_progress)
 
@@ -125,14 +133,15 @@ def check_model_name(model_type: type, name: str) -> None:
 
 def _fit_cost(model: Forecaster, seconds: float, device: torch.device) -> dict[str, Any]:
     """The cost of the fit; for a model that was trained before, the cost of its training."""
-    current = hardware(device)
-    training = model.outcome if isinstance(model, SavedForecaster) else None
-    training = training or {"train_s": seconds, "hardware": current}
+    current, inner = hardware(device), unwrap(model)
+    own_s = model.own_fit_s if isinstance(model, Wrapper) else 0.0
+    training = inner.outcome if isinstance(inner, SavedForecaster) else None
+    training = training or {"train_s": seconds - own_s, "hardware": current}
     trained_on = training["hardware"]
     return {
-        "train_s": training["train_s"],
+        "train_s": training["train_s"] + own_s,
         "predict_s": None,
-        "steps": getattr(model, "n_steps", None),
+        "steps": getattr(inner, "n_steps", None),
         "peak_memory_gib": None,
         "hardware": current if trained_on == current else f"{trained_on}; prediction: {current}",
     }
@@ -204,10 +213,10 @@ def _predict(
 
 def _peak_memory(model: Forecaster, device: torch.device) -> float | None:
     """The peak memory since the fit started, or of the training if that was larger."""
-    current = peak_memory_gib(device)
-    if not isinstance(model, SavedForecaster) or model.outcome is None:
+    current, inner = peak_memory_gib(device), unwrap(model)
+    if not isinstance(inner, SavedForecaster) or inner.outcome is None:
         return current
-    in_training = model.outcome["peak_memory_gib"]
+    in_training = inner.outcome["peak_memory_gib"]
     return None if current is None or in_training is None else max(current, in_training)
 
 
@@ -221,29 +230,32 @@ def predict_blocks(
     n_done = 0
     try:
         with watch.running(), torch.no_grad():
-            prediction = model.predict(context)
-        if isinstance(prediction, Scenarios):
-            blocks: object = iter([(slice(None), prediction)])
-        else:
-            blocks = prediction
-        if not isinstance(blocks, Iterator):
-            kind = type(prediction).__name__
-            raise ForecastError(
-                f"predict returned {kind}; it must return Scenarios, or an iterator of blocks"
-            )
+            blocks = as_blocks(model.predict(context))
         while True:
             with watch.running(), torch.no_grad():
                 block = next(blocks, None)
             if block is None:
                 return
-            yield (channels := _check_block(block, context)), block[1]
+            yield (channels := check_block(block, context)), block[1]
             n_done = channels.stop
             del block
     except ForecastError as error:
         raise error.with_offset(window, n_done) from error
 
 
-def _check_block(block: object, context: Context) -> slice:
+def as_blocks(prediction: Prediction) -> Iterator[tuple[slice, Scenarios]]:
+    """A prediction as blocks of channels, not checked yet; raises if it is neither form."""
+    if isinstance(prediction, Scenarios):
+        return iter([(slice(None), prediction)])
+    if not isinstance(prediction, Iterator):
+        kind = type(prediction).__name__
+        raise ForecastError(
+            f"predict returned {kind}; it must return Scenarios, or an iterator of blocks"
+        )
+    return prediction
+
+
+def check_block(block: object, context: Context) -> slice:
     """The channels of a block; raises unless it has consecutive channels and the right shape."""
     match block:
         case (slice() as part, Scenarios() as scenarios):

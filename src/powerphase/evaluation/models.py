@@ -1,7 +1,8 @@
 """What a string means: a model's name, a class, a training or a forecast.
 
-`deepar`, `ets+stale`, `package.module:Class`, `oracle` and the folder of a training all resolve to
-a `ModelSpec`. It gives the name, config and seeds of the model's rows before anything is fitted.
+`deepar`, `ets+stale`, `climatology+ranked`, `package.module:Class`, `oracle` and the folder of a
+training all resolve to a `ModelSpec`. It gives the name, config and seeds of the model's rows
+before anything is fitted.
 """
 
 import sys
@@ -16,6 +17,13 @@ import numpy as np
 from jaxtyping import Float
 
 from powerphase.errors import ForecastError, TrainingError, UnknownName
+from powerphase.evaluation.coupling import (
+    COUPLINGS,
+    Coupling,
+    check_coupling,
+    couple,
+    couple_forecast,
+)
 from powerphase.evaluation.forecasting import (
     Forecast,
     check_model_name,
@@ -45,6 +53,15 @@ class ModelSpec:
     """All constants of a saved forecaster, with the variants applied."""
     run: Path | None = None
     """The folder of its training, if the model is trained already."""
+    coupling: str | None = None
+    """How its scenarios are coupled, if they are."""
+
+    @property
+    def uncoupled(self) -> "ModelSpec":
+        """The same model without coupling: what is trained."""
+        if self.coupling is None:
+            return self
+        return replace(self, text=self.text.removesuffix(f"+{self.coupling}"), coupling=None)
 
     @property
     def is_saved(self) -> bool:
@@ -64,16 +81,25 @@ class ModelSpec:
     @property
     def needs_store(self) -> bool:
         """Whether it is made from the data set itself, which only a reference may see."""
-        return self.text in MODELS and MODELS[self.text].needs_store
+        name = self.uncoupled.text
+        return name in MODELS and MODELS[name].needs_store
 
     def seeds(self, requested: Sequence[int]) -> tuple[int, ...]:
         """The seeds of its rows: those requested, or a single one if nothing in it is random."""
         if self.is_saved or self.accepts("seed"):
             return tuple(dict.fromkeys(requested))
-        return (describe(self._make_plain({})).seed,)
+        plain = self._make_plain({})
+        return tuple(dict.fromkeys(describe(self.couple(plain, seed)).seed for seed in requested))
 
     def description(self, grid: str, seed: int, config: Any = None) -> Description:
         """How its row on the grid is described, with another config if one is given."""
+        plain = self._plain_description(grid, seed, config)
+        if self.coupling is None:
+            return plain
+        can_draw = hasattr(self.model_class, "joint_form")
+        return Coupling(self.coupling, plain, can_draw=can_draw, seed=seed).description(plain)
+
+    def _plain_description(self, grid: str, seed: int, config: Any) -> Description:
         if self.is_saved:
             complete = (config or self.config).for_grid(grid)
             constants = plain_config(asdict(complete))
@@ -97,6 +123,15 @@ class ModelSpec:
             config: replaces the config of a saved forecaster.
             options: further arguments of a saved forecaster, such as its run folder.
         """
+        return self.couple(self._make(task, seed, device, config, options), seed)
+
+    def couple(self, model: Forecaster, seed: int) -> Forecaster:
+        """The model as it was asked for: coupled or as it is."""
+        return model if self.coupling is None else couple(model, self.coupling, seed=seed)
+
+    def _make(
+        self, task: Task, seed: int, device: str, config: Any, options: dict[str, Any]
+    ) -> Forecaster:
         if self.run is not None:
             return load_training(self.run, task)
         if self.needs_store:
@@ -146,16 +181,24 @@ def resolve_model(
     text: str,
     training: Mapping[str, int | None] | None = None,
     config_file: Path | None = None,
+    coupling: str | None = None,
 ) -> ModelSpec:
     """The model that the text stands for; an unknown name raises with its near misses.
+
+    A coupling is the last word of a text, unless it is a word of the model's own config.
 
     Args:
         text: a name with or without variants, `package.module:Class`, or the folder of a training.
         training: epochs and batch size of a network, if not those of its config.
         config_file: fields of the config that replace the defaults.
+        coupling: the same as a last word of the text, also for the folder of a training.
     """
+    if coupling is not None:
+        check_coupling(coupling)
     if is_run(text):
-        return ModelSpec(text, _trainable_class(RunFolder.open(text).header.model), run=Path(text))
+        trained = _trainable_class(RunFolder.open(text).header.model)
+        return ModelSpec(text, trained, run=Path(text), coupling=coupling)
+    text = text if coupling is None else f"{text}+{coupling}"
     name, *variants = text.split("+")
     if ":" in name:
         model_type: type[Any] = _import_class(name)
@@ -164,36 +207,54 @@ def resolve_model(
     else:
         kind = "model or training" if "/" in name else "model"
         raise UnknownName.among(kind, name, MODELS, "your own class as package.module:Class")
+    last = _split_coupling(model_type, variants)
     if issubclass(model_type, SavedForecaster):
         _check_complete(text, model_type)
         config = _make_config(model_type, variants, training or {}, config_file)
-        spec = ModelSpec(text, model_type, config)
+        spec = ModelSpec(text, model_type, config, coupling=last)
         spec.check_name(model_type.name)
         return spec
     if variants:
-        raise UnknownName(f"{name} has no variants; give {name} instead of {text!r}")
-    return ModelSpec(text, model_type)
+        raise UnknownName(
+            f"{name} has no variants but {', '.join(COUPLINGS)}; give {name} instead of {text!r}"
+        )
+    return ModelSpec(text, model_type, coupling=last)
 
 
-def make_forecaster(text: str, task: Task, seed: int, device: str = "auto") -> Forecaster:
+def _split_coupling(model_type: type[Any], words: list[str]) -> str | None:
+    """Take the coupling off the end of a model's words; None if there is none.
+
+    FactorForge may couple its scenarios itself: what its config knows as a variant is no wrapper.
+    """
+    own = getattr(getattr(model_type, "config_type", None), "VARIANTS", {})
+    return words.pop() if words and words[-1] in COUPLINGS and words[-1] not in own else None
+
+
+def make_forecaster(
+    text: str, task: Task, seed: int, device: str = "auto", coupling: str | None = None
+) -> Forecaster:
     """The forecaster that the text stands for, ready for `forecast`.
 
     A built-in network must have been trained before: `text` is then the folder of its training.
     """
-    spec = resolve_model(text)
+    spec = resolve_model(text, coupling=coupling)
     if spec.is_network and spec.run is None and not spec.is_user_class:
+        name, option = spec.uncoupled.text, f" --couple {spec.coupling}" if spec.coupling else ""
         raise TrainingError(
-            f"{text} must be trained first: run `powerphase train {text} --data "
-            f"{task.store.path} --out RUN`, then give RUN instead of its name"
+            f"{name} must be trained first: run `powerphase train {name} --data "
+            f"{task.store.path} --out RUN`, then give RUN{option} instead of its name"
         )
     return spec.make(task, seed, device)
 
 
-def find_forecast(text: str, task: Task, seed: int, device: str = "auto") -> Forecast:
+def find_forecast(
+    text: str, task: Task, seed: int, device: str = "auto", coupling: str | None = None
+) -> Forecast:
     """The forecast in the directory `text`, or that of the forecaster that the text stands for."""
     if is_forecast(text) or ("/" in text and not is_run(text)):
-        return load_forecast(text)
-    return forecast(make_forecaster(text, task, seed, device), task, device=device)
+        source = load_forecast(text)
+        return couple_forecast(source, task, coupling, seed=seed) if coupling else source
+    return forecast(make_forecaster(text, task, seed, device, coupling), task, device=device)
 
 
 def load_training(run: str | Path, task: Task) -> SavedForecaster:
@@ -261,6 +322,7 @@ def request_training(
     model_type = _trainable_class(text.split("+")[0])
     budget = {"epochs": epochs, "batch_size": batch_size}
     kernels = None if backend == "auto" else backend
+    _check_uncoupled(text)
     if not issubclass(model_type, NeuralForecaster):
         chosen = None if model_type.takes_device or device in ("auto", "cpu") else device
         _reject(model_type, **budget, channel_block=channel_block, device=chosen, backend=kernels)
@@ -299,6 +361,16 @@ def _trainable_class(name: str) -> type[SavedForecaster]:
             f"{', '.join(trainable)}"
         )
     return model_type
+
+
+def _check_uncoupled(text: str) -> None:
+    """Raise if the text asks for coupling, which is no matter of a training."""
+    spec = resolve_model(text)
+    if spec.coupling is not None:
+        raise TrainingError(
+            f"{text}: a training has no coupling; train {spec.uncoupled.text}, then forecast or "
+            f"score it with --couple {spec.coupling}"
+        )
 
 
 def _make_config(

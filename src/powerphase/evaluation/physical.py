@@ -11,7 +11,7 @@ forecast. Both are counted.
 import os
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def physical(
 def _physical_description(plain: Description) -> Description:
     if is_physical(plain.variant):
         raise ForecastError(f"the forecast of {plain.model} is already physical; use it as it is")
-    return replace(plain, variant=f"{plain.variant}-{VARIANT}" if plain.variant else VARIANT)
+    return plain.with_word(VARIANT)
 
 
 def is_physical(variant: str | None) -> bool:

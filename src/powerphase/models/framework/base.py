@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from operator import index
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,6 +50,29 @@ class Description:
     unknown. Solving the power flow does not change it."""
     version: int = 1
     """Of the model's results; raised when the same config and seed give other scenarios."""
+
+    def with_word(self, word: str) -> "Description":
+        """The same with a word at the end of its variant."""
+        return replace(self, variant=f"{self.variant}-{word}" if self.variant else word)
+
+
+class Wrapper:
+    """A forecaster that changes the scenarios of another one, whose name it has.
+
+    Args:
+        model: the other forecaster.
+    """
+
+    own_fit_s = 0.0
+    """The seconds that its fit took in addition to that of the model."""
+
+    def __init__(self, model: Forecaster) -> None:
+        self.model = model
+
+
+def unwrap(model: Forecaster) -> Forecaster:
+    """The forecaster inside a wrapper; any other forecaster as it is."""
+    return model.model if isinstance(model, Wrapper) else model
 
 
 def describe(model: Any) -> Description:

@@ -1,0 +1,124 @@
+"""Days of the training record as joint scenarios: the template of the Schaake shuffle.
+
+A past day is one future of the whole grid that happened. Its values belong to its own date; only
+the ranks of several days are used. The days are therefore of the same kind as the day to forecast,
+and from the same season.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int, Shaped
+from torch import Tensor
+
+from powerphase.clock import (
+    berlin_time,
+    day_of_week,
+    day_of_year,
+    is_public_holiday,
+    quarter_of_day,
+)
+from powerphase.errors import ForecastError
+from powerphase.scenarios import Context, Scenarios, Training
+
+SATURDAY, SUNDAY = 5, 6
+YEAR_DAYS = 365.25
+
+CHANNELS_AT_ONCE = 1024
+"""A multiple of the channels of a stored chunk."""
+
+
+class PastDays:
+    """Past days as scenarios of equal weight, the most similar day first.
+
+    A day starts at the same time of day in Berlin as the window. Days of the window's kind (working
+    day, Saturday, or Sunday and holiday) come before all others; among them, the nearest in season
+    come first, and of equally near ones the later.
+
+    Args:
+        count: how many days.
+    """
+
+    name = "past-days"
+    joint_scenarios = True
+
+    def __init__(self, count: int = 16) -> None:
+        self._count = count
+        self._train: Training | None = None
+
+    def joint_form(self, count: int) -> "PastDays":
+        """The same with another number of days."""
+        form = PastDays(count)
+        form._train = self._train
+        return form
+
+    def fit(self, train: Training) -> None:
+        """Take the days of this record."""
+        self._train = train
+
+    def predict(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
+        """The days for these windows, in blocks of channels."""
+        if self._train is None:
+            raise ForecastError("past-days is not fitted; call fit first")
+        starts = [choose_days(self._train.time, time, self._count) for time in context.future_time]
+        n_channels = context.layout.n_channels
+        for first in range(0, n_channels, CHANNELS_AT_ONCE):
+            channels = slice(first, min(first + CHANNELS_AT_ONCE, n_channels))
+            days = [_read(self._train, each, context.horizon, channels) for each in starts]
+            yield channels, Scenarios.equal(torch.stack(days).to(context.past.device))
+
+
+def choose_days(
+    record: Shaped[np.ndarray, " S"], window: Shaped[np.ndarray, " H"], count: int
+) -> Int[np.ndarray, " M"]:
+    """The first steps of the days of a record that are most similar to a window.
+
+    Args:
+        record: start of every step of the record, UTC.
+        window: start of every step to forecast, UTC.
+        count: how many days.
+    """
+    starts = _days(record, window)
+    if len(starts) < count:
+        raise ForecastError(
+            f"the training record has {len(starts)} days that start at the window's time of day, "
+            f"and {count} scenarios need {count}; ask for fewer scenarios or make a longer record"
+        )
+    middle = len(window) // 2
+    days, day = record[starts + middle], window[middle : middle + 1]
+    other_kind = _kind(days) != _kind(day)
+    nearest_first = np.lexsort((-starts, _seasons_apart(days, day), other_kind))
+    return starts[nearest_first[:count]]
+
+
+def _days(
+    record: Shaped[np.ndarray, " S"], window: Shaped[np.ndarray, " H"]
+) -> Int[np.ndarray, " D"]:
+    """Where a day of the window's length starts at its time of day, once for every date."""
+    complete = record[: max(0, len(record) - len(window) + 1)]
+    starts = np.flatnonzero(quarter_of_day(complete) == quarter_of_day(window[:1]))
+    # On the night when the clock goes back, an hour occurs twice.
+    dates = berlin_time(record[starts]).astype("datetime64[D]")
+    return starts[np.unique(dates, return_index=True)[1]]
+
+
+def _kind(time: Shaped[np.ndarray, " D"]) -> Int[np.ndarray, " D"]:
+    """0 for a working day, 1 for a Saturday, 2 for a Sunday or holiday."""
+    weekday = day_of_week(time)
+    is_off: Bool[np.ndarray, " D"] = (weekday == SUNDAY) | is_public_holiday(time)
+    return np.where(is_off, 2, (weekday == SATURDAY).astype(np.int64))
+
+
+def _seasons_apart(
+    days: Shaped[np.ndarray, " D"], day: Shaped[np.ndarray, "1"]
+) -> Float[np.ndarray, " D"]:
+    """How many days of the year lie between each of the days and this one."""
+    apart = np.abs(day_of_year(days) - day_of_year(day))
+    return np.minimum(apart, YEAR_DAYS - apart)
+
+
+def _read(
+    train: Training, starts: Int[np.ndarray, " M"], horizon: int, channels: slice
+) -> Float32[Tensor, "M H C"]:
+    return torch.stack([train.read(slice(int(k), int(k) + horizon), channels) for k in starts])
