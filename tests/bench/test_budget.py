@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from powerphase import Result, Task, forecast, score
+from powerphase import Result, Task, couple, forecast, score
 from powerphase.bench import (
     LADDER,
     MARGIN,
@@ -189,6 +189,22 @@ def test_a_training_that_is_cut_gives_the_short_row_of_train(data: Path, tmp_pat
     assert (row.name, row.cost["steps"]) == ("toy-net+short", 6)
     assert "done: toy-net+short-5 on ieee14" in done.stderr
     assert reproducible(row) == reproducible(make_by_hand(data, tmp_path / "by-hand", 5, 2))
+
+
+def test_a_coupled_network_is_trained_like_the_plain_one(data: Path, tmp_path: Path) -> None:
+    """Its training has no coupling, and its budget is found again when the row is lost."""
+    arguments = (data, tmp_path, f"{NET}+schaake", "--seeds", "5", "--seconds", 1000)
+    for measured in (1, 0):
+        done = bench(*arguments)
+        assert done.exit_code == 0, done.output
+        assert done.stderr.count("measuring") == measured
+        (row,) = read_results([tmp_path / "results"])
+        task = Task(data / "ieee14")
+        model = couple(ToyNet.load(tmp_path / "runs/exact/ieee14/toy-net+schaake-5"), "schaake")
+        by_hand = score(forecast(model, task, device="cpu"), task, device="cpu").row
+        assert (row.name, row.joint) == ("toy-net+schaake", True)
+        assert reproducible(row) == reproducible(by_hand)
+        (tmp_path / "results" / row.path).unlink()
 
 
 def test_epochs_and_batch_size_can_be_requested(data: Path, tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def choose_days(
     starts = _days(record, window)
     if len(starts) < count:
         raise ForecastError(
-            f"the training record has {len(starts)} days that start at the window's time of day, "
-            f"and {count} scenarios need {count}; ask for fewer scenarios or make a longer record"
+            f"the training record has {len(starts)} days from the window's time of day on, too few "
+            f"for {count} scenarios; ask for fewer scenarios or make a longer record"
         )
     middle = len(window) // 2
     days, day = record[starts + middle], window[middle : middle + 1]
