@@ -198,7 +198,7 @@ def test_the_ranks_are_those_of_the_template(task: Task, template: FactorForge) 
     ranked = fitted(couple(Spread(), template=template), task)
     shuffled = fitted(couple(Spread(), "schaake"), task)
     days = fitted(PastDays(16), task)
-    for coupled, source in ((ranked, template.joint_form(16)), (shuffled, days)):
+    for coupled, source in ((ranked, template.ranked_form(16)), (shuffled, days)):
         result, expected = (
             rankdata(states(model, task).numpy(), method="ordinal", axis=1)
             for model in (coupled, source)
@@ -214,11 +214,42 @@ def test_a_joint_model_is_the_template_of_itself(task: Task) -> None:
     assert torch.allclose(four.sort(1).values, quantiles(Scenarios.equal(days), 4))
 
 
-def test_factorforge_couples_its_fan_by_its_own_draws(task: Task, template: FactorForge) -> None:
-    coupled = fitted(couple(FactorForge(seed=7)), task)
-    assert coupled.coupling.template is None
-    expected = states(fitted(couple(FactorForge(seed=7), template=template), task), task)
-    assert torch.equal(states(coupled, task), expected)
+class Drawn(Spread):
+    """Random joint scenarios."""
+
+    name, joint_scenarios = "drawn", True
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def predict(self, context: Context) -> Scenarios:
+        random = torch.Generator().manual_seed(2)
+        shape = (1, self.count, context.horizon, context.layout.n_channels)
+        return Scenarios.equal(torch.randn(shape, generator=random))
+
+
+class Drawing(Spread):
+    """A fan that can also be drawn."""
+
+    def joint_form(self, count: int) -> Drawn:
+        return Drawn(count)
+
+
+def test_a_model_that_can_draw_is_the_template_of_itself(task: Task) -> None:
+    coupled = fitted(couple(Drawing(), scenarios=12), task)
+    assert describe(coupled).config["coupled"]["template"] is None
+    expected = rank_order(states(Drawn(12), task))
+    assert torch.equal(rank_order(states(coupled, task)), expected)
+
+
+def test_a_model_that_couples_itself_is_asked_to(task: Task, template: FactorForge) -> None:
+    own = couple(template, scenarios=5)
+    assert isinstance(own, FactorForge)
+    assert (own.config.coupling, own.config.scenarios) == ("ranked", 5)
+    assert describe(own) == describe(template.ranked_form(5))
+    assert couple(FactorForge(), template=template).variant == "ranked"  # type: ignore[attr-defined]
+    with pytest.raises(ForecastError):
+        couple(template, scenarios=1)
 
 
 @pytest.mark.parametrize("how", COUPLINGS)
@@ -385,11 +416,15 @@ def test_a_coupling_is_the_last_word_of_a_name(text: str, expected: tuple[Any, .
     assert resolve_model(plain).uncoupled == resolve_model(plain)
 
 
-def test_a_word_of_the_model_s_config_is_no_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {**FactorForgeConfig.VARIANTS, "ranked": {"coupling": "draws"}}
-    monkeypatch.setattr(FactorForgeConfig, "VARIANTS", own)
+def test_a_word_of_the_model_s_config_is_no_wrapper(task: Task, tmp_path: Path) -> None:
+    """FactorForge couples itself: from its name, from a training and from Python alike."""
     spec = resolve_model("factorforge", coupling="ranked")
-    assert (spec.coupling, spec.config.coupling) == (None, "draws")
+    assert (spec.coupling, spec.config.coupling) == (None, "ranked")
+    FactorForge(seed=7, run=tmp_path / "run").fit(task.training)
+    loaded = make_forecaster(str(tmp_path / "run"), task, 42, coupling="ranked")
+    planned = spec.description(task.layout.grid, 7)
+    assert replace(describe(loaded), parameters=None) == planned
+    assert describe(couple(FactorForge(seed=7))).config == planned.config
 
 
 def test_the_planned_row_is_the_one_that_is_made(task: Task) -> None:
@@ -410,7 +445,7 @@ def test_a_training_can_be_coupled_and_is_not_named_with_a_coupling(
     source = find_forecast(str(tmp_path / "run"), task, 42, coupling="schaake")
     row = score(source, task).row
     assert (row.name, row.seed) == ("factorforge+custom-schaake", 3)
-    assert (row.cost["train_s"] or 0) > 0
+    assert float(row.cost["train_s"] or 0) > 0
     with pytest.raises(TrainingError, match="factorforge"):
         request_training("factorforge+schaake")
     with pytest.raises(TrainingError, match="train powerforge --data"):

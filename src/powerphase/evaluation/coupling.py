@@ -66,14 +66,17 @@ def couple(
     scenarios: int | None = None,
     template: Forecaster | None = None,
     seed: int = 42,
-) -> "Coupled":
+) -> Forecaster:
     """The model with joint scenarios: its own quantiles in the rank order of a template.
 
     The quantiles at the levels (m − ½)/M of every channel and step become M scenarios of equal
     weight. With `ranked` their ranks are those of the model's own scenarios if these are joint,
-    else of the joint scenarios that the model can make (`joint_form`), else of draws of a
+    else of the joint scenarios that the model can make (`joint_form`), else of those of a
     FactorForge that is fitted to the same record. With `schaake` they are those of past days of the
     training record.
+
+    A model that couples its scenarios itself has the method `ranked_form(count)`, as FactorForge
+    does. With `ranked` and without a template, that form is returned.
 
     Args:
         model: any object with `fit` and `predict` whose scenarios are not coupled yet.
@@ -85,6 +88,11 @@ def couple(
     """
     check_forecaster(model)
     source, can_draw = describe(model), hasattr(model, "joint_form")
+    ranked_form: Any = getattr(model, "ranked_form", None)
+    if ranked_form and how == RANKED and template is None and source.joint is not True:
+        check_count(scenarios)
+        own: Forecaster = ranked_form(scenarios)
+        return own
     coupling = Coupling(
         how, source, count=scenarios, can_draw=can_draw, template=template, seed=seed
     )
@@ -145,6 +153,12 @@ def check_coupling(how: str) -> None:
         raise UnknownName.among("coupling", how, COUPLINGS)
 
 
+def check_count(count: int | None) -> None:
+    """Raise if so few scenarios are asked for that they cannot be coupled."""
+    if count is not None and count < MIN_SCENARIOS:
+        raise ForecastError(f"{count} scenarios cannot be joint; ask for {MIN_SCENARIOS} or more")
+
+
 class Coupling:
     """How scenarios are coupled: their number, and the template of their ranks.
 
@@ -170,10 +184,7 @@ class Coupling:
         check_coupling(how)
         _check_source(source)
         _check_template(how, template)
-        if count is not None and count < MIN_SCENARIOS:
-            raise ForecastError(
-                f"{count} scenarios cannot be joint; ask for {MIN_SCENARIOS} or more"
-            )
+        check_count(count)
         self.how, self.count, self.watch = how, count, Stopwatch()
         self._name, self._is_joint = source.model, source.joint is True
         if how == SCHAAKE:
@@ -307,7 +318,7 @@ class Coupled(Wrapper):
 
 def _order(template: Any, context: Context, count: int, window: int) -> Integer[Tensor, "B M H C"]:
     """The rank order of so many of a template's scenarios for these windows."""
-    form = template.joint_form(count) if hasattr(template, "joint_form") else template
+    form = _joint_form(template, count)
     shape = (len(context.past), count, context.horizon, context.layout.n_channels)
     order = torch.empty(shape, dtype=index_type(count), device=context.past.device)
     n_done = 0
@@ -319,6 +330,19 @@ def _order(template: Any, context: Context, count: int, window: int) -> Integer[
     if n_done != shape[-1]:
         raise ForecastError(f"the template forecast {n_done} of {shape[-1]} channels")
     return order
+
+
+def _joint_form(template: Any, count: int) -> Forecaster:
+    """A fitted template with joint scenarios; if it can choose, with so many.
+
+    Of FactorForge they are its ranked ones: stratified draws order the quantiles of others better
+    than plain draws (docs/coupling.md).
+    """
+    if isinstance(template, PastDays):
+        return template.with_count(count)
+    if describe(template).joint is True:
+        return template
+    return (getattr(template, "ranked_form", None) or template.joint_form)(count)
 
 
 def _split(blocks: Blocks) -> Blocks:

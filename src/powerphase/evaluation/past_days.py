@@ -47,7 +47,7 @@ class PastDays:
         self._count = count
         self._train: Training | None = None
 
-    def joint_form(self, count: int) -> "PastDays":
+    def with_count(self, count: int) -> "PastDays":
         """The same with another number of days."""
         form = PastDays(count)
         form._train = self._train

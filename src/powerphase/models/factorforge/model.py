@@ -102,8 +102,13 @@ class FactorForge(SavedForecaster):
 
     def joint_form(self, count: int) -> "FactorForge":
         """This fitted model with so many ranked scenarios, which are joint."""
+        return self.ranked_form(count)
+
+    def ranked_form(self, count: int | None = None) -> "FactorForge":
+        """This model, fitted or not, coupled: its quantiles in the rank order of draws."""
         form = copy(self)
-        form.config = replace(self.config, coupling="ranked", scenarios=count)
+        scenarios = count or self.config.scenarios
+        form.config = replace(self.config, coupling="ranked", scenarios=scenarios)
         return form
 
     def _predict(self, context: Context) -> Scenarios:
