@@ -48,11 +48,13 @@ def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
     fan = FactorForge.load(folder / "factorforge")
     yield "climatology", Climatology()
     yield "climatology+ranked", couple(Climatology(), "ranked", template=fan)
+    plain = fan.joint_form(SCENARIOS)
+    yield "climatology, ranked by plain draws", couple(Climatology(), "ranked", template=plain)
     yield "climatology+schaake", couple(Climatology(), "schaake")
     yield "factorforge", fan
     yield "factorforge+schaake", couple(fan, "schaake")
     yield "factorforge+ranked", couple(fan, "ranked")
-    yield "factorforge+draws", fan.joint_form(SCENARIOS)
+    yield "factorforge+draws", plain
 
 
 def row(name: str, model: Any, task: Task) -> dict[str, Any]:

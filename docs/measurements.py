@@ -14,7 +14,9 @@ from powerphase.axes import KINDS
 from powerphase.grid import CATALOG
 from powerphase.models.framework import BATCH_SIZES
 from powerphase.models.powerforge import PowerForgeConfig
+from powerphase.records import SCORES
 from powerphase.registry import MODELS
+from powerphase.report import number as score_cell
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "measured"
@@ -266,9 +268,42 @@ def solved_over_fan(form: str) -> list[float]:
     """By how much the CRPS of solved scenarios is above that of the fan as forecast, by grid."""
     rows: list[dict[str, Any]] = measured("ranked")["rows"]
     fans = {row["grid"]: row["forecast"]["crps"] for row in rows if row["form"] == "fan, 16"}
-    return [
-        row["solved"]["crps"] / fans[row["grid"]] - 1 for row in rows if row["form"] == form
-    ]
+    return [row["solved"]["crps"] / fans[row["grid"]] - 1 for row in rows if row["form"] == form]
+
+
+FORECAST_SCORES = ("crps", "energy", "distortion", "loading_crps", "overload_brier")
+SOLVED_SCORES = (*FORECAST_SCORES, "variogram_theta")
+
+
+def coupling() -> dict[str, Any]:
+    """What coupling changes on one grid."""
+    return dict(measured("coupling"))
+
+
+def coupling_titles(reading: str) -> str:
+    """The heading of a table of coupled forecasts, `forecast` or `solved`."""
+    titles = [SCORES[score].title for score in _coupling_scores(reading)]
+    return f"| forecaster | joint | {' | '.join(titles)} |\n|---|---|{'--:|' * len(titles)}"
+
+
+def coupling_lines(reading: str) -> list[str]:
+    """The lines of the same table."""
+    lines = []
+    for row in coupling()["rows"]:
+        scores = [score_cell(row[reading][score]) for score in _coupling_scores(reading)]
+        cells = (row["forecaster"], "yes" if row["joint"] else "no", *scores)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def solved_over_forecast(forecaster: str, score: str = "crps") -> float:
+    """By which factor solving raises a score of one of these forecasts."""
+    (row,) = (row for row in coupling()["rows"] if row["forecaster"] == forecaster)
+    return float(row["solved"][score] / row["forecast"][score])
+
+
+def _coupling_scores(reading: str) -> tuple[str, ...]:
+    return {"forecast": FORECAST_SCORES, "solved": SOLVED_SCORES}[reading]
 
 
 def first_looks(*pairs: tuple[str, str | float]) -> list[dict[str, Any]]:
