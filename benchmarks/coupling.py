@@ -8,6 +8,7 @@ With `--out` it writes the numbers to a file. All days are validation days.
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -48,7 +49,8 @@ def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
     fan = FactorForge.load(folder / "factorforge")
     yield "climatology", Climatology()
     yield "climatology+ranked", couple(Climatology(), "ranked", template=fan)
-    plain = fan.joint_form(SCENARIOS)
+    plain = FactorForge.load(folder / "factorforge")
+    plain.config = replace(fan.config, coupling="draws", scenarios=SCENARIOS)
     yield "climatology, ranked by plain draws", couple(Climatology(), "ranked", template=plain)
     yield "climatology+schaake", couple(Climatology(), "schaake")
     yield "factorforge", fan

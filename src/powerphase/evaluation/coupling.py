@@ -333,16 +333,10 @@ def _order(template: Any, context: Context, count: int, window: int) -> Integer[
 
 
 def _joint_form(template: Any, count: int) -> Forecaster:
-    """A fitted template with joint scenarios; if it can choose, with so many.
-
-    Of FactorForge they are its ranked ones: stratified draws order the quantiles of others better
-    than plain draws (docs/coupling.md).
-    """
+    """A fitted template with joint scenarios; if it can choose, with so many."""
     if isinstance(template, PastDays):
         return template.with_count(count)
-    if describe(template).joint is True:
-        return template
-    return (getattr(template, "ranked_form", None) or template.joint_form)(count)
+    return template if describe(template).joint is True else template.joint_form(count)
 
 
 def _split(blocks: Blocks) -> Blocks:
