@@ -7,13 +7,13 @@ from .coupling import Coupled as Coupled
 from .coupling import couple as couple
 from .coupling import couple_forecast as couple_forecast
 from .coupling import is_coupled as is_coupled
+from .day_states import StateReader as StateReader
+from .day_states import predict_states as predict_states
 from .forecasting import Forecast as Forecast
 from .forecasting import forecast as forecast
 from .forecasting import load_forecast as load_forecast
 from .forecasting import task_facts as task_facts
 from .forecasting import write_forecast as write_forecast
-from .day_states import StateReader as StateReader
-from .day_states import predict_states as predict_states
 from .models import ModelSpec as ModelSpec
 from .models import TrainingRequest as TrainingRequest
 from .models import driving_signals as driving_signals

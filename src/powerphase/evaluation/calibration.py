@@ -25,8 +25,8 @@ from powerphase.evaluation.day_risk import (
     ever,
     voltage_blocks,
 )
-from powerphase.evaluation.forecasting import Progress, check_forecaster
 from powerphase.evaluation.day_states import StateReader, predict_states, rated_loading
+from powerphase.evaluation.forecasting import Progress, check_forecaster
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster, describe

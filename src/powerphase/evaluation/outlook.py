@@ -20,8 +20,8 @@ from powerphase.evaluation.day_risk import (
     ever,
     probability,
 )
-from powerphase.evaluation.forecasting import check_forecaster
 from powerphase.evaluation.day_states import LineStates, StateReader, predict_states
+from powerphase.evaluation.forecasting import check_forecaster
 from powerphase.metrics.marginal import Fan
 from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster
