@@ -22,6 +22,7 @@ from powerphase.evaluation.day_risk import (
     STEP_HOURS,
     Sides,
     choose_scenarios,
+    couple_marginal,
     ever,
     voltage_blocks,
 )
@@ -171,6 +172,7 @@ def calibrate(
             f"days of the training record (task {task.name}), so nothing can be said; choose other "
             "limits or another grid"
         )
+    model = couple_marginal(model) if joint else model
     model.fit(task.training)
     form, description = choose_scenarios(model) if joint else (model, describe(model))
     windows = task.test if split == "test" else task.training.validation

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from powerphase.axes import KINDS, STEP_S, V
 from powerphase.cost import Stopwatch
+from powerphase.evaluation.coupling import SCHAAKE, couple
 from powerphase.evaluation.forecasting import predict_blocks
 from powerphase.metrics.safety import Band
 from powerphase.models.framework.base import Description, Forecaster, describe
@@ -21,10 +22,23 @@ from powerphase.scenarios import Context, Scenarios
 JOINT_SCENARIOS = 100
 """Scenarios of a model that can make any number; chosen on validation days (docs/tomorrow.md)."""
 
+COUPLED_SCENARIOS = 16
+"""Scenarios of a model that is coupled to past days; as good as 100 on validation days."""
+
 DECIMALS = 6
 """Probabilities are rounded to so many, because a float sum of weights must not break ties."""
 
 STEP_HOURS = STEP_S / 3600
+
+
+def couple_marginal(model: Forecaster) -> Forecaster:
+    """The model, coupled to past days if its scenarios are not joint and it cannot make joint ones.
+
+    Past days need no fit, and a record that is long enough for few scenarios.
+    """
+    if describe(model).joint is not False or hasattr(model, "joint_form"):
+        return model
+    return couple(model, SCHAAKE, scenarios=COUPLED_SCENARIOS)
 
 
 def choose_scenarios(model: Forecaster) -> tuple[Forecaster, Description]:

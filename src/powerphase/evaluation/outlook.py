@@ -17,6 +17,7 @@ from powerphase.evaluation.day_risk import (
     STEP_HOURS,
     Sides,
     choose_scenarios,
+    couple_marginal,
     ever,
     probability,
 )
@@ -213,6 +214,7 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
     """
     torch_device = choose_device(device)
     check_forecaster(model)
+    model = couple_marginal(model)
     model.fit(task.training)
     form, description = choose_scenarios(model)
     context, joint = task.tomorrow, description.joint
