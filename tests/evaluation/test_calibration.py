@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from powerphase import Store, Task
+from powerphase import Store, Task, couple
 from powerphase.axes import KINDS, THETA, V
 from powerphase.errors import TaskError, UnknownName
 from powerphase.evaluation import Calibration, Decomposition, calibrate
@@ -120,8 +120,18 @@ def test_factorforge_is_judged_by_its_joint_draws(task: Task) -> None:
     assert len(joint.days) == 10
 
 
-def test_scenarios_that_are_not_joint_give_the_chance_of_the_worst_step(task: Task) -> None:
+def test_marginal_scenarios_are_coupled_unless_those_that_are_scored_are_asked_for(
+    task: Task,
+) -> None:
     done = calibrate(Climatology(), task, split="validation", device="cpu")
+    assert (done.description.variant, done.description.joint) == ("schaake", True)
+    coupled = couple(Climatology(), "schaake", scenarios=16)
+    expected = calibrate(coupled, task, split="validation", joint=False, device="cpu")
+    assert np.array_equal(done.chance, expected.chance)
+
+
+def test_marginal_scenarios_give_the_chance_of_the_worst_step(task: Task) -> None:
+    done = calibrate(Climatology(), task, split="validation", joint=False, device="cpu")
     model = Climatology()
     model.fit(task.training)
     scenarios = model.predict(task.training.validation.context(0))

@@ -550,9 +550,10 @@ def test_forecasts_that_are_coupled_or_physical_are_rejected(task: Task) -> None
 # Outlook and commands
 
 
-def test_a_coupled_model_makes_the_risk_of_a_day_joint(task: Task, sixty_days: Store) -> None:
-    assert outlook(Climatology(), task).description.joint is False
-    assert outlook(couple(Climatology(), "schaake"), task).description.joint is True
+def test_the_risk_of_a_day_is_read_from_a_model_as_it_is_coupled(
+    task: Task, sixty_days: Store
+) -> None:
+    assert outlook(couple(Climatology(), "ranked"), task).description.variant == "ranked"
     changing = Task(sixty_days, windows=2, limits="0-1.019")
     done = calibrate(couple(LastSevenDays(), "schaake"), changing)
     assert (done.description.variant, done.n_scenarios) == ("schaake", 7)

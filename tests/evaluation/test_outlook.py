@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from powerphase import Context, Outlook, Scenarios, Store, Task, Training, outlook
+from powerphase import Context, Outlook, Scenarios, Store, Task, Training, couple, outlook
 from powerphase.axes import KINDS, V
 from powerphase.cli.outlook_display import sheets
 from powerphase.errors import ForecastError
@@ -155,16 +155,47 @@ def test_factorforge_is_read_by_joint_scenarios_after_solving(sixty_days: Store)
     assert model.config.coupling == "fan"
 
 
-def test_the_chance_of_scenarios_that_are_not_joint_is_marked_as_a_bound(
-    sixty_days: Store,
-) -> None:
-    day = outlook(Climatology(), task_within(sixty_days, "0-1.018"), device="cpu")
-    assert np.array_equal(day.buses.ever, day.buses.violated.max(0))
-    chances = [line[2][0] for line in sheet_of(day, "bus").groups[0]]
-    partial = [text for text in chances if text != "100%"]
-    assert partial
-    assert all(text.startswith("≥ ") for text in partial)
-    assert {row["joint"] for row in day.rows} == {"no"}
+def test_marginal_scenarios_are_coupled_to_past_days_and_solved(sixty_days: Store) -> None:
+    task = task_within(sixty_days, "0-1.018")
+    day = outlook(Climatology(), task, device="cpu")
+    assert (day.description.variant, day.description.joint) == ("schaake", True)
+    coupled = couple(Climatology(), "schaake", scenarios=16)
+    coupled.fit(task.training)
+    values, _ = predict_states(coupled, task.tomorrow)
+    AcSolver(task).solve(values)
+    outside = values[..., V::KINDS] > np.float32(1.018)
+    assert day.buses.ever == pytest.approx(outside.any(1).mean(0), abs=1e-6)
+    assert (outside.any(1).mean(0) > outside.mean(0).max(0)).any()  # more than the worst step
+    assert {row["joint"] for row in day.rows} == {"yes"}
+    assert any("+schaake" in note for note in sheet_of(day, "bus").below)
+
+
+class Undecided(Planted):
+    """A model that knows only after its fit that its scenarios are not joint."""
+
+    joint_scenarios: bool | None = True
+
+    def fit(self, train: Training) -> None:
+        self.joint_scenarios = False
+
+
+def test_what_a_model_knows_after_its_fit_decides(task: Task) -> None:
+    day = outlook(Undecided(), task, device="cpu")
+    assert (day.description.variant, day.n_scenarios) == ("schaake", 16)
+
+
+class Contradictory(Planted):
+    """Its joint form is not joint."""
+
+    joint_scenarios = False
+
+    def joint_form(self, count: int) -> "Contradictory":
+        return self
+
+
+def test_a_joint_form_that_is_not_joint_raises(task: Task) -> None:
+    with pytest.raises(ForecastError, match="contradictory"):
+        outlook(Contradictory(), task, device="cpu")
 
 
 def test_impossible_requests_raise(task: Task) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from powerphase.cli.display import problems, show_sheets
 from powerphase.errors import TaskError, UnknownName
+from powerphase.evaluation.coupling import RANKED, SCHAAKE
 from powerphase.records.row_key import full_name
 from powerphase.report.sheet import MISSING, Cell, Sheet
 
@@ -34,28 +35,22 @@ BUS_NOTE = (
     "riskiest: the time (UTC) at which the bus is most likely outside, with the probability and "
     "the central 80 % at that time; below and above: the chance of leaving on that side at any "
     "time. Probabilities are the weights of {n} scenarios, so rarer events than the lightest "
-    "scenario do not appear."
+    "scenario do not appear. {states}"
 )
+JOINT = "Each is one future of the whole grid, whose power flow was solved."
+UNKNOWN = (
+    "{model} does not state whether each is one future of the whole grid (`joint_scenarios`); if "
+    "not, chance is too low. Voltages are as forecast."
+)
+STATES = {True: JOINT, None: UNKNOWN}
+"""What is said of scenarios by whether they are joint; marginal ones were coupled."""
+COUPLED = "+{coupling}: the quantiles of every channel, in the rank order of {template}."
+TEMPLATES = {RANKED: "joint draws", SCHAAKE: "past days"}
 LINE_NOTE = (
     "A line is overloaded if its loading, |S| at the worse end as a share of the rating, is above "
     "100%, once the power flow of every scenario and step is solved. chance, hours and riskiest "
     "are as for buses; loading then: its expected value at the riskiest time; worst: the highest "
     "loading of the day, and the number of its scenario, from 0."
-)
-MARGINAL = (
-    "{model} forecasts every step by itself, not whole days: the chance of a violation at any "
-    "time is at least (≥) that of the worst step, and may be much higher. factorforge forecasts "
-    "whole days."
-)
-UNKNOWN = (
-    "{model} does not state whether each of its scenarios is one future of the whole grid "
-    "(`joint_scenarios`); if not, chance is too low."
-)
-NOTES = {True: (), False: (MARGINAL,), None: (UNKNOWN,)}
-"""What to say about chance, by whether the scenarios are joint."""
-SEPARATE = (
-    "{model} forecasts P and Q of every bus by themselves, so that loadings, which follow from all "
-    "of them together, are rough."
 )
 
 
@@ -152,16 +147,13 @@ def _sheet(
 
 def _notes(outlook: "Outlook", kind: str, is_risky: bool) -> Iterator[str]:
     """The explanations that the table needs."""
-    joint, lines = outlook.description.joint, outlook.lines
+    lines = outlook.lines
     if is_risky:
-        for text in (BUS_NOTE, *NOTES[joint]) if kind == "bus" else (LINE_NOTE,):
-            yield text.format(n=outlook.n_scenarios, model=_name(outlook))
+        yield _explanation(outlook) if kind == "bus" else LINE_NOTE
     if not len(lines.branch):
         yield f"The grid's {outlook.n_unrated:,} lines have no rating: overloads are unknown."
     if kind == "bus":
         return
-    if is_risky and joint is False:
-        yield SEPARATE.format(model=_name(outlook))
     if lines.n_unsolved:
         yield (
             f"{lines.n_unsolved} of {outlook.n_scenarios} scenarios are left out, because a step "
@@ -169,6 +161,18 @@ def _notes(outlook: "Outlook", kind: str, is_risky: bool) -> Iterator[str]:
         )
     if lines.n_backed_off:
         yield f"{lines.n_backed_off:,} steps have a power flow only with less power."
+
+
+def _explanation(outlook: "Outlook") -> str:
+    """What the columns of buses mean, and which scenarios they are read from."""
+    states = STATES[outlook.description.joint].format(model=_name(outlook))
+    words = (outlook.description.variant or "").split("-")
+    coupled = [
+        COUPLED.format(coupling=word, template=TEMPLATES[word])
+        for word in words
+        if word in TEMPLATES
+    ]
+    return BUS_NOTE.format(n=outlook.n_scenarios, states=" ".join([states, *coupled]))
 
 
 def _summary(
@@ -244,9 +248,8 @@ def _line_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _risk(row: dict[str, Any]) -> tuple[str, ...]:
     """The cells that buses and lines have in common."""
-    least = "≥ " if row["joint"] == "no" and row["chance"] < 1 else ""
     time = row["riskiest_time_utc"].partition("T")[2]
-    return (least + _share(row["chance"]), f"{row['hours']:.1f}", time, _share(row["chance_then"]))
+    return (_share(row["chance"]), f"{row['hours']:.1f}", time, _share(row["chance_then"]))
 
 
 def _share(chance: float) -> str:

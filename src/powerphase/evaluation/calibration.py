@@ -21,9 +21,8 @@ from powerphase.errors import ForecastError, TaskError, UnknownName
 from powerphase.evaluation.day_risk import (
     STEP_HOURS,
     Sides,
-    choose_scenarios,
-    couple_marginal,
     ever,
+    fit_joint,
     voltage_blocks,
 )
 from powerphase.evaluation.day_states import StateReader, predict_states, rated_loading
@@ -155,8 +154,7 @@ def calibrate(
         task: has the windows and the limits; with `windows="all"` every day of the test split.
         subject: `buses`, for voltages outside their band, or `lines`, for overloads.
         split: test windows, for a final score, or validation windows, for choices.
-        joint: whether joint scenarios are used where the model can make them, as in `outlook`, or
-            always those that are scored.
+        joint: whether joint scenarios are read, as in `outlook`, or those that are scored.
         device: cpu, cuda, or auto for a GPU if there is one.
         on_progress: called with the number of windows done, and the number of all.
     """
@@ -172,9 +170,11 @@ def calibrate(
             f"days of the training record (task {task.name}), so nothing can be said; choose other "
             "limits or another grid"
         )
-    model = couple_marginal(model) if joint else model
-    model.fit(task.training)
-    form, description = choose_scenarios(model) if joint else (model, describe(model))
+    if joint:
+        form, description = fit_joint(model, task.training)
+    else:
+        model.fit(task.training)
+        form, description = model, describe(model)
     windows = task.test if split == "test" else task.training.validation
     read = _event_reader(task, subject, description.joint)
     n_scenarios, days = 0, []

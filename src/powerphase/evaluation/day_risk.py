@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from powerphase.axes import KINDS, STEP_S, V
+from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY, V
 from powerphase.cost import Stopwatch
-from powerphase.evaluation.coupling import SCHAAKE, couple
+from powerphase.errors import ForecastError
+from powerphase.evaluation.coupling import MIN_SCENARIOS, SCHAAKE, Coupled, Coupling
 from powerphase.evaluation.forecasting import predict_blocks
 from powerphase.metrics.safety import Band
 from powerphase.models.framework.base import Description, Forecaster, describe
-from powerphase.scenarios import Context, Scenarios
+from powerphase.scenarios import Context, Scenarios, Training
 
 JOINT_SCENARIOS = 100
 """Scenarios of a model that can make any number; chosen on validation days (docs/tomorrow.md)."""
@@ -31,27 +32,40 @@ DECIMALS = 6
 STEP_HOURS = STEP_S / 3600
 
 
-def couple_marginal(model: Forecaster) -> Forecaster:
-    """The model, coupled to past days if its scenarios are not joint and it cannot make joint ones.
+def fit_joint(model: Forecaster, train: Training) -> tuple[Forecaster, Description]:
+    """Fit the model; returns the form whose scenarios are read for whole days, and who it is.
 
-    Past days need no fit, and a record that is long enough for few scenarios.
+    A model may have the method `joint_form(count)`, which returns it with so many joint scenarios.
+    Any other model whose scenarios are not joint is coupled to past days, which need neither a fit
+    nor a long record. A model that does not state whether its scenarios are joint is taken as it
+    is. `joint_form` changes only `joint` in the description.
     """
-    if describe(model).joint is not False or hasattr(model, "joint_form"):
-        return model
-    return couple(model, SCHAAKE, scenarios=COUPLED_SCENARIOS)
-
-
-def choose_scenarios(model: Forecaster) -> tuple[Forecaster, Description]:
-    """The fitted model in the form whose scenarios are read, and its description.
-
-    A model may have the method `joint_form(count)`, which returns it with so many joint scenarios;
-    any other model is taken as it is. The description is the given model's, but for `joint`.
-    """
+    model.fit(train)
     description, make = describe(model), getattr(model, "joint_form", None)
-    if description.joint or make is None:
+    if description.joint:
         return model, description
-    form: Forecaster = make(JOINT_SCENARIOS)
-    return form, replace(description, joint=describe(form).joint)
+    if make is not None:
+        form: Forecaster = make(JOINT_SCENARIOS)
+        joint = describe(form).joint
+        if joint is False:
+            raise ForecastError(
+                f"joint_form of {description.model} returns a model with joint_scenarios = False; "
+                "return one whose scenarios are joint, or leave the method out"
+            )
+        return form, replace(description, joint=joint)
+    if description.joint is None:
+        return model, description
+    coupling = Coupling(SCHAAKE, description, count=_past_days(train))
+    coupling.fit(train)
+    coupled = Coupled(model, coupling)
+    return coupled, describe(coupled)
+
+
+def _past_days(train: Training) -> int:
+    """How many past days a model is coupled to, which a short record limits."""
+    # A day of local time begins an hour before or after that of the record, which costs one.
+    n_days = len(train.time) // STEPS_PER_DAY - 1
+    return min(COUPLED_SCENARIOS, max(n_days, MIN_SCENARIOS))
 
 
 def voltage_blocks(

@@ -16,9 +16,8 @@ from powerphase.evaluation.day_risk import (
     DECIMALS,
     STEP_HOURS,
     Sides,
-    choose_scenarios,
-    couple_marginal,
     ever,
+    fit_joint,
     probability,
 )
 from powerphase.evaluation.day_states import LineStates, StateReader, predict_states
@@ -48,10 +47,7 @@ class DayRisk:
     """How likely each of X buses or lines violates its limits on a day, and when."""
 
     ever: Float64[np.ndarray, " X"]
-    """Probability of a violation at any time of the day.
-
-    If the scenarios are not joint, it is that of the worst step. NaN if it is unknown.
-    """
+    """Probability of a violation at any time of the day; NaN if it is unknown."""
     violated: Float64[np.ndarray, "H X"]
     """Probability of a violation in each step."""
     margin: Float[np.ndarray, "H X"]
@@ -89,7 +85,7 @@ class BusRisk(DayRisk):
     """Probability that a bus is below its band in each step."""
     above: Float32[np.ndarray, "H N"]
     ever_below: Float64[np.ndarray, " N"]
-    """Probability of being below the band at any time of the day; a bound as `ever` is."""
+    """Probability of being below the band at any time of the day."""
     ever_above: Float64[np.ndarray, " N"]
     low: Float32[np.ndarray, "H N"]
     """Lower end of the central 80 % in each step."""
@@ -190,7 +186,7 @@ class Outlook:
             "hours": _rounded(risk.hours[number]),
             "riskiest_time_utc": _minute(self.time[step]) if is_known else None,
             "chance_then": _rounded(risk.violated[step, number]),
-            "joint": {True: "yes", False: "no", None: "unknown"}[self.description.joint],
+            "joint": "yes" if self.description.joint else "unknown",
         }
 
 
@@ -207,6 +203,9 @@ def _rounded(value: np.floating) -> float | None:
 def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
     """Fit the model, and forecast the violations of limits on the day after the record.
 
+    Scenarios that are not joint say nothing of whole days: they are replaced by joint ones of the
+    model (`joint_form`), or else coupled to past days, as by `couple`.
+
     Args:
         model: any object with `fit` and `predict`.
         task: has the record, what a model is fitted on, and the limits.
@@ -214,9 +213,7 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
     """
     torch_device = choose_device(device)
     check_forecaster(model)
-    model = couple_marginal(model)
-    model.fit(task.training)
-    form, description = choose_scenarios(model)
+    form, description = fit_joint(model, task.training)
     context, joint = task.tomorrow, description.joint
     values, weights = predict_states(form, context.to(torch_device))
     voltages, lines = StateReader(task).read(values, weights, joint)
