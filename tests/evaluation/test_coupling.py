@@ -508,6 +508,8 @@ class Unjoint(Weighted):
         ({"how": "shuffled"}, UnknownName),
         ({"scenarios": 1}, ForecastError),
         ({"scenarios": 0}, ForecastError),
+        ({"scenarios": 2.5}, ForecastError),
+        ({"scenarios": "16"}, ForecastError),
         ({"how": "schaake", "template": LastSevenDays()}, ForecastError),
         ({"template": Unjoint()}, ForecastError),
         ({"model": couple(Climatology())}, ForecastError),

@@ -474,6 +474,22 @@ def test_rows_of_an_older_or_unknown_version_are_marked(result: Result, is_outda
     assert [line.name for line in lines if line.is_outdated] == [result.model] * is_outdated
 
 
+@pytest.mark.parametrize(
+    ("template", "is_outdated"),
+    [
+        ({"model": "factorforge", "version": NEWEST - 1}, True),
+        ({"model": "factorforge", "version": NEWEST}, False),
+        ({"model": "past-days", "version": 1}, False),
+        (None, False),
+        ("what a user wrote", False),
+    ],
+)
+def test_a_coupled_row_is_as_old_as_its_template(template: Any, is_outdated: bool) -> None:
+    config = {"coupled": {"template": template}}
+    (table,) = leaderboard([row(model="climatology", variant="ranked", config=config)])
+    assert [entry.is_outdated for entry in table.entries] == [is_outdated]
+
+
 def test_a_tuned_row_is_ranked_next_to_its_model() -> None:
     variants: dict[str, tuple[str | None, ...]] = {
         "timemcl": (None, "tuned", "no-lags"), "deepar": ("tuned",), "ets": ("tuned-stale",),

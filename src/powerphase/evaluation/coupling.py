@@ -40,6 +40,7 @@ from powerphase.metrics.streaming import channels_at_once
 from powerphase.models.factorforge.model import FactorForge
 from powerphase.models.framework.base import Description, Forecaster, Wrapper, describe
 from powerphase.models.framework.saved import SavedForecaster
+from powerphase.records.result import COUPLED_FIELD
 from powerphase.scenarios import Context, Scenarios, Training
 from powerphase.task.windows import Task
 
@@ -47,9 +48,6 @@ RANKED, SCHAAKE = "ranked", "schaake"
 
 COUPLINGS = (RANKED, SCHAAKE)
 """The kinds of coupling, which are also the words that they add to a variant."""
-
-CONFIG_FIELD = "coupled"
-"""The field of a coupled model's config that describes the coupling."""
 
 MIN_SCENARIOS = 2
 
@@ -144,7 +142,7 @@ def is_coupled(variant: str | None) -> bool:
 
 def uncoupled(config: Mapping[str, Any]) -> dict[str, Any]:
     """The model's own part of a coupled model's config."""
-    return {name: value for name, value in config.items() if name != CONFIG_FIELD}
+    return {name: value for name, value in config.items() if name != COUPLED_FIELD}
 
 
 def check_coupling(how: str) -> None:
@@ -154,9 +152,13 @@ def check_coupling(how: str) -> None:
 
 
 def check_count(count: int | None) -> None:
-    """Raise if so few scenarios are asked for that they cannot be coupled."""
-    if count is not None and count < MIN_SCENARIOS:
-        raise ForecastError(f"{count} scenarios cannot be joint; ask for {MIN_SCENARIOS} or more")
+    """Raise unless so many scenarios can be coupled."""
+    if count is None:
+        return
+    if not isinstance(count, int) or isinstance(count, bool) or count < MIN_SCENARIOS:
+        raise ForecastError(
+            f"{count!r} scenarios cannot be coupled; give a whole number of {MIN_SCENARIOS} or more"
+        )
 
 
 class Coupling:
@@ -200,7 +202,7 @@ class Coupling:
         facts = {"how": self.how, "scenarios": self.count, "template": _facts(template)}
         return replace(
             source.with_word(self.how),
-            config={**source.config, CONFIG_FIELD: facts},
+            config={**source.config, COUPLED_FIELD: facts},
             seed=source.seed or (template.seed if template else 0),
             joint=True,
         )

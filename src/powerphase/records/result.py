@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 FLAT_SLOPE = 0.2
 """A forecast is flat if the daily slope of every variable is below this."""
 
+COUPLED_FIELD = "coupled"
+"""The field of a coupled model's config that describes the coupling, with its template."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -95,6 +98,16 @@ class Result:
     def name(self) -> str:
         """The model, and its variant if it has one: `last-week`, `powerforge+wta`."""
         return self.key.name
+
+    @property
+    def model_versions(self) -> list[tuple[str, int | None]]:
+        """The versions of the results of its model, and of the template that coupled it."""
+        coupled = self.config.get(COUPLED_FIELD)  # whatever a model of a user has there
+        template = coupled.get("template") if isinstance(coupled, dict) else None
+        match template:
+            case {"model": str() as model, "version": int() as version}:
+                return [(self.model, self.model_version), (model, version)]
+        return [(self.model, self.model_version)]
 
     @property
     def is_flat(self) -> bool | None:

@@ -191,8 +191,13 @@ def entry_of(rows: Sequence[Result]) -> Entry:
         by_window={name: _by_window([row.by_window[name] for row in rows]) for name in SCORES},
         joint=first.joint if len({row.joint for row in rows}) == 1 else None,
         is_flat=any(row.is_flat for row in rows),
-        is_outdated=any((row.model_version or 0) < results_version(row.model) for row in rows),
+        is_outdated=any(map(_is_outdated, rows)),
     )
+
+
+def _is_outdated(row: Result) -> bool:
+    """Whether the code may give other scenarios now."""
+    return any((version or 0) < results_version(model) for model, version in row.model_versions)
 
 
 def _over_seeds(
