@@ -33,7 +33,6 @@ from powerphase.models.factorforge import (
     TrainingWindows,
     find_factors,
     fit_factor_forecaster,
-    time_of_day,
 )
 from powerphase.scenarios import Scenarios
 from powerphase.task.windows import Task
@@ -107,7 +106,7 @@ def compare_scenarios(
     """Print the scores of different scenarios of the same forecasts."""
     training, windows = task.training, task.training.validation
     forecaster = fit(task, series, DEFAULT)
-    start_s = time_of_day(training.time[windows.context_steps])
+    start_s = training.origin_s
     state = FittedFactorForge(factors, forecaster, start_s)
     chosen = np.arange(0, len(forecaster.errors), every)
     first = windows.context_steps + chosen * STEPS_PER_DAY

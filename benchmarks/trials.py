@@ -165,8 +165,7 @@ def run_trial(data: str, trial: Mapping[str, Any]) -> dict[str, Any]:
 
 def initial_network(model: Any, train: Training, seed: int) -> Network:
     """The network with the initial weights of that seed."""
-    windows = train.validation
-    domain = Domain.of(train.layout, windows.context_steps, windows.horizon)
+    domain = Domain.of_training(train)
     with torch.random.fork_rng(devices=[]):
         seed_torch(torch.device("cpu"), seed, "weights")
         network: Network = model.make_network(domain)

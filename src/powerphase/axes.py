@@ -15,9 +15,10 @@ P, Q, V, THETA = range(4)
 """Offset of each variable within a bus's four channels; `state[:, V::4]` is every voltage."""
 
 STEP_S = 900
-"""Seconds between two simulated steps."""
+"""Seconds between two simulated steps; `resolution` has those of other records."""
 
 STEPS_PER_DAY = 96
+"""Simulated steps of a day."""
 
 WEIGHT_TOLERANCE = 1e-5
 """The largest deviation from 1 of a sum of float32 weights, in memory and in files."""

@@ -1,14 +1,26 @@
-"""Local time in Berlin and the German calendar, from times in UTC.
+"""Local time and the calendar of a record's country, from times in UTC.
 
 Records and forecast windows have UTC times; people switch on lights and go to work by local time.
 Each function takes UTC times, a `datetime64` array with any number of axes, and returns an array of
-the same shape.
+the same shape. The calendar is Germany's, unless another one is given.
 """
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from zoneinfo import available_timezones
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int, Shaped
 from pandas.tseries.offsets import Easter
+
+from powerphase.errors import CalendarError
+
+NO_COUNTRY = "none"
+"""What stands for no country, whose calendar has no holidays."""
+
+_DAY_S = 86_400
 
 _FIXED_HOLIDAYS = ("01-01", "05-01", "10-03", "12-25", "12-26")
 _DAYS_AFTER_EASTER = (-2, 1, 39, 50)  # Good Friday, Easter Monday, Ascension, Whit Monday
@@ -19,60 +31,135 @@ _FIXED_REGIONAL = {"01-06": 0.32, "08-15": 0.1, "10-31": 0.15, "11-01": 0.57}
 _REGIONAL_DAYS_AFTER_EASTER = {0: 1.0, 49: 1.0, 60: 0.64}  # Easter, Whit Sunday, Corpus Christi
 
 
-def berlin_time(time: Shaped[np.ndarray, "*S"]) -> Shaped[np.ndarray, "*S"]:
-    """The date and time on a wall clock in Berlin, as `datetime64[s]` without a zone.
+@dataclass(frozen=True)
+class Calendar:
+    """Whose holidays the people of a record have, and by which clock they live."""
 
-    The hour from 2 to 3 is missing on one night in March and occurs twice on one in October.
+    country: str | None = "DE"
+    """The code of ISO 3166, such as `DE`; None for no holidays."""
+    zone: str = "Europe/Berlin"
+    """The time zone, as the IANA calls it."""
+
+    def __post_init__(self) -> None:
+        # Germany needs no look into the tables, which takes a moment.
+        if self.country not in (None, "DE") and self.country not in _countries():
+            raise CalendarError(
+                f"no holidays are known for the country {self.country!r}; give a code of two "
+                f"letters such as DE or FR, or {NO_COUNTRY!r} for no holidays"
+            )
+        if self.zone not in ("Europe/Berlin", "UTC") and self.zone not in available_timezones():
+            raise CalendarError(
+                f"{self.zone!r} is not a time zone; give a name such as Europe/Paris or UTC"
+            )
+
+    @classmethod
+    def of(cls, country: str, zone: str | None = None) -> "Calendar":
+        """The calendar of a country, or of `none`; the zone is by default the country's only one.
+
+        Without a country, it is by default UTC.
+        """
+        if country.lower() == NO_COUNTRY:
+            return cls(None, zone or "UTC")
+        return cls(country.upper(), zone or _zone_of(country.upper()))
+
+    def override(self, country: str | None, zone: str | None) -> "Calendar":
+        """This calendar with another country, zone, or both; None changes nothing.
+
+        Another country brings its own zone; no country keeps this calendar's.
+        """
+        if country is None:
+            return Calendar(self.country, zone or self.zone)
+        if country.lower() == NO_COUNTRY:
+            return Calendar(None, zone or self.zone)
+        return Calendar.of(country, zone)
+
+
+GERMANY = Calendar()
+
+
+def local_time(
+    time: Shaped[np.ndarray, "*S"], calendar: Calendar = GERMANY
+) -> Shaped[np.ndarray, "*S"]:
+    """The date and time on a wall clock, as `datetime64[s]` without a zone.
+
+    In Berlin, the hour from 2 to 3 is missing on one night in March and occurs twice on one in
+    October.
     """
     utc = pd.DatetimeIndex(time.ravel().astype("datetime64[s]"), tz="UTC")
-    wall = utc.tz_convert("Europe/Berlin").tz_localize(None)
+    wall = utc.tz_convert(calendar.zone).tz_localize(None)
     return wall.to_numpy().astype("datetime64[s]").reshape(time.shape)
 
 
-def hour_of_day(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
-    """Hours since midnight in Berlin, in [0, 24); 01:15 is 1.25."""
-    wall = berlin_time(time)
+def berlin_time(time: Shaped[np.ndarray, "*S"]) -> Shaped[np.ndarray, "*S"]:
+    """The date and time on a wall clock in Berlin, as `local_time` has it."""
+    return local_time(time, GERMANY)
+
+
+def hour_of_day(
+    time: Shaped[np.ndarray, "*S"], calendar: Calendar = GERMANY
+) -> Float[np.ndarray, "*S"]:
+    """Hours since midnight, in [0, 24); 01:15 is 1.25."""
+    wall = local_time(time, calendar)
     since_midnight = wall - wall.astype("datetime64[D]")
     return since_midnight.astype(np.float64) / 3600
 
 
-def quarter_of_day(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
-    """The quarter-hour of the day in Berlin, from 0 at midnight to 95."""
-    return np.floor(hour_of_day(time) * 4).astype(np.int64)
+def slot_of_day(
+    time: Shaped[np.ndarray, "*S"], slots: int = 96, calendar: Calendar = GERMANY
+) -> Int[np.ndarray, "*S"]:
+    """Which of so many equal parts of the day it is, from 0 at midnight; 96 are quarter-hours."""
+    wall = local_time(time, calendar)
+    seconds = (wall - wall.astype("datetime64[D]")).astype(np.int64)
+    return seconds * slots // _DAY_S
 
 
-def day_of_week(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
-    """The weekday in Berlin: Monday is 0, Sunday 6."""
-    days = berlin_time(time).astype("datetime64[D]").astype(np.int64)
+def day_of_week(
+    time: Shaped[np.ndarray, "*S"], calendar: Calendar = GERMANY
+) -> Int[np.ndarray, "*S"]:
+    """The weekday: Monday is 0, Sunday 6."""
+    days = local_time(time, calendar).astype("datetime64[D]").astype(np.int64)
     return np.mod(days + 3, 7)  # the epoch, 1970-01-01, was a Thursday
 
 
-def day_of_year(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
-    """The day of the year in Berlin: 1 January is 1, 31 December 365 or 366."""
-    dates = berlin_time(time).astype("datetime64[D]")
+def day_of_year(
+    time: Shaped[np.ndarray, "*S"], calendar: Calendar = GERMANY
+) -> Int[np.ndarray, "*S"]:
+    """The day of the year: 1 January is 1, 31 December 365 or 366."""
+    dates = local_time(time, calendar).astype("datetime64[D]")
     return (dates - dates.astype("datetime64[Y]")).astype(np.int64) + 1
 
 
-def is_public_holiday(time: Shaped[np.ndarray, "*S"]) -> Bool[np.ndarray, "*S"]:
-    """Whether the day in Berlin is a public holiday in all sixteen German states.
+def is_public_holiday(
+    time: Shaped[np.ndarray, "*S"], calendar: Calendar = GERMANY
+) -> Bool[np.ndarray, "*S"]:
+    """Whether the day is a public holiday in the whole country.
 
-    Holidays of single states do not count, nor do Easter and Whit Sunday, which are Sundays anyway.
-    Correct from 1995 on; the same rules are applied to earlier years, which had other holidays.
+    Holidays of single states do not count. In Germany, Easter and Whit Sunday do not count either,
+    which are Sundays anyway; its rules are correct from 1995 on, and the same rules are applied to
+    earlier years, which had other holidays. Those of other countries are from the package
+    `holidays`.
     """
-    dates = berlin_time(time).astype("datetime64[D]")
+    dates = local_time(time, calendar).astype("datetime64[D]")
+    if calendar.country is None:
+        return np.zeros(dates.shape, dtype=bool)
     years = np.unique(dates.astype("datetime64[Y]")).astype(str)
-    holidays = [day for year in years for day in _holidays(int(year))]
+    holidays = [day for year in years for day in _holidays_of(calendar.country, int(year))]
     return np.isin(dates, np.array(holidays, dtype="datetime64[D]"))
 
 
-def holiday_share(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
-    """The share of Germans who have a public holiday on the day in Berlin, from 0 to 1.
+def holiday_share(
+    time: Shaped[np.ndarray, "*S"], calendar: Calendar = GERMANY
+) -> Float[np.ndarray, "*S"]:
+    """The share of people who have a public holiday on the day, from 0 to 1.
 
-    Epiphany, Corpus Christi, Assumption, Reformation Day and All Saints' are holidays in some
-    states; Easter and Whit Sunday count for all. Every year follows the rules of 2015.
+    In Germany, Epiphany, Corpus Christi, Assumption, Reformation Day and All Saints' are holidays
+    in some states; Easter and Whit Sunday count for all. Every year follows the rules of 2015. In
+    other countries only holidays of the whole country count, for all.
     """
-    dates = berlin_time(time).astype("datetime64[D]")
-    share = is_public_holiday(time).astype(np.float64)
+    share = is_public_holiday(time, calendar).astype(np.float64)
+    if calendar.country != "DE":
+        return share
+    dates = local_time(time, calendar).astype("datetime64[D]")
     for year in np.unique(dates.astype("datetime64[Y]")).astype(str):
         easter = _easter(int(year))
         regional = {np.datetime64(f"{year}-{day}"): part for day, part in _FIXED_REGIONAL.items()}
@@ -83,11 +170,43 @@ def holiday_share(time: Shaped[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
     return share
 
 
+def _countries() -> frozenset[str]:
+    """The codes of the countries whose holidays are known."""
+    import holidays  # takes a moment to load, and Germany does not need it
+
+    return frozenset(holidays.list_supported_countries(include_aliases=False))
+
+
+@cache
+def _zone_of(country: str) -> str:
+    """The only time zone of a country; Büsingen has one of its own, without many people."""
+    if country == "DE":
+        return GERMANY.zone
+    table = files("tzdata").joinpath("zoneinfo", "zone.tab").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in table.splitlines() if not line.startswith("#")]
+    zones = sorted(row[2] for row in rows if row[0] == country)
+    if len(zones) == 1:
+        return zones[0]
+    among = f"one of {', '.join(zones[:4])}{', ...' * (len(zones) > 4)}" if zones else "its name"
+    raise CalendarError(f"the country {country!r} has {len(zones)} time zones; give {among}")
+
+
+@cache
+def _holidays_of(country: str, year: int) -> tuple[np.datetime64, ...]:
+    """The holidays of the whole country in one year."""
+    if country == "DE":
+        return tuple(_german_holidays(year))
+    import holidays
+
+    days = holidays.country_holidays(country, years=year)
+    return tuple(np.datetime64(day) for day in days)
+
+
 def _easter(year: int) -> np.datetime64:
     return np.datetime64((pd.Timestamp(year, 1, 1) + Easter()).date())
 
 
-def _holidays(year: int) -> list[np.datetime64]:
+def _german_holidays(year: int) -> list[np.datetime64]:
     """The nationwide holidays of one year, and the one-off holidays of all years."""
     easter = _easter(year)
     moving = [easter + np.timedelta64(days, "D") for days in _DAYS_AFTER_EASTER]

@@ -10,6 +10,7 @@
     ├── StoreError         a data set on disk that is missing, damaged or in the way
     │   └── StoreBusy      another process is writing it
     ├── TaskError          windows that do not fit a record
+    ├── CalendarError      an unknown country or time zone
     ├── ForecastError      scenarios that cannot be scored, in memory or in a file
     ├── ConfigError        model options that are unknown or invalid
     ├── TrainingError      a training that cannot start or continue
@@ -100,6 +101,10 @@ class StoreBusy(StoreError):
 
 class TaskError(PowerphaseError):
     """A task whose windows do not fit the record."""
+
+
+class CalendarError(PowerphaseError):
+    """A country or a time zone that is unknown or ambiguous."""
 
 
 class ForecastError(PowerphaseError):

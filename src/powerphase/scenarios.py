@@ -17,7 +17,9 @@ from torch import Tensor
 
 from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE, P, Q
 from powerphase.circuit import Circuit, Limits
+from powerphase.clock import GERMANY, Calendar
 from powerphase.errors import ForecastError, TaskError
+from powerphase.resolution import step_of, steps_per_day, time_of_day
 from powerphase.seeds import stream
 
 SCORED_DTYPES = (torch.float32, torch.float64)
@@ -46,6 +48,8 @@ class Layout:
     """What counts as a violation when a forecast is scored."""
     p_scale_mw: float
     q_scale_mvar: float
+    calendar: Calendar = GERMANY
+    """Holidays and the wall clock of the people who use the grid."""
 
     @property
     def n_buses(self) -> int:
@@ -94,6 +98,11 @@ class Record:
     def __len__(self) -> int:
         return len(self.time)
 
+    @property
+    def step_s(self) -> int:
+        """Seconds from one step to the next."""
+        return step_of(self.time)
+
     def read(
         self, steps: slice = slice(None), channels: slice = slice(None)
     ) -> Float32[Tensor, "S C"]:
@@ -130,6 +139,16 @@ class Context:
     def horizon(self) -> int:
         """Number of steps to forecast, H."""
         return self.time.shape[1] - self.past.shape[1]
+
+    @property
+    def step_s(self) -> int:
+        """Seconds from one step to the next."""
+        return step_of(self.time)
+
+    @property
+    def steps_per_day(self) -> int:
+        """How many steps a day has: 96 of 15 minutes."""
+        return steps_per_day(self.step_s)
 
     @property
     def future_time(self) -> Shaped[np.ndarray, "B H"]:
@@ -258,13 +277,25 @@ class Training:
 
     Closed-form models `read` the record in blocks; neural networks draw `batches` of random windows
     from a copy on their device.
+
+    Args:
+        record: what a model may be fitted on.
+        validation: windows of the same size as those to forecast.
+        data: what identifies data set and task.
+        origin_s: the time of day at which windows start, in seconds, UTC; by default that of the
+            validation windows, or without any that of the record.
     """
 
     def __init__(
-        self, record: Record, validation: Windows, data: Mapping[str, Any] | None = None
+        self,
+        record: Record,
+        validation: Windows,
+        data: Mapping[str, Any] | None = None,
+        origin_s: int | None = None,
     ) -> None:
         self.record = record
         self.validation = validation
+        self._origin_s = origin_s
         self.data = dict(data or {})
         """What identifies data set and task; a model trained on one is rejected on another."""
         self.read = record.read
@@ -274,6 +305,25 @@ class Training:
     def layout(self) -> Layout:
         """The meaning of the channels."""
         return self.record.layout
+
+    @property
+    def step_s(self) -> int:
+        """Seconds from one step to the next."""
+        return self.record.step_s
+
+    @property
+    def steps_per_day(self) -> int:
+        """How many steps a day has: 96 of 15 minutes."""
+        return steps_per_day(self.step_s)
+
+    @property
+    def origin_s(self) -> int:
+        """The time of day at which windows start, in seconds, UTC."""
+        if self._origin_s is not None:
+            return self._origin_s
+        windows = self.validation
+        first = windows.record.time[windows.origins[0]] if len(windows) else self.time[0]
+        return time_of_day(first)
 
     def batches(self, size: int, seed: int, device: torch.device | str = "cpu") -> Batches:
         """Random windows of the same size as the validation windows, on the device."""

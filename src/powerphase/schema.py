@@ -38,7 +38,13 @@ class Rule(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-Schema = Rule | Mapping[str, Any]
+class OptionalKey(NamedTuple):
+    """Of a key that an object may lack: the schema that its value must follow."""
+
+    schema: Any
+
+
+Schema = Rule | OptionalKey | Mapping[str, Any]
 
 
 def problems(value: Any, schema: Schema, name: str = "the file") -> Iterator[str]:
@@ -47,7 +53,9 @@ def problems(value: Any, schema: Schema, name: str = "the file") -> Iterator[str
 
 
 def _problems(value: Any, schema: Schema, name: str, prefix: str) -> Iterator[str]:
-    if isinstance(schema, Rule):
+    if isinstance(schema, OptionalKey):
+        yield from _problems(value, schema.schema, name, prefix)
+    elif isinstance(schema, Rule):
         if not schema.holds(value):
             yield f"{name} is {short(value)}, must be {schema.words}"
     elif not isinstance(value, dict):
@@ -60,7 +68,7 @@ def _problems(value: Any, schema: Schema, name: str, prefix: str) -> Iterator[st
         for key, inner in schema.items():
             if key in value:
                 yield from _problems(value[key], inner, f"{prefix}{key}", f"{prefix}{key}.")
-            else:
+            elif not isinstance(inner, OptionalKey):
                 yield f"{name} lacks {key!r}"
 
 

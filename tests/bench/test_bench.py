@@ -105,14 +105,14 @@ def test_a_forecast_that_cannot_be_scored_raises(
 
 
 def test_a_job_scores_by_its_limits(data: Path, tmp_path: Path) -> None:
-    job = replace(job_of(data, tmp_path, "Plain"), limits="1-1.1")
+    job = replace(job_of(data, tmp_path, "Plain"), task="powerphase-day-ahead-1-1p1-limits")
     row = read_result(run_job(job, lambda message: None)["row"])
     assert row.task == "powerphase-day-ahead-1-1p1-limits"
     assert row.truth["violations"] != 0
 
 
 def test_a_job_survives_the_way_through_json(data: Path, tmp_path: Path) -> None:
-    job = replace(job_of(data, tmp_path, "Plain"), windows="all", limits="case", measure_s=1.5)
+    job = replace(job_of(data, tmp_path, "Plain"), task="powerphase-day-ahead-all", measure_s=1.5)
     assert Job.from_json(job.to_json()) == job
     assert "\n" not in job.to_json()
 

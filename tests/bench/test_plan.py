@@ -128,7 +128,7 @@ def test_a_row_of_other_windows_belongs_to_another_task(
 ) -> None:
     climatology.save(tmp_path / "results")
     plan = plan_of("climatology", windows=3)
-    assert plan.task == "powerphase-day-ahead-3-windows"
+    assert plan.cells[0].task == "powerphase-day-ahead-3-windows"
     assert plan.state(plan.cells[0]) == "to do"
 
 

@@ -28,7 +28,7 @@ from powerphase import (
     physical,
     score,
 )
-from powerphase.clock import berlin_time, day_of_week, is_public_holiday, quarter_of_day
+from powerphase.clock import berlin_time, day_of_week, is_public_holiday, slot_of_day
 from powerphase.errors import ForecastError, TrainingError, UnknownName
 from powerphase.evaluation import (
     COUPLINGS,
@@ -347,7 +347,7 @@ def test_past_days_are_of_the_same_kind_and_season(day: str) -> None:
     saturday = [day_of_week(t) == 5 for t in (middle, window[48:49])]
     assert (is_off[0] == is_off[1]).all()
     assert ((saturday[0] & ~is_off[0]) == (saturday[1] & ~is_off[1])).all()
-    assert (quarter_of_day(past[starts]) == quarter_of_day(window[:1])).all()
+    assert (slot_of_day(past[starts]) == slot_of_day(window[:1])).all()
     dates = berlin_time(middle).astype("datetime64[D]")
     assert len(np.unique(dates)) == 12
     of_year = (dates - dates.astype("datetime64[Y]")).astype(int)

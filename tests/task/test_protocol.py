@@ -1,13 +1,16 @@
 """The frozen protocol: these numbers define the benchmark."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from powerphase.errors import TaskError
+from powerphase.errors import CalendarError, TaskError
 from powerphase.records import NORMAL_BAND_PU
-from powerphase.task import PROTOCOL_VERSION, Protocol, Splits, band_of
+from powerphase.task import PROTOCOL_VERSION, Protocol, Splits, band_of, step_hours_of
 
 
 def clock(first: str, stop: str) -> np.ndarray:
@@ -138,3 +141,111 @@ def test_a_record_that_is_too_short_for_a_context_raises() -> None:
 def test_invalid_options_raise(options: dict[str, Any]) -> None:
     with pytest.raises(TaskError, match=next(iter(options))):
         Protocol(**options)
+
+
+def of_step(minutes: int, **options: Any) -> Protocol:
+    return Protocol.of(60 * minutes, **options)
+
+
+@pytest.mark.parametrize("minutes", [5, 15, 30, 60])
+def test_the_paper_s_windows_last_as_long_at_every_step(minutes: int) -> None:
+    protocol = of_step(minutes)
+    assert protocol.horizon * minutes == 24 * 60
+    assert protocol.context * minutes == 7 * 24 * 60
+    time = np.arange(
+        np.datetime64("2015-01-01", "s"), np.datetime64("2017-01-01"), np.timedelta64(minutes, "m")
+    )
+    splits = protocol.splits(time)
+    assert str(time[splits.train_stop]) == "2016-07-01T00:00:00"
+    assert str(time[splits.fit_stop]) == "2016-06-21T00:00:00"
+    ours, paper = (
+        p.test_origins(p.splits(t)) for p, t in ((protocol, time), (Protocol(), TWO_YEARS))
+    )
+    assert (time[ours] == TWO_YEARS[paper]).all()
+
+
+def test_the_name_contains_step_origin_and_calendar() -> None:
+    protocols = [
+        of_step(60),
+        of_step(60, horizon="12h", context="2d", origin="06:00"),
+        of_step(15, origin="12:15", windows="all"),
+        of_step(5, country="FR"),
+        of_step(30, country="none", zone="America/Port-au-Prince", limits="case", windows=20),
+        of_step(15, country="DE", zone="Europe/Berlin"),
+    ]
+    names = [
+        "powerphase-day-ahead-60-minute-steps",
+        "powerphase-12-steps-ahead-from-48-60-minute-steps-origin-0600",
+        "powerphase-day-ahead-origin-1215-all",
+        "powerphase-day-ahead-5-minute-steps-country-fr",
+        "powerphase-day-ahead-30-minute-steps-country-none-zone-america-port-au-prince-20-windows"
+        "-case-limits",
+        "powerphase-day-ahead",
+    ]
+    assert [protocol.name for protocol in protocols] == names
+    assert [Protocol.of_name(name) for name in names] == protocols
+    assert {step_hours_of(name) for name in names} == {1.0, 0.25, 5 / 60, 0.5}
+    assert protocols[1].training_name == protocols[1].name
+    assert protocols[2].training_name == "powerphase-day-ahead-origin-1215"
+
+
+@given(
+    minutes=st.sampled_from([5, 15, 30, 60]),
+    horizon=st.integers(1, 999_999),
+    context=st.integers(1, 999_999),
+    windows=st.one_of(st.just("all"), st.integers(1, 999_999)),
+    hour=st.integers(0, 23),
+    half=st.booleans(),
+    country=st.sampled_from([None, "none", "DE", "fr", "US"]),
+    zone=st.sampled_from([None, "UTC", "Europe/Madrid", "America/New_York", "Etc/GMT+1"]),
+    limits=st.sampled_from(["normal", "case", "0.9-1.1"]),
+    rating=st.sampled_from("abc"),
+)
+def test_a_task_is_the_one_that_its_name_says(
+    minutes: int, hour: int, half: bool, country: str | None, zone: str | None, **options: Any
+) -> None:
+    origin = f"{hour:02}:{'30' if half and minutes < 60 else '00'}"
+    zone = "America/New_York" if country == "US" and zone is None else zone
+    protocol = of_step(minutes, origin=origin, country=country, zone=zone, **options)
+    assert Protocol.of_name(protocol.name) == protocol
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", protocol.name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "powerphase-day-ahead-15-minute-steps",
+        "powerphase-day-ahead-20-minute-steps",
+        "powerphase-24-steps-ahead-60-minute-steps",
+        "powerphase-day-ahead-from-168-60-minute-steps",
+        "powerphase-day-ahead-origin-0000",
+        "powerphase-day-ahead-origin-2500",
+        "powerphase-day-ahead-origin-1207",
+        "powerphase-day-ahead-country-atlantis",
+        "powerphase-day-ahead-zone-atlantis",
+        "powerphase-day-ahead-all-origin-1200",
+    ],
+)
+def test_a_name_that_no_task_has_raises(name: str) -> None:
+    with pytest.raises((TaskError, CalendarError)):
+        Protocol.of_name(name)
+
+
+@pytest.mark.parametrize("origin", ["06:00", "12:00", "23:45"])
+def test_windows_start_at_the_origin_of_every_day(origin: str) -> None:
+    protocol = Protocol.of(origin=origin, windows="all", horizon="36h")
+    splits = protocol.splits(TWO_YEARS)
+    test, validation = protocol.test_origins(splits), protocol.validation_origins(splits)
+    assert {str(TWO_YEARS[k])[11:16] for k in (*test, *validation)} == {origin}
+    assert set(np.diff(test)) == set(np.diff(validation)) == {96}
+    assert test[0] < splits.train_stop + 96
+    assert splits.stop - 96 < test[-1] + protocol.horizon <= splits.stop
+    assert validation[-1] + protocol.horizon <= splits.train_stop
+
+
+def test_days_count_from_the_first_midnight_of_a_record() -> None:
+    whole, cut = clock("2019-03-01", "2019-05-01"), clock("2019-02-28T08:15", "2019-05-01T17:30")
+    splits = [Protocol().splits(time) for time in (whole, cut)]
+    for name in ("first", "fit_stop", "train_stop"):
+        assert whole[getattr(splits[0], name)] == cut[getattr(splits[1], name)]
+    assert cut[splits[1].stop] == np.datetime64("2019-05-01T00:00")

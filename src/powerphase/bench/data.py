@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from powerphase.clock import GERMANY, Calendar
 from powerphase.dataset.layout import Manifest
 from powerphase.dataset.recipe import make_recipe
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import CaseError, StoreError
 from powerphase.grid.catalog import load_grid
+from powerphase.resolution import PAPER_STEP_S
 from powerphase.synthesis.signals import Signals
 from powerphase.synthesis.sources import NAMED_SOURCES, load_signals
 
@@ -30,6 +32,9 @@ class DataSet:
     exists: bool
     signals: str | None = None
     """The signals to make it from, if it is missing."""
+    step_s: int = PAPER_STEP_S
+    """Seconds from one step to the next."""
+    calendar: Calendar = GERMANY
 
     @property
     def grid(self) -> str:
@@ -109,7 +114,16 @@ def _find_existing(grid: str, folder: Path) -> DataSet | None:
     if grid.endswith(".m"):  # only files change, and the catalogue's largest takes a second to read
         _check_unchanged(grid, path, manifest)
     n_channels = 4 * manifest.n_buses
-    return DataSet(grid, path, manifest.edition, manifest.fingerprint, n_channels, exists=True)
+    return DataSet(
+        grid,
+        path,
+        manifest.edition,
+        manifest.fingerprint,
+        n_channels,
+        exists=True,
+        step_s=manifest.step_s,
+        calendar=manifest.calendar,
+    )
 
 
 def _check_unchanged(file: str, path: Path, manifest: Manifest) -> None:

@@ -102,7 +102,7 @@ def _rows_of_model(plan: Plan, cell: Cell, on_gpu: bool | None) -> tuple[ScaledR
     names = {cell.key_for(description).name for description in descriptions}
     same_grid, other_grids = [], []
     for row in plan.rows:
-        if row.name not in names or row.task != plan.task or not _is_same_device(row, on_gpu):
+        if row.name not in names or row.task != cell.task or not _is_same_device(row, on_gpu):
             continue
         if row.grid == cell.grid:
             same_grid.append((row, 1.0))
@@ -164,9 +164,7 @@ def _time_cell(
         data=str(cell.data.path.resolve()),
         out=str(request.out.resolve()),
         run=str(plan.run_folder(cell.key).resolve()),
-        windows=request.windows,
-        limits=request.limits,
-        rating=request.rating,
+        task=cell.task,
         device=request.device,
         epochs=request.epochs,
         batch_size=request.batch_size,

@@ -19,7 +19,7 @@ from powerphase.models.framework.base import Description, Forecaster
 from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.training import Progress
-from powerphase.task.protocol import WindowCount
+from powerphase.task.protocol import PAPER_TASK, Protocol
 from powerphase.task.windows import Task
 
 Send = Callable[[dict[str, Any]], None]
@@ -40,9 +40,8 @@ class Job:
     """The tree of results."""
     run: str
     """The folder of its training."""
-    windows: WindowCount = 10
-    limits: str = "normal"
-    rating: str = "a"
+    task: str = PAPER_TASK
+    """The name of the task, which contains all of its options."""
     device: str = "auto"
     epochs: int | None = None
     """The epochs requested for all networks."""
@@ -68,7 +67,7 @@ class Job:
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Measure or make the cell; returns the epochs or the path of the row."""
     send({"hardware": hardware(choose_device(job.device))})
-    task = Task(job.data, windows=job.windows, limits=job.limits, rating=job.rating)
+    task = Task.of_protocol(job.data, Protocol.of_name(job.task))
     spec = resolve_model(job.model, {"epochs": job.epochs, "batch_size": job.batch_size})
     if job.measure_s is not None:
         return {"epochs": measure_budget(spec, task, job.seed, job.device, job.measure_s)}

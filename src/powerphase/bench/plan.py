@@ -18,6 +18,7 @@ from powerphase.models.framework.base import Description
 from powerphase.models.framework.neural import with_training
 from powerphase.records.result import Result, read_results
 from powerphase.records.row_key import RowKey
+from powerphase.task.protocol import PAPER_TASK, PROTOCOL_VERSION, Protocol
 
 State = Literal["done", "to do", "failed before"]
 
@@ -83,11 +84,6 @@ class Plan:
     done: dict[Cell, Result] = field(default_factory=dict)
 
     @property
-    def task(self) -> str:
-        """The task's name."""
-        return self.request.protocol.name
-
-    @property
     def is_budgeted(self) -> bool:
         """Whether trainings may be cut to fit into the time."""
         return self.request.is_budgeted
@@ -114,17 +110,27 @@ class Plan:
         return self.request.out / cell.key.failure_path
 
     def run_folder(self, key: RowKey) -> Path:
-        """The folder of the training that leads to that row."""
-        return self.request.runs / key.run_path
+        """The folder of the training that leads to that row.
+
+        Trainings for other contexts, horizons, steps, origins or calendars than the paper's are in
+        a folder of their task.
+        """
+        task = Protocol.of_name(key.task).training_name
+        return self.request.runs / ("" if task == PAPER_TASK else task) / key.run_path
 
 
 def make_plan(request: BenchRequest) -> Plan:
     """The cells of the request, compared with the rows that exist; raises what cannot be made."""
     specs = [_resolve(model, request) for model in request.models]
     data = find_data_sets(request.grids, request.data, request.signals, request.edition)
-    task = request.protocol.name
     cells = [
-        Cell(data_set, spec, seed, task, spec.description(data_set.grid, seed))
+        Cell(
+            data_set,
+            spec,
+            seed,
+            request.protocol(data_set).name,
+            spec.description(data_set.grid, seed),
+        )
         for data_set in data
         for spec in specs
         for seed in spec.seeds(request.seeds)
@@ -198,13 +204,12 @@ def _departures(
     row: Result, cell: Cell, request: BenchRequest, description: Description
 ) -> list[str]:
     """In what the row differs from the one that the cell would get."""
-    protocol, is_budgeted = request.protocol, request.is_budgeted
     checks = {
         # They also determine the windows.
         "fingerprint": row.fingerprint == cell.data.fingerprint,
-        "task version": row.task_version == protocol.version,
+        "task version": row.task_version == PROTOCOL_VERSION,
         "version of the model's results": (row.model_version or 1) == description.version,
-        "config": same_config(row.config, description.config, is_budgeted=is_budgeted),
+        "config": same_config(row.config, description.config, is_budgeted=request.is_budgeted),
     }
     return [name for name, agrees in checks.items() if not agrees]
 

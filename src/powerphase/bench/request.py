@@ -4,12 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from powerphase.bench.data import DataSet
 from powerphase.errors import TaskError, UnknownName
 from powerphase.grid.catalog import PAPER_GRIDS
 from powerphase.grid.limits import check_limits
 from powerphase.models.framework.device import DEVICES, choose_device
 from powerphase.registry import bench_models
-from powerphase.task.protocol import Protocol, WindowCount
+from powerphase.resolution import Duration
+from powerphase.task.protocol import (
+    PAPER_CONTEXT,
+    PAPER_HORIZON,
+    PAPER_ORIGIN,
+    Protocol,
+    WindowCount,
+)
 
 ENGINES = ("local", "ray")
 
@@ -26,7 +34,12 @@ class BenchRequest:
     edition: str | None = None
     out: Path = Path("results")
     runs: Path = Path("runs")
+    context: Duration = PAPER_CONTEXT
+    horizon: Duration = PAPER_HORIZON
     windows: WindowCount = 10
+    origin: str = PAPER_ORIGIN
+    country: str | None = None
+    zone: str | None = None
     limits: str = "normal"
     rating: str = "a"
     device: str = "auto"
@@ -55,10 +68,20 @@ class BenchRequest:
         if not self.seeds:
             raise TaskError("--seeds is empty; give whole numbers such as 22,42,3142")
 
-    @property
-    def protocol(self) -> Protocol:
-        """The task by which all forecasts are scored."""
-        return Protocol(windows=self.windows, limits=self.limits, rating=self.rating)
+    def protocol(self, data: DataSet) -> Protocol:
+        """The task by which forecasts of a data set are scored."""
+        return Protocol.of(
+            data.step_s,
+            context=self.context,
+            horizon=self.horizon,
+            windows=self.windows,
+            origin=self.origin,
+            limits=self.limits,
+            rating=self.rating,
+            country=self.country,
+            zone=self.zone,
+            calendar=data.calendar,
+        )
 
     @property
     def training(self) -> dict[str, int | None]:

@@ -188,7 +188,7 @@ class Scheduler:
     def fail(self, cell: Cell, outcome: Outcome) -> None:
         """Record that the cell failed."""
         failure = Failure(
-            task=self.plan.task,
+            task=cell.task,
             edition=cell.data.edition,
             grid=cell.grid,
             model=cell.spec.text,
@@ -267,9 +267,7 @@ class Scheduler:
             data=str(cell.data.path.resolve()),
             out=str(request.out.resolve()),
             run=str(self.plan.run_folder(key).resolve()),
-            windows=request.windows,
-            limits=request.limits,
-            rating=request.rating,
+            task=cell.task,
             device=request.device,
             epochs=request.epochs,
             batch_size=request.batch_size,

@@ -5,7 +5,7 @@ other model is fitted, and forecasts and scores a single window.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -37,7 +37,7 @@ def time_cell(spec: ModelSpec, task: Task, seed: int, device: str) -> Timing:
     """Time a part of the work, and scale it to the whole."""
     if spec.is_network:
         return _time_network(spec, task, seed, device)
-    first_window = Task(task.store, windows=1)
+    first_window = Task.of_protocol(task.store, replace(task.protocol, windows=1))
     model = spec.make(first_window, seed, device)
     live = forecast(model, first_window, device=device)
     cost = score(live, first_window, device=device).row.cost

@@ -1,4 +1,4 @@
-"""Commands that run models: train, forecast, score, tomorrow, calibration and bench."""
+"""Commands that run one model: train, forecast, score, tomorrow and calibration."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,20 +16,25 @@ from powerphase.cli.display import (
     training_progress,
 )
 from powerphase.cli.options import (
+    CONTEXT,
+    HORIZON,
+    ORIGIN,
+    Context,
+    Country,
     Couple,
     Data,
     Device,
+    Horizon,
     Limits,
+    Origin,
     Physical,
     Rating,
     Seed,
     Windows,
+    Zone,
     make_task,
-    parse_seeds,
-    parse_windows,
-    split_list,
 )
-from powerphase.registry import bench_models, models_help
+from powerphase.registry import models_help
 
 if TYPE_CHECKING:
     from powerphase.evaluation.scoring import Evaluation
@@ -53,6 +58,11 @@ def train(
         Path | None,
         typer.Option(help="Folder for the training.", show_default="runs/MODEL-GRID-SEED"),
     ] = None,
+    horizon: Horizon = HORIZON,
+    context: Context = CONTEXT,
+    origin: Origin = ORIGIN,
+    country: Country = None,
+    zone: Zone = None,
     seed: Seed = 42,
     config: Annotated[
         Path | None, typer.Option(help="A .toml or .json file with fields of the model's config.")
@@ -92,7 +102,15 @@ def train(
         channel_block=channel_block,
         backend=backend,
     )
-    task = make_task(data, "1")  # a training does not depend on the test windows
+    task = make_task(
+        data,
+        "1",  # a training does not depend on the test windows
+        horizon=horizon,
+        context=context,
+        origin=origin,
+        country=country,
+        zone=zone,
+    )
     run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
     if request.is_network:
         with training_progress(model) as report:
@@ -110,6 +128,11 @@ def forecast(
     data: Data,
     out: Annotated[Path, typer.Option(help="Directory for the scenarios.")],
     windows: Windows = "10",
+    horizon: Horizon = HORIZON,
+    context: Context = CONTEXT,
+    origin: Origin = ORIGIN,
+    country: Country = None,
+    zone: Zone = None,
     seed: Seed = 42,
     device: Device = "auto",
     couple: Couple = None,
@@ -126,7 +149,15 @@ def forecast(
     from powerphase.evaluation.physical import physical as make_physical
     from powerphase.records.forecast_file import open_forecast
 
-    task = make_task(data, windows)
+    task = make_task(
+        data,
+        windows,
+        horizon=horizon,
+        context=context,
+        origin=origin,
+        country=country,
+        zone=zone,
+    )
     with progress(f"{model} windows", MofNCompleteColumn()) as report:
         forecaster = make_forecaster(model, task, seed, device, couple)
         if physical:
@@ -151,6 +182,11 @@ def score(
         Path | None, typer.Option(help="Folder of results to which the row is added.")
     ] = None,
     windows: Windows = "10",
+    horizon: Horizon = HORIZON,
+    context: Context = CONTEXT,
+    origin: Origin = ORIGIN,
+    country: Country = None,
+    zone: Zone = None,
     seed: Seed = 42,
     device: Device = "auto",
     couple: Couple = None,
@@ -164,7 +200,17 @@ def score(
 
     Example: `powerphase score last-7-days --data data/activsg500 --out results`
     """
-    task = make_task(data, windows, limits, rating)
+    task = make_task(
+        data,
+        windows,
+        limits,
+        rating,
+        horizon=horizon,
+        context=context,
+        origin=origin,
+        country=country,
+        zone=zone,
+    )
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
     evaluation = evaluate(forecast, task, seed, device, physical, couple)
@@ -180,6 +226,11 @@ def tomorrow(
     rows: Annotated[
         int, typer.Option(min=1, help="Buses and lines to show; csv and json have all.")
     ] = 20,
+    horizon: Horizon = HORIZON,
+    context: Context = CONTEXT,
+    origin: Origin = "end",
+    country: Country = None,
+    zone: Zone = None,
     limits: Limits = "normal",
     rating: Rating = "a",
     fail_above: Annotated[
@@ -196,7 +247,8 @@ def tomorrow(
 ) -> None:
     """Show which buses and lines may violate their limits on the day after the record, and when.
 
-    The exit status is 0, whatever the risk, unless `--fail-above` is given; 1 is an error.
+    The day starts where the record ends, or at the last `--origin` before its end. The exit status
+    is 0, whatever the risk, unless `--fail-above` is given; 1 is an error.
 
     Example: `powerphase tomorrow factorforge --data data/activsg500`
 
@@ -207,7 +259,17 @@ def tomorrow(
     from powerphase.evaluation.models import make_forecaster
     from powerphase.evaluation.outlook import outlook
 
-    task = make_task(data, "1", limits, rating)  # the test windows do not matter
+    task = make_task(
+        data,
+        "1",  # the test windows do not matter
+        limits,
+        rating,
+        horizon=horizon,
+        context=context,
+        origin=origin,
+        country=country,
+        zone=zone,
+    )
     forecaster = make_forecaster(model, task, seed, device, couple)
     if show_outlook(lambda: outlook(forecaster, task, device=device), rows, format, fail_above):
         raise typer.Exit(RISK_STATUS)
@@ -220,6 +282,11 @@ def calibration(
         Path | None, typer.Option(help="File for the diagrams: .svg, .pdf or .png.")
     ] = None,
     windows: Windows = "all",
+    horizon: Horizon = HORIZON,
+    context: Context = CONTEXT,
+    origin: Origin = ORIGIN,
+    country: Country = None,
+    zone: Zone = None,
     split: Annotated[
         str, typer.Option(help="test, for a final score, or validation, for choices.")
     ] = "test",
@@ -249,7 +316,17 @@ def calibration(
     from powerphase.evaluation.models import make_forecaster
 
     check_request(out, format)
-    task = make_task(data, windows, limits, rating)
+    task = make_task(
+        data,
+        windows,
+        limits,
+        rating,
+        horizon=horizon,
+        context=context,
+        origin=origin,
+        country=country,
+        zone=zone,
+    )
     forecaster = make_forecaster(model, task, seed, device, couple)
     with progress(f"{Path(model).name} windows", MofNCompleteColumn()) as report:
         done = calibrate(
@@ -262,110 +339,6 @@ def calibration(
             on_progress=report,
         )
     show_calibration(done, out, format)
-
-
-def bench(
-    grids: Annotated[
-        str,
-        typer.Option(
-            help="Grid names or .m files, separated by commas.", show_default="the paper's 6"
-        ),
-    ] = "",
-    models: Annotated[
-        str,
-        typer.Option(
-            help="Names, with or without +VARIANT, or package.module:Class, separated by commas.",
-            show_default="all",
-        ),
-    ] = "",
-    seeds: Annotated[
-        str, typer.Option(help="Seeds of the models that have one, separated by commas.")
-    ] = "22,42,3142",
-    data: Annotated[
-        Path, typer.Option(help="Folder of the data sets: each is in DATA/GRID.")
-    ] = Path("data"),
-    signals: Annotated[
-        str | None,
-        typer.Option(help="Signals for missing data sets: synthetic, opsd, or a file."),
-    ] = None,
-    edition: Annotated[
-        str | None, typer.Option(help="The edition that all data sets must have.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="Folder of trainings.")] = Path("runs"),
-    windows: Windows = "10",
-    limits: Limits = "normal",
-    rating: Rating = "a",
-    device: Device = "auto",
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Overrides the epochs of all networks.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Overrides the batch size of all networks.")
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(help="Time limit of each training; its epochs are reduced to fit."),
-    ] = None,
-    limit: Annotated[
-        float | None, typer.Option(help="Seconds after which a cell is stopped.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of cells at a time.", show_default="one for each GPU, or 1"
-        ),
-    ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show all cells and their estimated cost.")
-    ] = False,
-) -> None:
-    """Train, forecast and score every combination of grid, model and seed that has no row yet.
-
-    A combination (a cell) that fails is recorded in place of its row, and the others continue. To
-    continue an interrupted bench, run the same command again; trainings resume where they stopped.
-
-    Example: `powerphase bench --grids activsg500,pegase1354 --models powerforge,ets --seeds 22,42`
-
-    With at most an hour for each training: `powerphase bench --seconds 3600 --limit 7200`
-
-    With your own model: `powerphase bench --grids ieee118 --models mymodel:MyForecaster`
-    """
-    from powerphase.bench.plan import make_plan
-    from powerphase.bench.request import BenchRequest
-    from powerphase.bench.scheduler import run_bench
-    from powerphase.cli.bench_display import BenchDisplay, show_failures, show_plan
-    from powerphase.grid.catalog import PAPER_GRIDS
-
-    request = BenchRequest(
-        grids=split_list(grids) or PAPER_GRIDS,
-        models=split_list(models) or bench_models(),
-        seeds=parse_seeds(seeds),
-        data=data,
-        signals=signals,
-        edition=edition,
-        out=out,
-        runs=runs,
-        windows=parse_windows(windows),
-        limits=limits,
-        rating=rating.lower(),
-        device=device,
-        epochs=epochs,
-        batch_size=batch_size,
-        seconds=seconds,
-        limit=limit,
-        workers=workers,
-        engine=engine,
-    )
-    if dry_run:
-        show_plan(make_plan(request), request.on_gpu)
-        return
-    with BenchDisplay() as watcher:
-        failures = run_bench(request, watcher)
-    show_failures(failures)
-    if failures:
-        raise typer.Exit(1)
 
 
 def evaluate(

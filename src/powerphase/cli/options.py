@@ -14,6 +14,24 @@ if TYPE_CHECKING:
 Windows = Annotated[
     str, typer.Option(help="Number of test windows (the paper has 10), or 'all' days.")
 ]
+Horizon = Annotated[str, typer.Option(help="How much is forecast: 24h, 2d, 90min, or steps.")]
+Context = Annotated[str, typer.Option(help="What a forecaster sees before: 7d, 36h, or steps.")]
+Origin = Annotated[str, typer.Option(help="The time of day at which windows start, UTC.")]
+Country = Annotated[
+    str | None,
+    typer.Option(
+        help="Whose holidays models know, such as FR, or none.", show_default="the data set's"
+    ),
+]
+Zone = Annotated[
+    str | None,
+    typer.Option(
+        help="By whose clock they count days, such as Europe/Paris.",
+        show_default="the country's",
+    ),
+]
+HORIZON, CONTEXT, ORIGIN = "24h", "7d", "00:00"
+"""The paper's."""
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto to use a GPU if there is one.")]
 Data = Annotated[str, typer.Option(help="Directory or URL of the data set.")]
 Seed = Annotated[
@@ -47,11 +65,32 @@ Edition = Annotated[
 ]
 
 
-def make_task(data: str, windows: str, limits: str = "normal", rating: str = "a") -> "Task":
+def make_task(
+    data: str,
+    windows: str,
+    limits: str = "normal",
+    rating: str = "a",
+    *,
+    horizon: str = HORIZON,
+    context: str = CONTEXT,
+    origin: str = ORIGIN,
+    country: str | None = None,
+    zone: str | None = None,
+) -> "Task":
     """The task on a data set."""
     from powerphase.task.windows import Task
 
-    return Task(data, windows=parse_windows(windows), limits=limits, rating=rating.lower())
+    return Task(
+        data,
+        context=context,
+        horizon=horizon,
+        windows=parse_windows(windows),
+        origin=origin,
+        limits=limits,
+        rating=rating.lower(),
+        country=country,
+        zone=zone,
+    )
 
 
 def parse_windows(text: str) -> "WindowCount":

@@ -25,3 +25,4 @@ from .store import open_store as open_store
 from .store import read_manifest as read_manifest
 from .store import zarr_store as zarr_store
 from .writer import StoreWriter as StoreWriter
+from .writer import open_writer as open_writer

@@ -27,8 +27,10 @@ from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES, P, Q
+from powerphase.clock import GERMANY, Calendar
 from powerphase.dataset.manifest_schema import manifest_schema
-from powerphase.errors import StoreError
+from powerphase.errors import CalendarError, StoreError
+from powerphase.resolution import PAPER_STEP_S, steps_per_day
 from powerphase.schema import parse_object
 
 BLOCK_STEPS = 10 * STEPS_PER_DAY
@@ -183,7 +185,16 @@ class Manifest:
     cpu_features: list[str]
     static_sha256: dict[str, str]
     """Checksums of all files outside the blocks: metadata, grid, clock, signals."""
+    step_s: int = PAPER_STEP_S
+    """Seconds from one step to the next."""
+    calendar: Calendar = GERMANY
+    """Holidays and wall clock of the people who use the grid."""
     blocks: dict[int, BlockRecord] = field(default_factory=dict)
+
+    @property
+    def steps_per_day(self) -> int:
+        """How many steps a day has."""
+        return steps_per_day(self.step_s)
 
     @property
     def n_blocks(self) -> int:
@@ -220,11 +231,20 @@ class Manifest:
             text.encode(), path, SCHEMA, StoreError, ADVICE, version=("format", FORMAT)
         )
         del values["format"], values["complete"]
+        if "calendar" in values:
+            values["calendar"] = _calendar(values["calendar"], path)
         blocks = {key: BlockRecord(**record) for key, record in values.pop("blocks").items()}
         n_blocks = -(-values["n_steps"] // values["block_steps"])
         if not blocks.keys() <= set(map(str, range(n_blocks))):
             raise StoreError(f"{path}: has other blocks than 0 to {n_blocks - 1}; {ADVICE}")
         return cls(blocks={int(key): record for key, record in blocks.items()}, **values)
+
+
+def _calendar(values: dict[str, Any], path: str) -> Calendar:
+    try:
+        return Calendar(**values)
+    except CalendarError as error:
+        raise StoreError(f"{path}: {error}; {ADVICE}") from error
 
 
 def library_versions() -> dict[str, str]:

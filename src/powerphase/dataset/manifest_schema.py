@@ -3,8 +3,10 @@
 from datetime import date
 from typing import Any
 
+from powerphase.resolution import STEPS_S
 from powerphase.schema import (
     MAX_BUSES,
+    OptionalKey,
     Rule,
     Schema,
     exactly,
@@ -20,7 +22,7 @@ from powerphase.schema import (
 )
 
 MAX_STEPS = 10**7
-"""285 years of quarter hours."""
+"""95 years of five minutes."""
 
 CHECKSUM = text("64 hexadecimal digits", r"[0-9a-f]{64}")
 
@@ -42,6 +44,8 @@ def manifest_schema(format_number: int, block_arrays: tuple[str, ...]) -> dict[s
         "fingerprint": CHECKSUM,
         "recipe": _RECIPE,
         "n_steps": integer(1, MAX_STEPS),
+        "step_s": OptionalKey(one_of(STEPS_S)),  # older data sets have 15 minutes
+        "calendar": OptionalKey({"country": nullable(text()), "zone": text()}),
         "n_buses": integer(1, MAX_BUSES),
         "block_steps": integer(1, MAX_STEPS),
         "attribution": list_of(text(pattern=r"(?s).*")),

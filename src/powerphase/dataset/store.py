@@ -13,7 +13,8 @@ import zarr
 from jaxtyping import Float, Float32, Shaped, UInt8
 from zarr.storage import StoreLike
 
-from powerphase.axes import STEPS_PER_DAY, VARIABLES
+from powerphase.axes import VARIABLES
+from powerphase.clock import Calendar
 from powerphase.dataset.layout import (
     MANIFEST,
     PER_STEP,
@@ -27,6 +28,7 @@ from powerphase.dataset.recipe import Recipe
 from powerphase.errors import StoreError, UnknownName
 from powerphase.files import read_regular_file
 from powerphase.grid.case import Grid
+from powerphase.resolution import uneven_steps
 
 MAX_FILE_BYTES = 2**28
 """No manifest and no file outside the blocks comes near this size."""
@@ -79,6 +81,16 @@ class Store:
         time = self._load("time").astype("datetime64[s]")
         time.setflags(write=False)  # all callers share this array
         return time
+
+    @property
+    def step_s(self) -> int:
+        """Seconds from one step to the next."""
+        return self.manifest.step_s
+
+    @property
+    def calendar(self) -> Calendar:
+        """Holidays and wall clock of the people who use the grid."""
+        return self.manifest.calendar
 
     @cached_property
     def signals_mw(self) -> Float[np.ndarray, "S 3"]:
@@ -240,10 +252,12 @@ class Store:
             return [*damaged, f"manifest (not a recipe: {error})"]
         if recipe.fingerprint != manifest.fingerprint:
             damaged.append("manifest (fingerprint contradicts its recipe)")
-        if manifest.n_steps != days.astype(int) * STEPS_PER_DAY:
+        if manifest.n_steps != days.astype(int) * manifest.steps_per_day:
             damaged.append("manifest (n_steps contradicts its recipe)")
         if not damaged and self.grid.sha256 != recipe.grid_sha256:
             damaged.append("grid (not that of the recipe)")
+        if not damaged and uneven_steps(self.time, self.step_s).size:
+            damaged.append("manifest (step_s contradicts the clock)")
         return damaged
 
     def _touched(self, steps: slice) -> range:

@@ -10,6 +10,7 @@ from .coupling import is_coupled as is_coupled
 from .day_states import StateReader as StateReader
 from .day_states import predict_states as predict_states
 from .forecasting import Forecast as Forecast
+from .forecasting import as_blocks as as_blocks
 from .forecasting import forecast as forecast
 from .forecasting import load_forecast as load_forecast
 from .forecasting import task_facts as task_facts

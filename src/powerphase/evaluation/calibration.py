@@ -19,7 +19,6 @@ from torch import Tensor
 from powerphase.axes import KINDS, V
 from powerphase.errors import ForecastError, TaskError, UnknownName
 from powerphase.evaluation.day_risk import (
-    STEP_HOURS,
     Sides,
     ever,
     fit_joint,
@@ -31,6 +30,7 @@ from powerphase.metrics.marginal import Fan, crps
 from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.models.framework.device import choose_device
+from powerphase.resolution import HOUR_S
 from powerphase.scenarios import READ_STEPS, Context, Layout, Scenarios, Training
 from powerphase.task.windows import Task
 
@@ -43,7 +43,7 @@ SUBJECTS = ("buses", "lines")
 
 CHANCE_EDGES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 HOUR_EDGES = (0.0, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0)
-"""The bins of the reliability diagrams."""
+"""The bins of the reliability diagrams; longer horizons have more than the last one."""
 
 
 class Bin(NamedTuple):
@@ -185,7 +185,8 @@ def calibrate(
         for part, event, weights in read(form, context, window):
             n_scenarios = max(n_scenarios, event.shape[1])  # unsolved ones are left out
             actual = happened[..., part].to(event.device)
-            parts.append(_compare(event, weights, actual, description.joint))
+            step_hours = context.step_s / HOUR_S
+            parts.append(_compare(event, weights, actual, description.joint, step_hours))
         days.append(torch.cat(parts, dim=1).cpu().numpy()[:, counts])
         if on_progress:
             on_progress(window + 1, len(windows))
@@ -272,12 +273,13 @@ def _compare(
     weights: Float[Tensor, "1 M X"],
     happened: Bool[Tensor, "1 H X"],
     joint: bool | None,
+    step_hours: float,
 ) -> Float64[Tensor, "5 X"]:
     """The five quantities of a `Calibration` for one window and some buses or lines."""
-    hours = STEP_HOURS * event.double().sum(2, keepdim=True)
+    hours = step_hours * event.double().sum(2, keepdim=True)
     share = weights.double() / weights.double().sum(1, keepdim=True)
     fan = Fan.of(Scenarios(hours, share))
-    true_hours = STEP_HOURS * happened.double().sum(1, keepdim=True)
+    true_hours = step_hours * happened.double().sum(1, keepdim=True)
     quantities = (
         ever(weights, event, joint),
         happened.any(1),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY, V
+from powerphase.axes import KINDS, V
 from powerphase.cost import Stopwatch
 from powerphase.errors import ForecastError
 from powerphase.evaluation.coupling import MIN_SCENARIOS, SCHAAKE, Coupled, Coupling
@@ -28,8 +28,6 @@ COUPLED_SCENARIOS = 16
 
 DECIMALS = 6
 """Probabilities are rounded to so many, because a float sum of weights must not break ties."""
-
-STEP_HOURS = STEP_S / 3600
 
 
 def fit_joint(model: Forecaster, train: Training) -> tuple[Forecaster, Description]:
@@ -64,7 +62,7 @@ def fit_joint(model: Forecaster, train: Training) -> tuple[Forecaster, Descripti
 def _past_days(train: Training) -> int:
     """How many past days a model is coupled to, which a short record limits."""
     # A day of local time begins an hour before or after that of the record, which costs one.
-    n_days = len(train.time) // STEPS_PER_DAY - 1
+    n_days = len(train.time) // train.steps_per_day - 1
     return min(COUPLED_SCENARIOS, max(n_days, MIN_SCENARIOS))
 
 

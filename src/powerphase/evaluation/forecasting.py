@@ -171,7 +171,7 @@ EXTRAS = ("balance", "training")
 
 FACTS = (
     *("grid", "edition", "fingerprint", "n_channels", "scale"),
-    *("task", "task_version", "context", "horizon", "windows"),
+    *("task", "task_version", "context", "horizon", "step_s", "windows"),
 )
 
 
@@ -188,6 +188,7 @@ def task_facts(task: Task) -> dict[str, Any]:
         "task_version": protocol.version,
         "context": protocol.context,
         "horizon": protocol.horizon,
+        "step_s": protocol.step_s,
         "windows": [task.test.start(window) for window in range(len(task.test))],
     }
 

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from powerphase.axes import WEIGHT_TOLERANCE
 from powerphase.evaluation.day_risk import (
     DECIMALS,
-    STEP_HOURS,
     Sides,
     ever,
     fit_joint,
@@ -26,6 +25,7 @@ from powerphase.metrics.marginal import Fan
 from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster
 from powerphase.models.framework.device import choose_device
+from powerphase.resolution import HOUR_S
 from powerphase.scenarios import Layout, Scenarios
 from powerphase.task.windows import Task
 
@@ -52,11 +52,13 @@ class DayRisk:
     """Probability of a violation in each step."""
     margin: Float[np.ndarray, "H X"]
     """Distance to the limits; negative beyond them."""
+    step_hours: float
+    """Length of a step [h]."""
 
     @cached_property
     def hours(self) -> Float64[np.ndarray, " X"]:
         """Expected number of hours of violation."""
-        return np.round(self.violated.sum(0) * STEP_HOURS, DECIMALS)
+        return np.round(self.violated.sum(0) * self.step_hours, DECIMALS)
 
     @cached_property
     def riskiest_step(self) -> Int[np.ndarray, " X"]:
@@ -224,12 +226,14 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
         task.protocol.limits,
         task.protocol.rating,
         context.future_time[0],
-        _bus_risk(task.layout, voltages, joint),
-        _line_risk(task.layout, len(values), lines, joint),
+        _bus_risk(task.layout, voltages, joint, context.step_s / HOUR_S),
+        _line_risk(task.layout, len(values), lines, joint, context.step_s / HOUR_S),
     )
 
 
-def _bus_risk(layout: Layout, voltages: Scenarios, joint: bool | None) -> BusRisk:
+def _bus_risk(
+    layout: Layout, voltages: Scenarios, joint: bool | None, step_hours: float
+) -> BusRisk:
     """The risk of all buses."""
     band = bus_band(layout.limits, voltages.values)
     sides = Sides.of(voltages.values, band)
@@ -241,6 +245,7 @@ def _bus_risk(layout: Layout, voltages: Scenarios, joint: bool | None) -> BusRis
         ever_above=ever(voltages.weights, sides.above, joint)[0].numpy(),
         violated=(below + above).round(decimals=DECIMALS)[0].numpy(),
         margin=torch.minimum(low - band[0], band[1] - high)[0].numpy(),
+        step_hours=step_hours,
         **{
             name: part[0].float().numpy()
             for name, part in {"below": below, "above": above, "low": low, "high": high}.items()
@@ -249,13 +254,14 @@ def _bus_risk(layout: Layout, voltages: Scenarios, joint: bool | None) -> BusRis
 
 
 def _line_risk(
-    layout: Layout, n_scenarios: int, states: LineStates, joint: bool | None
+    layout: Layout, n_scenarios: int, states: LineStates, joint: bool | None, step_hours: float
 ) -> LineRisk:
     """The risk of all rated lines; unknown if no scenario has a solution."""
     facts: dict[str, Any] = {
         "branch": np.flatnonzero(layout.limits.is_rated),
         "n_unsolved": n_scenarios - len(states.number),
         "n_backed_off": states.n_backed_off,
+        "step_hours": step_hours,
     }
     if not len(states.number):
         return _unknown_lines(facts, states.loading.shape[2])

@@ -13,11 +13,12 @@ from jaxtyping import Bool, Float, Float32, Int, Shaped
 from torch import Tensor
 
 from powerphase.clock import (
-    berlin_time,
+    GERMANY,
+    Calendar,
     day_of_week,
     day_of_year,
     is_public_holiday,
-    quarter_of_day,
+    local_time,
 )
 from powerphase.errors import ForecastError
 from powerphase.scenarios import Context, Scenarios, Training
@@ -32,7 +33,7 @@ CHANNELS_AT_ONCE = 1024
 class PastDays:
     """Past days as scenarios of equal weight, the most similar day first.
 
-    A day starts at the same time of day in Berlin as the window. Days of the window's kind (working
+    A day starts at the same local time of day as the window. Days of the window's kind (working
     day, Saturday, or Sunday and holiday) come before all others; among them, the nearest in season
     come first, and of equally near ones the later.
 
@@ -61,7 +62,8 @@ class PastDays:
         """The days for these windows, in blocks of channels."""
         if self._train is None:
             raise ForecastError("past-days is not fitted; call fit first")
-        starts = [choose_days(self._train.time, time, self._count) for time in context.future_time]
+        record, calendar = self._train.time, context.layout.calendar
+        starts = [choose_days(record, time, self._count, calendar) for time in context.future_time]
         n_channels = context.layout.n_channels
         for first in range(0, n_channels, CHANNELS_AT_ONCE):
             channels = slice(first, min(first + CHANNELS_AT_ONCE, n_channels))
@@ -70,7 +72,10 @@ class PastDays:
 
 
 def choose_days(
-    record: Shaped[np.ndarray, " S"], window: Shaped[np.ndarray, " H"], count: int
+    record: Shaped[np.ndarray, " S"],
+    window: Shaped[np.ndarray, " H"],
+    count: int,
+    calendar: Calendar = GERMANY,
 ) -> Int[np.ndarray, " M"]:
     """The first steps of the days of a record that are most similar to a window.
 
@@ -78,8 +83,9 @@ def choose_days(
         record: start of every step of the record, UTC.
         window: start of every step to forecast, UTC.
         count: how many days.
+        calendar: tells working days from days off.
     """
-    starts = _days(record, window)
+    starts = _days(record, window, calendar)
     if len(starts) < count:
         raise ForecastError(
             f"the training record has {len(starts)} days from the window's time of day on, too few "
@@ -87,34 +93,39 @@ def choose_days(
         )
     middle = len(window) // 2
     days, day = record[starts + middle], window[middle : middle + 1]
-    other_kind = _kind(days) != _kind(day)
-    nearest_first = np.lexsort((-starts, _seasons_apart(days, day), other_kind))
+    other_kind = _kind(days, calendar) != _kind(day, calendar)
+    nearest_first = np.lexsort((-starts, _seasons_apart(days, day, calendar), other_kind))
     return starts[nearest_first[:count]]
 
 
 def _days(
-    record: Shaped[np.ndarray, " S"], window: Shaped[np.ndarray, " H"]
+    record: Shaped[np.ndarray, " S"], window: Shaped[np.ndarray, " H"], calendar: Calendar
 ) -> Int[np.ndarray, " D"]:
     """Where a day of the window's length starts at its time of day, once for every date."""
     complete = record[: max(0, len(record) - len(window) + 1)]
-    starts = np.flatnonzero(quarter_of_day(complete) == quarter_of_day(window[:1]))
+    wall, first = (local_time(time, calendar) for time in (complete, window[:1]))
+    starts = np.flatnonzero(_since_midnight(wall) == _since_midnight(first))
     # On the night when the clock goes back, an hour occurs twice.
-    dates = berlin_time(record[starts]).astype("datetime64[D]")
+    dates = wall[starts].astype("datetime64[D]")
     return starts[np.unique(dates, return_index=True)[1]]
 
 
-def _kind(time: Shaped[np.ndarray, " D"]) -> Int[np.ndarray, " D"]:
+def _since_midnight(wall: Shaped[np.ndarray, " D"]) -> Shaped[np.ndarray, " D"]:
+    return wall - wall.astype("datetime64[D]")
+
+
+def _kind(time: Shaped[np.ndarray, " D"], calendar: Calendar) -> Int[np.ndarray, " D"]:
     """0 for a working day, 1 for a Saturday, 2 for a Sunday or holiday."""
-    weekday = day_of_week(time)
-    is_off: Bool[np.ndarray, " D"] = (weekday == SUNDAY) | is_public_holiday(time)
+    weekday = day_of_week(time, calendar)
+    is_off: Bool[np.ndarray, " D"] = (weekday == SUNDAY) | is_public_holiday(time, calendar)
     return np.where(is_off, 2, (weekday == SATURDAY).astype(np.int64))
 
 
 def _seasons_apart(
-    days: Shaped[np.ndarray, " D"], day: Shaped[np.ndarray, "1"]
+    days: Shaped[np.ndarray, " D"], day: Shaped[np.ndarray, "1"], calendar: Calendar
 ) -> Float[np.ndarray, " D"]:
     """How many days of the year lie between each of the days and this one."""
-    apart = np.abs(day_of_year(days) - day_of_year(day))
+    apart = np.abs(day_of_year(days, calendar) - day_of_year(day, calendar))
     return np.minimum(apart, YEAR_DAYS - apart)
 
 

@@ -115,15 +115,7 @@ def recheck_rows(
 
     @cache
     def make_task(path: Path, name: str) -> Task:
-        protocol = Protocol.of_name(name)
-        return Task(
-            path,
-            context=protocol.context,
-            horizon=protocol.horizon,
-            windows=protocol.windows,
-            limits=protocol.limits,
-            rating=protocol.rating,
-        )
+        return Task.of_protocol(path, Protocol.of_name(name))
 
     for file, row in rows.items():
         try:

@@ -21,6 +21,7 @@ from powerphase.models.framework.device import choose_device
 from powerphase.records.result import Result, write_result
 from powerphase.records.scores import SCORES, score_format
 from powerphase.records.sidecar import NOT_DRAWN_SEEDS
+from powerphase.resolution import steps_per_day
 from powerphase.task.windows import Task
 
 
@@ -80,6 +81,7 @@ def score(
     scorer = Scorer(
         *(task.layout, task.protocol.horizon, len(task.test), choose_device(device)),
         shown=shown.windows.tolist() if shown else (),
+        day_steps=steps_per_day(task.protocol.step_s),
     )
     watch, current = Stopwatch(), None
     for window, channels, scenarios in source.pieces(()):

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from powerphase.axes import KINDS, STEPS_PER_DAY
+from powerphase.axes import KINDS
 
 
 def daily_slope(
-    mean: Float[Tensor, "B H C"], target: Float[Tensor, "B H C"], day_steps: int = STEPS_PER_DAY
+    mean: Float[Tensor, "B H C"], target: Float[Tensor, "B H C"], day_steps: int = 96
 ) -> Float64[Tensor, " 4"]:
     """The slope of the forecast mean on the truth within the day, of P, Q, V and θ.
 
@@ -31,7 +31,7 @@ def slope_of(products: Float64[Tensor, "2 C"]) -> Float64[Tensor, " 4"]:
 
 
 def daily_products(
-    mean: Float[Tensor, "B H C"], target: Float[Tensor, "B H C"], day_steps: int = STEPS_PER_DAY
+    mean: Float[Tensor, "B H C"], target: Float[Tensor, "B H C"], day_steps: int = 96
 ) -> Float64[Tensor, "2 C"]:
     """The sums behind `daily_slope` by channel: forecast times truth, and truth times truth.
 

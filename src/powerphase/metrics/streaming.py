@@ -135,6 +135,7 @@ class Scorer:
         device: the device that computes; scenarios are moved to it block by block.
         block_bytes: how much of a forecast to score at a time; the default depends on the device.
         shown: the windows whose risk of lines is kept.
+        day_steps: steps of a day.
     """
 
     def __init__(
@@ -145,8 +146,10 @@ class Scorer:
         device: torch.device | str = "cpu",
         block_bytes: int | None = None,
         shown: Collection[int] = (),
+        day_steps: int = 96,
     ) -> None:
         self.layout, self.horizon, self.n_windows = layout, horizon, n_windows
+        self._day_steps = day_steps
         self.device = torch.device(device)
         self._block_bytes = block_bytes or BLOCK_BYTES[self.device.type]
         size = (n_windows, horizon, layout.n_channels, self.device)
@@ -271,7 +274,7 @@ class Scorer:
         points = channel_points(scenarios, target)
         self._channel_sums.add(window, first, torch.cat([points[name] for name in CHANNEL_SCORES]))
         block = slice(first, first + target.shape[-1])
-        self._daily_products[:, block] += daily_products(points["mean"], target)
+        self._daily_products[:, block] += daily_products(points["mean"], target, self._day_steps)
         voltages = slice((V - first) % KINDS, None, KINDS)
         if voltages.start >= target.shape[-1]:
             return

@@ -7,14 +7,11 @@ import torch
 from jaxtyping import Float32, Int, Shaped
 from torch import Tensor
 
-from powerphase.axes import STEPS_PER_DAY
-from powerphase.clock import day_of_week, quarter_of_day
+from powerphase.clock import GERMANY, Calendar, day_of_week, slot_of_day
 from powerphase.errors import ForecastError
 from powerphase.scenarios import Context, Scenarios, Training
 
 DAYS = 7
-SLOTS = DAYS * STEPS_PER_DAY
-"""Quarters of an hour in a week."""
 QUANTILES = 16
 
 
@@ -65,13 +62,13 @@ class FlatWeek:
 
     def predict(self, context: Context) -> Scenarios:
         """Sixteen flat scenarios, the lowest first."""
-        n_past = context.past.shape[1]
-        if n_past < SLOTS:
+        n_past, week = context.past.shape[1], DAYS * context.steps_per_day
+        if n_past < week:
             raise ForecastError(
-                f"a context of {n_past} steps is shorter than a week; use {SLOTS} or more"
+                f"a context of {n_past} steps is shorter than a week; use {week} or more"
             )
-        ordered = context.past[:, -SLOTS:].sort(1).values
-        rank = (torch.arange(QUANTILES) + 0.5) / QUANTILES * SLOTS
+        ordered = context.past[:, -week:].sort(1).values
+        rank = (torch.arange(QUANTILES) + 0.5) / QUANTILES * week
         levels = ordered[:, rank.long().to(ordered.device)]
         return Scenarios.equal(levels[:, :, None].repeat(1, 1, context.horizon, 1))
 
@@ -85,7 +82,7 @@ class ClimatologyConfig:
 
 
 class Climatology:
-    """The training record's quantiles by time of the week on the Berlin clock.
+    """The training record's quantiles by time of the week on the local clock.
 
     It uses neither the season nor the context: only the distribution over a year and a half at,
     say, every Tuesday 18:15. Scenario m is the (m − ½)/M quantile of every channel at once.
@@ -104,10 +101,11 @@ class Climatology:
         return None if self._table is None else self._table.numel()
 
     def fit(self, train: Training) -> None:
-        """Compute the quantiles of every channel in every quarter-hour of the week."""
-        n_channels, config = train.layout.n_channels, self.config
-        groups = _steps_by_slot(slot_of_week(train.time))
-        self._table = torch.empty((config.quantiles, SLOTS, n_channels))
+        """Compute the quantiles of every channel in every slot of the week, each a step long."""
+        n_channels, config, per_day = train.layout.n_channels, self.config, train.steps_per_day
+        slots_of_record = slot_of_week(train.time, per_day, train.layout.calendar)
+        groups = _steps_by_slot(slots_of_record, DAYS * per_day)
+        self._table = torch.empty((config.quantiles, DAYS * per_day, n_channels))
         for first in range(0, n_channels, config.channels_at_once):
             channels = slice(first, first + config.channels_at_once)
             record = train.read(channels=channels).numpy()
@@ -120,18 +118,26 @@ class Climatology:
         """The quantiles of the weekday and time of each step to forecast."""
         if self._table is None:
             raise ForecastError("climatology is not fitted; call fit first")
-        slots = torch.from_numpy(slot_of_week(context.future_time))
+        per_day, calendar = self._table.shape[1] // DAYS, context.layout.calendar
+        if per_day != context.steps_per_day:
+            raise ForecastError(
+                f"climatology was fitted with {per_day} steps a day, and a day of the context has "
+                f"{context.steps_per_day}; fit it on a record with the same step"
+            )
+        slots = torch.from_numpy(slot_of_week(context.future_time, per_day, calendar))
         values = self._table[:, slots].movedim(0, 1)
         return Scenarios.equal(values.to(context.past.device))
 
 
-def slot_of_week(time: Shaped[np.ndarray, "*S"]) -> Int[np.ndarray, "*S"]:
-    """The quarter-hour of the week in Berlin, from 0 on Monday at midnight to 671."""
-    return day_of_week(time) * STEPS_PER_DAY + quarter_of_day(time)
+def slot_of_week(
+    time: Shaped[np.ndarray, "*S"], per_day: int = 96, calendar: Calendar = GERMANY
+) -> Int[np.ndarray, "*S"]:
+    """The slot of the week on the local clock, from 0 on Monday at midnight; 96 slots are a day."""
+    return day_of_week(time, calendar) * per_day + slot_of_day(time, per_day, calendar)
 
 
 def _steps_by_slot(
-    slot: Int[np.ndarray, " S"],
+    slot: Int[np.ndarray, " S"], n_slots: int
 ) -> list[tuple[Int[np.ndarray, "weeks slots"], Int[np.ndarray, " slots"]]]:
     """The steps at which each slot occurs, in groups of slots that occur equally often.
 
@@ -140,10 +146,10 @@ def _steps_by_slot(
     """
     order = np.argsort(slot, kind="stable")
     numbers, starts, counts = np.unique(slot[order], return_index=True, return_counts=True)
-    if len(numbers) < SLOTS:
+    if len(numbers) < n_slots:
         raise ForecastError(
-            f"climatology needs every quarter-hour of the week in the training record, which has "
-            f"{len(numbers)} of {SLOTS}; use a longer record"
+            f"climatology needs every time of the week in the training record, which has "
+            f"{len(numbers)} of {n_slots}; use a longer record"
         )
     return [
         (order[starts[counts == n] + np.arange(n)[:, None]], numbers[counts == n])
@@ -153,12 +159,12 @@ def _steps_by_slot(
 
 def _days_back(context: Context, days: int) -> Float32[Tensor, "B H C"]:
     """The values so many days before each step; beyond the end of the context, they repeat."""
-    n_past = context.past.shape[1]
-    first = n_past - days * STEPS_PER_DAY
+    n_past, per_day = context.past.shape[1], context.steps_per_day
+    first = n_past - days * per_day
     if first < 0:
         raise ForecastError(
             f"a context of {n_past} steps does not reach back {days} days; use "
-            f"{days * STEPS_PER_DAY} or more"
+            f"{days * per_day} or more"
         )
     steps = first + torch.arange(context.horizon) % (n_past - first)
     return context.past[:, steps.to(context.past.device)]

@@ -26,7 +26,6 @@ import numpy as np
 import zarr
 from jaxtyping import Bool, Float32, Shaped
 
-from powerphase.axes import STEP_S
 from powerphase.errors import ForecastError
 from powerphase.files import disk_errors, flush, read_regular_file, replace_file
 from powerphase.records.forecast_format import (
@@ -44,6 +43,7 @@ from powerphase.records.forecast_format import (
     read_forecast_manifest,
     sha256_of,
 )
+from powerphase.resolution import MINUTE_S, uneven_steps
 
 
 class ForecastFile:
@@ -100,11 +100,11 @@ class ForecastFile:
                     f"{self.path}: time starts at {row[0]}, the header says {start}; {ADVICE}",
                     window=window,
                 )
-            uneven = np.flatnonzero(np.diff(row) != np.timedelta64(STEP_S, "s"))
+            uneven = uneven_steps(row, self.header.step_s)
             if uneven.size:
-                step = int(uneven[0]) + 1
-                problem = f"{self.path}: {row[step]} is not 15 minutes after {row[step - 1]}"
-                raise ForecastError(f"{problem}; {ADVICE}", window=window, step=step)
+                step, minutes = int(uneven[0]), self.header.step_s // MINUTE_S
+                problem = f"{row[step]} is not {minutes} minutes after {row[step - 1]}"
+                raise ForecastError(f"{self.path}: {problem}; {ADVICE}", window=window, step=step)
 
 
 @dataclass(eq=False)

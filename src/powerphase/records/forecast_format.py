@@ -15,13 +15,15 @@ from jaxtyping import Float32
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec
 from zarr.storage import LocalStore, MemoryStore
 
-from powerphase.axes import STEP_S, VARIABLES, WEIGHT_TOLERANCE
+from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE
 from powerphase.errors import ForecastError
 from powerphase.files import hold_lock, is_json_object, read_regular_file, replace_file
 from powerphase.records.result_rules import are_window_starts
 from powerphase.records.row_key import RowKey
+from powerphase.resolution import PAPER_STEP_S, STEPS_S
 from powerphase.schema import (
     MAX_JSON_BYTES,
+    OptionalKey,
     Rule,
     Schema,
     check,
@@ -56,6 +58,7 @@ HEADER_SCHEMA: dict[str, Schema] = {
     "task_version": integer(1),
     "context": integer(1, 10**6),
     "horizon": integer(1, 10**5),
+    "step_s": OptionalKey(one_of(STEPS_S)),  # without it, 15 minutes
     "windows": Rule("a list of ascending UTC times such as '2016-07-01T00:00'", are_window_starts),
     "fingerprint": _CHECKSUM,
     "n_channels": Rule(
@@ -115,6 +118,8 @@ class ForecastHeader:
     """Whether each scenario is one future of the whole grid; None if unknown."""
     model_version: int = 1
     """The version of the model's results."""
+    step_s: int = PAPER_STEP_S
+    """Seconds from one step to the next."""
 
     def __post_init__(self) -> None:
         check(vars(self), HEADER_SCHEMA, "header", ForecastError, "give a valid header")
@@ -204,7 +209,10 @@ class ForecastManifest:
         """The manifest as text; equal manifests give equal text."""
         progress = {"cost": self.cost, "finished": sorted(self.finished), "complete": self.complete}
         checksums = {"sha256": dict(sorted(self.sha256.items()))}
-        values = {"format": FORMAT, **asdict(self.header), **progress, **checksums}
+        header = asdict(self.header)
+        if self.header.step_s == PAPER_STEP_S:  # which files have never stated
+            del header["step_s"]
+        values = {"format": FORMAT, **header, **progress, **checksums}
         return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
@@ -268,7 +276,7 @@ def create_arrays(store: MemoryStore, header: ForecastHeader) -> dict[str, "zarr
             dimension_names=tuple(chunk),
         )
     starts = np.array(header.windows, dtype="datetime64[s]").astype(np.int64)
-    arrays["time"][...] = starts[:, None] + STEP_S * np.arange(header.horizon)
+    arrays["time"][...] = starts[:, None] + header.step_s * np.arange(header.horizon)
     return arrays
 
 

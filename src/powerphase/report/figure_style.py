@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from powerphase.axes import STEP_S
 from powerphase.registry import MODELS, Look
 
 COLUMN_IN, PAGE_IN = 3.3, 7.0
 """The widths of a column and of a page."""
-HOURS_PER_STEP = STEP_S / 3600
 
 STYLE: Mapping[str, Any] = MappingProxyType(
     {

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter, StrMethodFormatter
 
-from powerphase.axes import V
+from powerphase.axes import STEPS_PER_DAY, V
 from powerphase.errors import ResultError
 from powerphase.records.scores import SCORES
 from powerphase.registry import MODELS, Look
@@ -20,7 +20,6 @@ from powerphase.report.entries import Entry
 from powerphase.report.figure_rows import FigureRow
 from powerphase.report.figure_style import (
     COLUMN_IN,
-    HOURS_PER_STEP,
     LIMIT,
     PAGE_IN,
     TRUTH,
@@ -30,7 +29,7 @@ from powerphase.report.figure_style import (
 from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis.injections import ARCHETYPES, load_shapes
 from powerphase.synthesis.signals import Signals
-from powerphase.task.protocol import band_of
+from powerphase.task.protocol import band_of, step_hours_of
 
 FIRST_DAY, N_DAYS = np.datetime64("2015-04-14"), 3
 """A Tuesday in April: the paper shows three days of that month without naming them."""
@@ -60,10 +59,10 @@ Diagrams = tuple[Points, Points]
 def archetypes(signals: Signals) -> Figure:
     """The five load shapes over three days, with unit mean over the whole record."""
     first = int(np.searchsorted(signals.time, FIRST_DAY.astype("datetime64[s]")))
-    steps = slice(first, first + round(N_DAYS * 24 / HOURS_PER_STEP))
+    steps = slice(first, first + N_DAYS * STEPS_PER_DAY)
     figure = Figure(figsize=(COLUMN_IN, 2.0))
     axes = figure.subplots()
-    hour = np.arange(steps.stop - steps.start) * HOURS_PER_STEP
+    hour = np.arange(steps.stop - steps.start) * 24 / STEPS_PER_DAY
     for name, shape in zip(ARCHETYPES, load_shapes(signals)[steps].T, strict=True):
         look = SHAPE_LOOKS[name]
         axes.plot(hour, shape, color=look.colour, dashes=look.dashes, label=look.title)
@@ -345,13 +344,14 @@ def voltages(rows: Mapping[str, FigureRow | None], bus: int | None) -> tuple[Fig
         if row is not None
     }
     limits, band = voltage_limits(list(fans.values())), band_of(available[0].row.task) or ()
+    step_hours = step_hours_of(available[0].row.task)
     for (name, row), panels in zip(rows.items(), grid, strict=True):
         panels[0].set_ylabel(f"{looks[name].title}\nvoltage [p.u.]")
         for axes, window in zip(panels, range(len(windows)), strict=True):
             if row is None:
                 axes.text(0.5, 0.5, "no row", transform=axes.transAxes, ha="center", va="center")
             else:
-                _draw_fan(axes, looks[name], fans[name][window], band)
+                _draw_fan(axes, looks[name], fans[name][window], band, step_hours)
     for axes, start in zip(grid[0], windows, strict=True):
         axes.set_title(f"{day_name(np.datetime64(start[:10]))} {start[:4]}")
     for axes in grid[-1]:
@@ -383,9 +383,9 @@ def scenarios_of(row: FigureRow, window: int, k: int) -> Fan:
     return values, row.array("shown/weight")[window, :, k, V], truth
 
 
-def _draw_fan(axes: Axes, look: Look, fan: Fan, band: Sequence[float]) -> None:
+def _draw_fan(axes: Axes, look: Look, fan: Fan, band: Sequence[float], step_hours: float) -> None:
     values, weights, truth = fan
-    hour = np.arange(1, len(truth) + 1) * HOURS_PER_STEP
+    hour = np.arange(1, len(truth) + 1) * step_hours
     for limit in band:
         axes.axhline(limit, zorder=1, **LIMITS)
     for scenario, weight in zip(values, weights / weights.max(), strict=True):

@@ -7,16 +7,26 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int
 
-from powerphase.axes import STEP_S
 from powerphase.circuit import Limits
+from powerphase.clock import GERMANY, Calendar
 from powerphase.dataset.store import Store, open_store
+from powerphase.errors import TaskError
 from powerphase.grid.case import BASE_KV, Grid
 from powerphase.grid.limits import limits_of
+from powerphase.resolution import (
+    DAY_S,
+    MINUTE_S,
+    PAPER_STEP_S,
+    Duration,
+    time_of_day,
+)
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
+    PAPER_ORIGIN,
     PAPER_WINDOWS,
+    RECORD_END,
     Protocol,
     Splits,
     WindowCount,
@@ -30,30 +40,70 @@ class Task:
 
     Args:
         store: the data set, or its path.
-        context: steps that a forecaster sees before each window.
-        horizon: steps that it forecasts.
+        context: how much a forecaster sees before each window: steps, or text such as `7d`.
+        horizon: how much it forecasts: steps, or text such as `24h`.
         windows: number of test windows, or "all" for every day of the test split. With ten windows,
             differences between models are often noise; with all windows, seldom.
+        origin: the time of day at which windows start, UTC, such as `12:00`; `end` is that at which
+            the record ends.
         limits: voltages that count as safe: "normal" for 0.95 to 1.05 p.u., "case" for each bus's
             limits in the case file, or another band of all buses, such as "0.9-1.1".
         rating: the rating of branches in the case file by which overloads count: "a", "b" or "c".
+        country: the country whose holidays models know, or "none"; by default the data set's.
+        zone: the time zone by whose clock they count days; by default that of the country.
     """
 
     def __init__(
         self,
         store: Store | str | Path,
         *,
-        context: int = PAPER_CONTEXT,
-        horizon: int = PAPER_HORIZON,
+        context: Duration = PAPER_CONTEXT,
+        horizon: Duration = PAPER_HORIZON,
         windows: WindowCount = PAPER_WINDOWS,
+        origin: str = PAPER_ORIGIN,
         limits: str = "normal",
         rating: str = "a",
+        country: str | None = None,
+        zone: str | None = None,
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         self.store.verify_files()
-        self.protocol = Protocol(context, horizon, windows, limits, rating)
+        self.calendar = self.store.calendar.override(country, zone)
+        self.protocol = Protocol.of(
+            self.store.step_s,
+            context=context,
+            horizon=horizon,
+            windows=windows,
+            origin=self._record_end if origin == RECORD_END else origin,
+            limits=limits,
+            rating=rating,
+            country=country,
+            zone=zone,
+            calendar=self.store.calendar,
+        )
         self.splits: Splits = self.protocol.splits(self.store.time)
         self._origins = self.protocol.test_origins(self.splits)
+
+    @classmethod
+    def of_protocol(cls, store: Store | str | Path, protocol: Protocol) -> "Task":
+        """The task of this protocol on a data set with its step."""
+        task = cls(
+            store,
+            context=protocol.context,
+            horizon=protocol.horizon,
+            windows=protocol.windows,
+            origin=protocol.origin,
+            limits=protocol.limits,
+            rating=protocol.rating,
+            country=protocol.country,
+            zone=protocol.zone,
+        )
+        if task.protocol.step_s != protocol.step_s:
+            raise TaskError(
+                f"{protocol.name}: its steps are of {protocol.step_s // MINUTE_S} minutes, those "
+                f"of {task.store.path} of {task.protocol.step_s // MINUTE_S}; use other data"
+            )
+        return task
 
     def __repr__(self) -> str:
         m = self.store.manifest
@@ -70,7 +120,8 @@ class Task:
         largest = self.store.largest_power(slice(self.splits.first, self.splits.train_stop))
         grid, protocol = self.store.grid, self.protocol
         limits = limits_of(grid, protocol.limits, protocol.rating)
-        return layout_of(grid, limits, *(value or 1.0 for value in largest))
+        p_scale_mw, q_scale_mvar = (value or 1.0 for value in largest)
+        return layout_of(grid, limits, p_scale_mw, q_scale_mvar, self.calendar)
 
     @cached_property
     def test(self) -> Windows:
@@ -89,23 +140,44 @@ class Task:
         origins = self.protocol.validation_origins(self.splits)
         validation = self._windows(origins, self.splits.train_stop)  # contains no test step
         record = self._record(self.splits.first, self.splits.fit_stop)
-        return Training(record, validation, self._data)
+        return Training(record, validation, self._data, self.protocol.origin_s)
 
     @property
     def tomorrow(self) -> Context:
         """The context before the day after the record, whose states are unknown.
 
-        The record is used to its end, even if it is longer than the paper's.
+        It starts where the record ends or, if that is another time of day than that of the test
+        windows, at the last such time before. The record is used even beyond the paper's end.
         """
-        n_steps, n_past = len(self.store.time), self.protocol.context
-        past = self._record(n_steps - n_past, n_steps)
-        offsets = np.arange(n_past + self.protocol.horizon) * np.timedelta64(STEP_S, "s")
+        protocol, time = self.protocol, self.store.time
+        n_past, step = protocol.context, np.timedelta64(protocol.step_s, "s")
+        too_late = (time_of_day(time[-1] + step) - protocol.origin_s) % DAY_S // protocol.step_s
+        stop = len(time) - too_late
+        if stop < n_past:
+            raise TaskError(
+                f"{self.name}: {stop} steps before the last origin for a context of {n_past}; "
+                "shorten the context or make a longer record"
+            )
+        past = self._record(stop - n_past, stop)
+        offsets = np.arange(n_past + protocol.horizon) * step
         return Context(past.read()[None], (past.time[0] + offsets)[None], self.layout)
+
+    @property
+    def _record_end(self) -> str:
+        """The time of day at which the step after the record starts."""
+        last = self.store.time[-1] + np.timedelta64(self.store.step_s, "s")
+        return str(last.astype("datetime64[m]"))[-5:]
 
     @property
     def _data(self) -> dict[str, Any]:
         """What identifies the data of a training; it does not depend on the test windows."""
         manifest, protocol = self.store.manifest, self.protocol
+        facets = {
+            "step_s": (protocol.step_s, PAPER_STEP_S),
+            "origin_s": (protocol.origin_s, 0),
+            "country": (protocol.country, None),
+            "zone": (protocol.zone, None),
+        }
         return {
             "grid": manifest.grid,
             "edition": manifest.edition,
@@ -113,6 +185,8 @@ class Task:
             "task_version": protocol.version,
             "context": protocol.context,
             "horizon": protocol.horizon,
+            # Only where they differ: trainings of the paper's task have always had the rest.
+            **{name: value for name, (value, usual) in facets.items() if value != usual},
         }
 
     def _windows(self, origins: Int[np.ndarray, " B"], stop: int) -> Windows:
@@ -127,7 +201,13 @@ class Task:
         return Record(self.layout, self.store.time[first:stop], read)
 
 
-def layout_of(grid: Grid, limits: Limits, p_scale_mw: float, q_scale_mvar: float) -> Layout:
+def layout_of(
+    grid: Grid,
+    limits: Limits,
+    p_scale_mw: float,
+    q_scale_mvar: float,
+    calendar: Calendar = GERMANY,
+) -> Layout:
     """The layout of a grid's channels with these limits and scales."""
     return Layout(
         grid=grid.name,
@@ -138,4 +218,5 @@ def layout_of(grid: Grid, limits: Limits, p_scale_mw: float, q_scale_mvar: float
         limits=limits,
         p_scale_mw=p_scale_mw,
         q_scale_mvar=q_scale_mvar,
+        calendar=calendar,
     )

@@ -130,7 +130,7 @@ def test_trend_noise_changes_the_trend_by_beta(toy: ETS) -> None:
     plain, more = (scenarios_of(model, context).values[0].double() for model in (toy, noisy))
     assert torch.equal(plain[:, 0], more[:, 0])
     alpha, beta, _ = smoothing_of(toy).smoothing
-    errors = plain[:, 0] - expected_path(toy._states(smoothing_of(toy), context.past[0]), 1)
+    errors = plain[:, 0] - expected_path(toy._states(smoothing_of(toy), context.past[0], 12), 1)
     assert torch.allclose((more - plain)[:, 1], (1 - alpha) * beta * errors, atol=1e-4)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from powerphase.axes import STEPS_PER_DAY
-from powerphase.clock import quarter_of_day
+from powerphase.clock import slot_of_day
 from powerphase.errors import TrainingError
 from powerphase.models.factorforge import (
     MIN_WINDOWS,
@@ -207,7 +207,7 @@ def test_a_series_of_the_berlin_clock_is_forecast_exactly_when_clocks_change() -
     """A forecast by UTC would be off by an hour."""
 
     def by_the_clock(time: np.ndarray) -> np.ndarray:
-        return np.sin(2 * np.pi * quarter_of_day(time) / DAY)[:, None]
+        return np.sin(2 * np.pi * slot_of_day(time) / DAY)[:, None]
 
     fitted = moments(60 * DAY)
     forecaster = fit_factor_forecaster(by_the_clock(fitted), fitted, WEEK, DAY, CONFIG)
@@ -222,5 +222,5 @@ def test_slots_are_quarter_hours_of_the_berlin_day() -> None:
     time = np.arange("2016-03-20", "2016-11-05", np.timedelta64(35, "m"), dtype="datetime64[s]")
     local = [moment.replace(tzinfo=UTC).astimezone(BERLIN) for moment in time.astype(datetime)]
     expected = [4 * moment.hour + moment.minute // 15 for moment in local]
-    assert quarter_of_day(time).tolist() == expected
+    assert slot_of_day(time).tolist() == expected
     assert set(expected) == set(range(DAY))

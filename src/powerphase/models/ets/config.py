@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from powerphase.axes import STEPS_PER_DAY
 from powerphase.errors import ConfigError
 from powerphase.models.framework.configuration import Variants, variant_of
+from powerphase.resolution import rescale_steps
 
 ORIGINS = ("context", "training-end")
 
@@ -15,8 +15,8 @@ ORIGINS = ("context", "training-end")
 class ETSConfig:
     """The season, where forecasts start, and their noise."""
 
-    season: int = STEPS_PER_DAY
-    """Length of the season in steps."""
+    season: int = 96
+    """Length of the season in quarter-hours, whatever the step of the record is."""
     origin: Literal["context", "training-end"] = "context"
     """Whether paths start at the end of the context or at the end of the training record."""
     trend_noise: bool = False
@@ -39,6 +39,10 @@ class ETSConfig:
             raise ConfigError(f"samples must be 1 or more, found {self.samples}")
         if self.origin not in ORIGINS:
             raise ConfigError(f"origin must be one of {ORIGINS}, found {self.origin!r}")
+
+    def season_steps(self, step_s: int) -> int:
+        """Length of the season in steps of so many seconds."""
+        return rescale_steps(self.season, step_s)
 
     def for_grid(self, grid: str) -> "ETSConfig":
         """This configuration: no option depends on the grid."""

@@ -138,7 +138,8 @@ class ETS(SavedForecaster):
         """The approximate memory of a fit on its device."""
         n_steps, n_channels = len(train.time), train.layout.n_channels
         block = min(self._block(n_steps), n_channels)
-        return (PER_VALUE * n_steps * block + 8 * (self.config.season + 8) * n_channels) / 2**30
+        season = self.config.season_steps(train.step_s)
+        return (PER_VALUE * n_steps * block + 8 * (season + 8) * n_channels) / 2**30
 
     def _predict(self, context: Context) -> Scenarios:
         """The scenarios of these windows."""
@@ -146,7 +147,7 @@ class ETS(SavedForecaster):
         past = context.past
         n_windows, _, n_channels = past.shape
         size = (self.config.samples, context.horizon)
-        fitted = self.fitted.to(past.device)
+        fitted, season = self.fitted.to(past.device), self.config.season_steps(context.step_s)
         values = past.new_empty((n_windows, *size, n_channels))
         generators = window_generators(self.seed, context.time, past.device)
         for window, generator in enumerate(generators):
@@ -154,24 +155,26 @@ class ETS(SavedForecaster):
                 channels = slice(first, first + FORECAST_BLOCK)
                 part = fitted.of(channels)
                 with torch.cuda.device_of(past):  # kernels run on the current device
-                    states = self._states(part, past[window, :, channels].contiguous())
+                    states = self._states(part, past[window, :, channels].contiguous(), season)
                 expected = expected_path(states, size[1]).to(past)
-                deviations = self._draw_deviations(part, size, generator)
+                deviations = self._draw_deviations(part, size, season, generator)
                 values[window, ..., channels] = expected + deviations
         return Scenarios.equal(values)
 
-    def _states(self, fitted: Smoothing, past: Float[Tensor, "T C"]) -> Float64[Tensor, "K C"]:
+    def _states(
+        self, fitted: Smoothing, past: Float[Tensor, "T C"], season: int
+    ) -> Float64[Tensor, "K C"]:
         """The states from which paths start: after the context, or after the training record."""
         if self.config.origin == "training-end":
             return fitted.states
         gains = gains_of(fitted.smoothing)
         errors = torch.empty_like(past, dtype=torch.float64)
-        first = initial_states(past, self.config.season)
+        first = initial_states(past, season)
         best = fit_states(past, gains, first, errors, ITERATIONS, TOLERANCE)
         return forward(past, gains, best.states).states
 
     def _draw_deviations(
-        self, fitted: Smoothing, size: tuple[int, int], generator: torch.Generator
+        self, fitted: Smoothing, size: tuple[int, int], season: int, generator: torch.Generator
     ) -> Float32[Tensor, "M H C"]:
         """Random deviations of paths from the expected path."""
         shape = (*size, len(fitted.deviation))
@@ -180,7 +183,7 @@ class ETS(SavedForecaster):
         if self.config.trend_noise:
             gains[1] = fitted.smoothing[1]
         scaled = errors * fitted.deviation.float()
-        return path_deviations(scaled, gains.float(), self.config.season)
+        return path_deviations(scaled, gains.float(), season)
 
     def _block(self, n_steps: int) -> int:
         """Channels that are fitted together."""
@@ -193,7 +196,13 @@ class ETS(SavedForecaster):
     def _check(self, train: Training) -> None:
         """Raise if the fit cannot work, before the record is read; discard earlier fits."""
         self.fitted = self.outcome = None
-        season, context = self.config.season, train.validation.context_steps
+        season = self.config.season_steps(train.step_s)
+        context = train.validation.context_steps
+        if season < 2:
+            raise TrainingError(
+                f"ets with a season of {self.config.season} quarter-hours has {season} steps of "
+                f"{train.step_s // 60} minutes in it; use a longer season"
+            )
         if len(train.time) < MIN_SEASONS * season or context < season:
             raise TrainingError(
                 f"ets with a season of {season} steps needs {MIN_SEASONS} seasons in the training "
@@ -214,13 +223,14 @@ class ETS(SavedForecaster):
         watch, device = Stopwatch(), choose_device(self.device)
         reset_peak_memory()
         n_channels, block = train.layout.n_channels, self._block(len(train.time))
+        season = self.config.season_steps(train.step_s)
         parts, deviations = [], []
         with watch.running(), torch.no_grad():
             for first in range(0, n_channels, block):
                 channels = slice(first, min(first + block, n_channels))
                 record = train.read(channels=channels).to(device)
                 _check_finite(record, train.layout, first)
-                parts.append(self._fit_block(record).to(torch.device("cpu")))
+                parts.append(self._fit_block(record, season).to(torch.device("cpu")))
                 deviations.append(record.std(0).cpu())
                 if self.on_block is not None:
                     self.on_block(channels.stop, n_channels)
@@ -237,9 +247,8 @@ class ETS(SavedForecaster):
             "ets": _facts(self.fitted, torch.cat(deviations)),
         }
 
-    def _fit_block(self, record: Float32[Tensor, "S C"]) -> Smoothing:
+    def _fit_block(self, record: Float32[Tensor, "S C"], season: int) -> Smoothing:
         """Fit these channels; the parameters of a constant channel are 0."""
-        season = self.config.season
         moves = record.amax(0) > record.amin(0)
         states = record.new_zeros((SEASON + season, len(moves)), dtype=torch.float64)
         states[0] = record[0]
@@ -258,7 +267,9 @@ class ETS(SavedForecaster):
         if folder.header.outcome is None:
             raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
         tensors, _ = folder.best()
-        sizes = {"C": KINDS * folder.header.domain.n_buses, "K": SEASON + self.config.season}
+        domain = folder.header.domain
+        season = self.config.season_steps(domain.step_s)
+        sizes = {"C": KINDS * domain.n_buses, "K": SEASON + season}
         check_axes(tensors, AXES, sizes, str(folder.weights_file))
         self.fitted = Smoothing(**tensors)
         self.outcome = folder.header.outcome

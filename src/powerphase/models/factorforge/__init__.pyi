@@ -13,7 +13,6 @@ from .factors import PASSES as PASSES
 from .factors import Factors as Factors
 from .factors import find_factors as find_factors
 from .fitted import FittedFactorForge as FittedFactorForge
-from .fitted import time_of_day as time_of_day
 from .model import FactorForge as FactorForge
 from .sampling import fill_ranks as fill_ranks
 from .sampling import independent_normals as independent_normals

@@ -1,9 +1,18 @@
 """Calendar features: weekday, holidays, the end of the year and the season of each moment."""
 
-import numpy as np
-from jaxtyping import Float, Shaped
+from dataclasses import replace
 
-from powerphase.clock import berlin_time, day_of_week, day_of_year, holiday_share
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from powerphase.clock import (
+    GERMANY,
+    Calendar,
+    day_of_week,
+    day_of_year,
+    holiday_share,
+    local_time,
+)
 
 YEAR_DAYS = 365.25
 SUNDAY = 6
@@ -11,9 +20,12 @@ DAY = np.timedelta64(1, "D")
 
 
 def day_features(
-    time: Shaped[np.ndarray, "*S"], seasons: bool = True, festive_weekends: bool = False
+    time: Shaped[np.ndarray, "*S"],
+    seasons: bool = True,
+    festive_weekends: bool = False,
+    calendar: Calendar = GERMANY,
 ) -> Float[np.ndarray, "*S F"]:
-    """The features of each moment's day in Berlin.
+    """The features of each moment's local day.
 
     First the weekday, where a holiday counts as a Sunday for the share of people who have it, and
     whether the day is a holiday on another weekday. Then features of working days: the day before
@@ -24,11 +36,14 @@ def day_features(
         time: moments, UTC.
         seasons: whether to include the season, which needs a record of at least a year.
         festive_weekends: whether the features of Christmas also apply to days off.
+        calendar: whose days and holidays these are.
     """
-    dates, index = np.unique(berlin_time(time).astype("datetime64[D]"), return_inverse=True)
-    noon = dates.astype("datetime64[s]") + np.timedelta64(12, "h")  # the same day in Berlin
-    weekday, holiday = day_of_week(noon), holiday_share(noon)
-    yesterday, tomorrow = holiday_share(noon - DAY), holiday_share(noon + DAY)
+    local_dates = local_time(time, calendar).astype("datetime64[D]")
+    dates, index = np.unique(local_dates, return_inverse=True)
+    noon = dates.astype("datetime64[s]") + np.timedelta64(12, "h")
+    at_noon = replace(calendar, zone="UTC")  # these are local times already
+    weekday, holiday = day_of_week(noon, at_noon), holiday_share(noon, at_noon)
+    yesterday, tomorrow = (holiday_share(noon + day, at_noon) for day in (-DAY, DAY))
     working = (weekday < 5) * (1 - holiday)
     weekdays = (1 - holiday)[:, None] * np.eye(7)[weekday]
     weekdays[:, SUNDAY] += holiday
@@ -42,7 +57,7 @@ def day_features(
         *(period * (1 if festive_weekends else working) for period in _year_end(dates)),
     ]
     if seasons:
-        season = _season(noon)
+        season = _season(day_of_year(noon, at_noon))
         weekend = weekdays[:, 5:].sum(1, keepdims=True)
         columns += [season, weekend * season[:, :2]]
     features = np.column_stack([np.asarray(column, dtype=float) for column in columns])
@@ -61,7 +76,7 @@ def _year_end(dates: Shaped[np.ndarray, " D"]) -> list[Shaped[np.ndarray, " D"]]
     ]
 
 
-def _season(time: Shaped[np.ndarray, " D"]) -> Float[np.ndarray, "D 4"]:
+def _season(day: Int[np.ndarray, " D"]) -> Float[np.ndarray, "D 4"]:
     """Two harmonics of the year."""
-    angle = 2 * np.pi * day_of_year(time) / YEAR_DAYS
+    angle = 2 * np.pi * day / YEAR_DAYS
     return np.stack([np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)], axis=1)

@@ -12,7 +12,7 @@ COUPLINGS = ("fan", "draws", "ranked")
 
 @dataclass(frozen=True)
 class FactorForgeConfig:
-    """How factors are found, forecast and turned into scenarios."""
+    """How factors are found, forecast and turned into scenarios, whatever the record's step."""
 
     # The factors.
     rank: int = 32
@@ -22,7 +22,8 @@ class FactorForgeConfig:
     factors: int = 12
     """The maximum number of factors."""
     persistence: float = 0.5
-    """The least correlation of a factor with itself a step earlier; the rest is noise."""
+    """The least correlation of a factor with itself a quarter-hour earlier, or a step where
+    steps are longer; the rest is noise."""
 
     # The forecast of the factors.
     festive_weekends: bool = False
@@ -32,7 +33,7 @@ class FactorForgeConfig:
     lag_days: tuple[int, ...] = (1, 7)
     """The days back whose same time of day is an input, as far as the context reaches."""
     recent_steps: tuple[int, ...] = (4, 16, 48)
-    """The numbers of last steps whose means are inputs."""
+    """The numbers of last quarter-hours whose means are inputs."""
     recent_favour: float = 10.0
     """The factor by which the last steps are penalised less than the other inputs."""
     strengths: tuple[float, ...] = (0.05, 0.15, 0.5, 1.5)
@@ -42,7 +43,7 @@ class FactorForgeConfig:
     fold_days: int = 31
     """Days that are held out together."""
     averaged_steps: int = 9
-    """Neighbouring steps over which the error covariance is averaged."""
+    """Quarter-hours over which the error covariance is averaged."""
 
     # The scenarios.
     scenarios: int = 16

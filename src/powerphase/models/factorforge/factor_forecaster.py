@@ -1,7 +1,7 @@
 """The forecast of the factors: from the calendar, and from their last deviations from it.
 
-First a ridge regression for each quarter-hour of the Berlin day gives the value that is expected
-from the calendar. Then one for each forecast step says how much of the deviation of the last days
+First a ridge regression for each time of the local day gives the value that is expected from the
+calendar. Then one for each forecast step says how much of the deviation of the last days
 will remain. The error of both together is measured on days that they were not fitted on.
 """
 
@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float64, Int, Shaped
 from torch import Tensor
 
-from powerphase.axes import STEPS_PER_DAY
-from powerphase.clock import quarter_of_day
+from powerphase.clock import GERMANY, Calendar, slot_of_day
 from powerphase.errors import TrainingError
 from powerphase.models.factorforge.calendar import YEAR_DAYS, day_features
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import DEVIATION
+from powerphase.resolution import DAY_S, rescale_steps, step_of, steps_per_day, time_of_day
 
 MIN_WINDOWS = 8
 """The least number of forecast windows in a training record."""
@@ -35,7 +35,7 @@ class FactorForecaster:
 
     config: FactorForgeConfig
     calendar: Float64[np.ndarray, "slots W K"]
-    """Weights of the calendar features by quarter-hour of the Berlin day."""
+    """Weights of the calendar features by time of the local day, in slots of a step."""
     weights: Float64[np.ndarray, "H F K"]
     """Weights of the inputs (see `_inputs`) by forecast step."""
     errors: Float64[np.ndarray, "B H K"]
@@ -44,6 +44,13 @@ class FactorForecaster:
     """The ridge strength that was best on held-out windows."""
     seasons: bool
     """Whether the record was long enough to learn the season."""
+    local: Calendar = GERMANY
+    """Local time and holidays."""
+
+    @property
+    def step_s(self) -> int:
+        """Seconds from one step to the next."""
+        return DAY_S // len(self.calendar)
 
     @cached_property
     def covariance(self) -> Float64[np.ndarray, "H K K"]:
@@ -52,7 +59,7 @@ class FactorForecaster:
         Correlations come from products of errors, standard deviations from their mean absolute
         values: a few days with very large errors must not widen the forecasts of all others.
         """
-        steps, errors = self.config.averaged_steps, self.errors
+        steps, errors = rescale_steps(self.config.averaged_steps, self.step_s), self.errors
         single = np.einsum("bhk,bhl->hkl", errors, errors) / len(errors)
         product = _moving_mean(single.reshape(1, len(single), -1), steps).reshape(single.shape)
         size = DEVIATION * _moving_mean(np.abs(errors).mean(0)[None], steps)[0]
@@ -62,7 +69,8 @@ class FactorForecaster:
 
     def expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S K"]:
         """The factors that are expected from the calendar."""
-        return _expected(self.calendar, quarter_of_day(time), self._features(time))
+        slots = slot_of_day(time, len(self.calendar), self.local)
+        return _expected(self.calendar, slots, self._features(time))
 
     def __call__(
         self, past: Float64[np.ndarray, "B T K"], time: Shaped[np.ndarray, "B steps"]
@@ -70,12 +78,12 @@ class FactorForecaster:
         """Forecast the factors from those of the context and the times of context and horizon."""
         expected, n_past = self.expected(time), past.shape[1]
         features = self._features(time[:, n_past:])
-        inputs = _inputs(past - expected[:, :n_past], features, self.config)
+        inputs = _inputs(past - expected[:, :n_past], features, self.config, self.step_s)
         deviation = linear(self.weights, inputs.swapaxes(0, 1)).swapaxes(0, 1)
         return expected[:, n_past:] + deviation
 
     def _features(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S D"]:
-        return day_features(time, self.seasons, self.config.festive_weekends)
+        return day_features(time, self.seasons, self.config.festive_weekends, self.local)
 
 
 def fit_factor_forecaster(
@@ -84,9 +92,22 @@ def fit_factor_forecaster(
     n_past: int,
     horizon: int,
     config: FactorForgeConfig,
+    origin_s: int | None = None,
+    local: Calendar = GERMANY,
 ) -> FactorForecaster:
-    """Fit the forecaster to a record of factors; one window starts on each of its days."""
-    windows = TrainingWindows(series, time, n_past, horizon, config)
+    """Fit the forecaster to a record of factors; one window starts on each of its days.
+
+    Args:
+        series: the factors.
+        time: start of each step, UTC.
+        n_past: steps before a window.
+        horizon: steps of a window.
+        config: all options.
+        origin_s: the time of day at which windows start, in seconds, UTC; by default that of the
+            record.
+        local: local time and holidays.
+    """
+    windows = TrainingWindows(series, time, n_past, horizon, config, origin_s, local)
     strengths = np.asarray(config.strengths, dtype=np.float64)
     errors = windows.held_out_errors(strengths)
     best = (errors**2).mean((1, 2)).argmin(0)
@@ -99,6 +120,7 @@ def fit_factor_forecaster(
         errors[best, ..., factors].transpose(1, 2, 0),
         strengths[best],
         windows.seasons,
+        local,
     )
 
 
@@ -112,12 +134,16 @@ class TrainingWindows:
         n_past: int,
         horizon: int,
         config: FactorForgeConfig,
+        origin_s: int | None = None,
+        local: Calendar = GERMANY,
     ) -> None:
         self.series, self.n_past, self.horizon, self.config = series, n_past, horizon, config
-        self.origins = window_origins(len(series), n_past, horizon, config)
-        self.seasons = len(series) >= YEAR_DAYS * STEPS_PER_DAY
-        self.slots = quarter_of_day(time)
-        self.features = day_features(time, self.seasons, config.festive_weekends)
+        self.origins = window_origins(time, n_past, horizon, config, origin_s)
+        self.step_s = step_of(time)
+        self.per_day = steps_per_day(self.step_s)
+        self.seasons = len(series) >= YEAR_DAYS * self.per_day
+        self.slots = slot_of_day(time, self.per_day, local)
+        self.features = day_features(time, self.seasons, config.festive_weekends, local)
 
     def fit(
         self,
@@ -144,7 +170,7 @@ class TrainingWindows:
         n_windows = len(self.origins)
         fold = max(1, min(self.config.fold_days, n_windows // 3))
         # Held-out windows should not be the past of fitted ones; short records allow a smaller gap.
-        gap = min(-(-(self.n_past + self.horizon) // STEPS_PER_DAY), n_windows // 8)
+        gap = min(-(-(self.n_past + self.horizon) // self.per_day), n_windows // 8)
         folds = [np.arange(k, min(k + fold, n_windows)) for k in range(0, n_windows, fold)]
         return np.concatenate([self.errors(held_out, gap, strengths) for held_out in folds], axis=1)
 
@@ -167,7 +193,8 @@ class TrainingWindows:
         deviation = self.series - _expected(calendar, self.slots, self.features)
         steps = self._steps(windows)
         past, target = np.split(deviation[steps], [self.n_past], axis=1)
-        return _inputs(past, self.features[steps[:, self.n_past :]], self.config), target
+        features = self.features[steps[:, self.n_past :]]
+        return _inputs(past, features, self.config, self.step_s), target
 
     def _steps(self, windows: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B steps"]:
         """Context and horizon of windows."""
@@ -180,13 +207,23 @@ class TrainingWindows:
 
 
 def window_origins(
-    n_steps: int, n_past: int, horizon: int, config: FactorForgeConfig
+    time: Shaped[np.ndarray, " S"],
+    n_past: int,
+    horizon: int,
+    config: FactorForgeConfig,
+    origin_s: int | None = None,
 ) -> Int[np.ndarray, " B"]:
-    """First steps of the training windows, one a day; raise if there are too few."""
-    # Windows start at the record's first time of day, however long the context is.
-    first = -(-n_past // STEPS_PER_DAY) * STEPS_PER_DAY
-    origins = np.arange(first, n_steps - horizon + 1, STEPS_PER_DAY)
-    min_context = min(config.lag_days) * STEPS_PER_DAY
+    """First steps of the training windows, one a day; raise if there are too few.
+
+    Windows start at the same time of day, however long the context is: by default at the record's
+    first.
+    """
+    n_steps, step_s = len(time), step_of(time)
+    per_day, start_s = steps_per_day(step_s), time_of_day(time[0])
+    offset = 0 if origin_s is None else (origin_s - start_s) % DAY_S // step_s
+    first = offset - (offset - n_past) // per_day * per_day
+    origins = np.arange(first, n_steps - horizon + 1, per_day)
+    min_context = min(config.lag_days) * per_day
     if min_context > n_past:
         raise TrainingError(
             f"factorforge needs a context of {min_context} steps or more, found {n_past}"
@@ -206,7 +243,7 @@ def _fit_calendar(
     features: Float64[np.ndarray, "S D"],
     config: FactorForgeConfig,
 ) -> Float64[np.ndarray, "slots W K"]:
-    """The weights of the calendar features for each quarter-hour of the day."""
+    """The weights of the calendar features for each slot of the day."""
     strength = np.array([config.calendar_strength])
     order = np.argsort(slots, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(slots[order])) + 1)
@@ -231,19 +268,22 @@ def _inputs(
     deviation: Float64[np.ndarray, "B T K"],
     features: Float64[np.ndarray, "B H D"],
     config: FactorForgeConfig,
+    step_s: int,
 ) -> Float64[np.ndarray, "B H F"]:
     """The inputs of each step's forecast: the last steps, the last days, and the target's day."""
     n_windows, n_past, _ = deviation.shape
-    horizon = features.shape[1]
-    recent = [deviation[:, -steps:].mean(1) for steps in config.recent_steps]
-    trend = deviation[:, -4:].mean(1) - deviation[:, -12:-4].mean(1)
-    days = [day for day in config.lag_days if day * STEPS_PER_DAY <= n_past]
+    horizon, per_day = features.shape[1], steps_per_day(step_s)
+    recent_steps = [rescale_steps(steps, step_s) for steps in config.recent_steps]
+    recent = [deviation[:, -steps:].mean(1) for steps in recent_steps]
+    hour, three_hours = (rescale_steps(steps, step_s) for steps in (4, 12))
+    trend = deviation[:, -hour:].mean(1) - deviation[:, -three_hours:-hour].mean(1)
+    days = [day for day in config.lag_days if day * per_day <= n_past]
     lags, means = [], []
     for day in days:
-        first = n_past - day * STEPS_PER_DAY
+        first = n_past - day * per_day
         # A horizon of more than a day uses the same days again.
-        lags.append(deviation[:, first + np.arange(horizon) % STEPS_PER_DAY])
-        means.append(deviation[:, first : first + STEPS_PER_DAY].mean(1))
+        lags.append(deviation[:, first + np.arange(horizon) % per_day])
+        means.append(deviation[:, first : first + per_day].mean(1))
     constant = np.concatenate([*recent, trend, *means], axis=1)
     repeated = np.broadcast_to(constant[:, None], (n_windows, horizon, constant.shape[1]))
     return np.concatenate([repeated, *lags, features], axis=2)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from powerphase.axes import KINDS, P
 from powerphase.models.factorforge.config import FactorForgeConfig
+from powerphase.resolution import rescale_steps
 from powerphase.scenarios import READ_STEPS, Training
 from powerphase.seeds import stream
 
@@ -81,7 +82,7 @@ def find_factors(
     mean, scale, variance = _moments(record)
     basis = scale[:, None] * _directions(record, mean, scale, config, seed)
     directions, cross = _project(record, mean, basis)
-    slow, restless = _split_by_persistence(directions, config)
+    slow, restless = _split_by_persistence(directions, config, train.step_s)
     # Both have mean 0, variance 1 and no correlation: a regression on them is a mean of products.
     products = scale[:, None].numpy() * cross / len(directions)
     slow, share = _order_by_variance(slow, products, _consumption(mean))
@@ -175,20 +176,22 @@ def _project(
 
 
 def _split_by_persistence(
-    series: Float64[np.ndarray, "S R"], config: FactorForgeConfig
+    series: Float64[np.ndarray, "S R"], config: FactorForgeConfig, step_s: int
 ) -> tuple[Float64[np.ndarray, "R K"], Float64[np.ndarray, "R rest"]]:
     """The rotations of the directions of largest variance to slow ones, and to all others.
 
-    With unit variance in all directions, the correlation of a series with itself a step earlier is
-    1 minus half the variance of its increments, so its extremes are eigenvectors of the covariance
-    of the increments.
+    With unit variance in all directions, the correlation of a series with itself a quarter-hour (or
+    one longer step) earlier is 1 minus half the variance of its increments, so its extremes are
+    eigenvectors of the covariance of the increments.
     """
+    lag = rescale_steps(1, step_s)
     centred = series - series.mean(0)
     variance, directions = np.linalg.eigh(centred.T @ centred / len(series))
     large = np.argsort(-variance)[: config.rank]
     large = large[variance[large] > NEGLIGIBLE * variance.max()]
     white = directions[:, large] / np.sqrt(variance[large])
-    increments = np.diff(centred @ white, axis=0)
+    whitened = centred @ white
+    increments = whitened[lag:] - whitened[:-lag]
     speed, rotation = np.linalg.eigh(increments.T @ increments / (2 * max(len(increments), 1)))
     n_slow = max(1, int((1 - speed > config.persistence).sum()))
     slow, restless = np.split(white @ rotation, [n_slow], axis=1)

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float32, Float64, Int, Shaped
 from torch import Tensor
 
-from powerphase.axes import KINDS, STEP_S, VARIABLES, P
+from powerphase.axes import KINDS, VARIABLES, P
+from powerphase.clock import GERMANY, Calendar
 from powerphase.errors import ForecastError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import FactorForecaster
@@ -24,6 +25,7 @@ from powerphase.models.factorforge.sampling import (
     normal_quantiles,
     stratified_normals,
 )
+from powerphase.resolution import time_of_day
 from powerphase.scenarios import Context, Scenarios
 from powerphase.seeds import stream
 
@@ -50,6 +52,11 @@ class FittedFactorForge:
     def forecast_factors(self, context: Context) -> Float32[Tensor, "B H K"]:
         """The expected factors of these windows."""
         self._check_start(context.future_time[:, 0])
+        if context.layout.calendar != self.forecaster.local:
+            raise ForecastError(
+                f"factorforge was fitted with the calendar {self.forecaster.local}, but the "
+                f"context has {context.layout.calendar}; fit it with this one"
+            )
         past = self.factors.of(context.past).double().cpu().numpy()
         return torch.from_numpy(self.forecaster(past, context.time)).to(context.past)
 
@@ -181,7 +188,9 @@ class FittedFactorForge:
             name: torch.from_numpy(getattr(self.forecaster, name)) for name in FORECASTER_ARRAYS
         }
         tensors = {**vars(self.factors), **forecaster}
-        facts = {"start_s": self.start_s, "seasons": self.forecaster.seasons}
+        local = self.forecaster.local
+        facts: dict[str, Any] = {"start_s": self.start_s, "seasons": self.forecaster.seasons}
+        facts |= {} if local == GERMANY else {"country": local.country, "zone": local.zone}
         return {name: tensor.contiguous() for name, tensor in tensors.items()}, facts
 
     @classmethod
@@ -194,12 +203,14 @@ class FittedFactorForge:
         """The fitted state that `to_tensors` returned."""
         factors = Factors(**{field.name: tensors[field.name] for field in fields(Factors)})
         arrays = {name: tensors[name].numpy() for name in FORECASTER_ARRAYS}
-        forecaster = FactorForecaster(config, **arrays, seasons=facts["seasons"])
+        zone = facts.get("zone")
+        local = GERMANY if zone is None else Calendar(facts["country"], zone)
+        forecaster = FactorForecaster(config, **arrays, seasons=facts["seasons"], local=local)
         return cls(factors, forecaster, facts["start_s"])
 
     def check_inputs(self, n_past: int) -> None:
         """Raise, in whatever way, if the regressions cannot forecast from so many steps."""
-        step, n_factors = np.timedelta64(STEP_S, "s"), len(self.factors)
+        step, n_factors = np.timedelta64(self.forecaster.step_s, "s"), len(self.factors)
         n_steps = n_past + len(self.forecaster.weights)
         time = np.datetime64("2016-01-01T00:00:00", "s") + step * np.arange(n_steps)
         self.forecaster(np.zeros((1, n_past, n_factors)), time[None])
@@ -212,11 +223,6 @@ class FittedFactorForge:
                     f"factorforge was fitted for windows that start {self.start_s / 3600:g} h "
                     f"after midnight UTC, but one starts at {moment}; fit it for such windows"
                 )
-
-
-def time_of_day(moment: np.datetime64) -> int:
-    """Seconds since midnight UTC."""
-    return int((moment - moment.astype("datetime64[D]")) / np.timedelta64(1, "s"))
 
 
 def _matrix_root(matrix: Float64[Tensor, "*B K K"]) -> Float64[Tensor, "*B K K"]:

@@ -10,18 +10,19 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64
 
-from powerphase.axes import KINDS, STEP_S, STEPS_PER_DAY, VARIABLES
+from powerphase.axes import KINDS, VARIABLES
 from powerphase.cost import Stopwatch, commit, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import fit_factor_forecaster, window_origins
 from powerphase.models.factorforge.factors import OnBlock, find_factors
-from powerphase.models.factorforge.fitted import AXES, FittedFactorForge, time_of_day
+from powerphase.models.factorforge.fitted import AXES, FittedFactorForge
 from powerphase.models.framework.checkpoint import check_axes, state_errors
 from powerphase.models.framework.device import world_size
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training import CheckpointStore
+from powerphase.resolution import DAY_S
 from powerphase.scenarios import Context, Scenarios, Training
 from powerphase.schema import (
     Schema,
@@ -33,12 +34,14 @@ from powerphase.schema import (
     number,
     object_with,
     one_of,
+    text,
 )
 
 CPU = torch.device("cpu")
 
 FACTS = object_with(
-    {"start_s": integer(0, STEP_S * STEPS_PER_DAY - 1), "seasons": one_of([True, False])}
+    {"start_s": integer(0, DAY_S - 1), "seasons": one_of([True, False])},
+    {"country": nullable(text()), "zone": text()},  # older fits are of Germany
 )
 """What is saved with the tensors."""
 
@@ -138,8 +141,8 @@ class FactorForge(SavedForecaster):
         """Raise if the record is too short, before it is read; discard earlier fits."""
         self.fitted = self.series = self.outcome = None
         windows = train.validation
-        size = (len(train.time), windows.context_steps, windows.horizon)
-        window_origins(*size, self.config)
+        size = (windows.context_steps, windows.horizon)
+        window_origins(train.time, *size, self.config, train.origin_s)
         if world_size() > 1:
             raise TrainingError("factorforge is fitted by one process; start it without torchrun")
 
@@ -149,8 +152,10 @@ class FactorForge(SavedForecaster):
         with watch.running():
             factors, series = find_factors(train, self.config, self.seed, self.on_block)
             size = (windows.context_steps, windows.horizon)
-            forecaster = fit_factor_forecaster(series, train.time, *size, self.config)
-            start_s = time_of_day(train.time[0])  # as in `fit_factor_forecaster`
+            start_s, local = train.origin_s, train.layout.calendar
+            forecaster = fit_factor_forecaster(
+                series, train.time, *size, self.config, start_s, local
+            )
             saved = FittedFactorForge(factors, forecaster, start_s).to_tensors()
             checkpoints.save_best(*saved)
             # As a loaded model: another memory layout changes the order, and rounding, of sums.
@@ -171,7 +176,7 @@ class FactorForge(SavedForecaster):
             raise CheckpointError(f"{folder.path}: the fit was interrupted; fit it again")
         tensors, facts = folder.best()
         domain, source = folder.header.domain, str(folder.weights_file)
-        sizes = {"C": KINDS * domain.n_buses, "H": domain.horizon, "slots": STEPS_PER_DAY}
+        sizes = {"C": KINDS * domain.n_buses, "H": domain.horizon, "slots": domain.steps_per_day}
         check_axes(tensors, AXES, sizes, source)
         check(facts, FACTS, source, CheckpointError, "restore it or train again")
         with state_errors(source):

@@ -6,12 +6,13 @@ and the result row of a config that has them is called `deepar+reference`. How c
 files is the matter of `config_reader`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from powerphase.errors import ConfigError, UnknownName
+from powerphase.resolution import PAPER_STEP_S, rescale_steps
 
 C = TypeVar("C")
 N = TypeVar("N", bound="NetworkConfig")
@@ -101,6 +102,8 @@ class NetworkConfig:
 
     VARIANTS: ClassVar[Variants] = SHORT
     """The words that may follow the model's name."""
+    IN_QUARTER_HOURS: ClassVar[Mapping[str, "Rescaling"]] = MappingProxyType({})
+    """The fields that count quarter-hours, and what makes steps of another length of them."""
 
     def __post_init__(self) -> None:
         problems = [text for fails, text in self._rules() if fails]
@@ -110,6 +113,13 @@ class NetworkConfig:
     def _rules(self) -> list[tuple[bool, str]]:
         """What may be wrong with the fields: whether it is, and what is needed."""
         return []
+
+    def at_step(self: N, step_s: int) -> N:
+        """The config for a network that reads steps of so many seconds, which it then counts."""
+        if step_s == PAPER_STEP_S:
+            return self
+        fields = self.IN_QUARTER_HOURS.items()
+        return replace(self, **{name: scale(getattr(self, name), step_s) for name, scale in fields})
 
     def for_grid(self: N, grid: str) -> N:
         """The config with the batch size of this grid, unless it has its own."""
@@ -121,6 +131,25 @@ class NetworkConfig:
     def variant(self, grid: str) -> str | None:
         """The words for what differs from the default; None if nothing does."""
         return variant_of(self.for_grid(grid), type(self)().for_grid(grid), self.VARIANTS)
+
+
+Rescaling = Callable[[Any, int], Any]
+"""From quarter-hours to steps of so many seconds."""
+
+
+def rescale_all(quarters: tuple[int, ...], step_s: int) -> tuple[int, ...]:
+    """Several numbers of quarter-hours in steps of this length, each once."""
+    return tuple(dict.fromkeys(rescale_steps(number, step_s) for number in quarters))
+
+
+def rescale_width(quarters: int, step_s: int) -> int:
+    """The width of a window around a step: as far to both sides, and odd."""
+    return 2 * round((quarters // 2) * PAPER_STEP_S / step_s) + 1
+
+
+def rescale_widths(quarters: tuple[int, ...], step_s: int) -> tuple[int, ...]:
+    """The widths of several windows around a step."""
+    return tuple(rescale_width(width, step_s) for width in quarters)
 
 
 def changed_fields(config: Any, default: Any) -> list[str]:

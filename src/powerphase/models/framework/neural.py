@@ -92,10 +92,8 @@ class NeuralForecaster(SavedForecaster):
 
     def meta_network(self, train: Training) -> Network:
         """The network for this training on the meta device: shapes without memory."""
-        windows = train.validation
-        domain = Domain.of(train.layout, windows.context_steps, windows.horizon)
         with torch.device("meta"):
-            return self.make_network(domain)
+            return self.make_network(Domain.of_training(train))
 
     def is_captured(self, network: nn.Module) -> bool:
         """Whether the training will capture its steps as a CUDA graph."""

@@ -31,11 +31,13 @@ from powerphase.files import (
     replace_file,
 )
 from powerphase.models.framework.checkpoint import read_tensors, write_tensors
-from powerphase.scenarios import Layout
+from powerphase.resolution import PAPER_STEP_S, STEPS_S, steps_per_day
+from powerphase.scenarios import Layout, Training
 from powerphase.schema import (
     MAX_BUSES,
     MAX_JSON_BYTES,
     MAX_STEPS,
+    OptionalKey,
     Rule,
     Schema,
     integer,
@@ -84,6 +86,7 @@ HEADER_SCHEMA: dict[str, Schema] = {
         "q_scale_mvar": real(0.0, MAX_SCALE),
         "context": integer(1, MAX_STEPS),
         "horizon": integer(1, MAX_STEPS),
+        "step_s": OptionalKey(one_of(STEPS_S)),  # without it, 15 minutes
     },
     "data": plain_object,
     "version": text(),
@@ -118,9 +121,16 @@ class Domain:
     q_scale_mvar: float
     context: int
     horizon: int
+    step_s: int = PAPER_STEP_S
+    """Seconds from one step to the next."""
+
+    @property
+    def steps_per_day(self) -> int:
+        """How many steps a day has."""
+        return steps_per_day(self.step_s)
 
     @classmethod
-    def of(cls, layout: Layout, context: int, horizon: int) -> "Domain":
+    def of(cls, layout: Layout, context: int, horizon: int, step_s: int = PAPER_STEP_S) -> "Domain":
         """The domain of these channels and windows."""
         numbers = ",".join(str(number) for number in layout.bus_id)
         return cls(
@@ -131,7 +141,14 @@ class Domain:
             q_scale_mvar=layout.q_scale_mvar,
             context=context,
             horizon=horizon,
+            step_s=step_s,
         )
+
+    @classmethod
+    def of_training(cls, train: Training) -> "Domain":
+        """The domain of a training."""
+        windows = train.validation
+        return cls.of(train.layout, windows.context_steps, windows.horizon, train.step_s)
 
     def check(self, other: "Domain", source: str) -> None:
         """Raise if the other domain is not this one."""
@@ -164,7 +181,10 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """The content of model.json, where the domain is called `place`."""
-        return {"place" if key == "domain" else key: value for key, value in asdict(self).items()}
+        facts = {"place" if key == "domain" else key: value for key, value in asdict(self).items()}
+        if self.domain.step_s == PAPER_STEP_S:  # which files have never stated
+            del facts["place"]["step_s"]
+        return facts
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -116,9 +116,8 @@ class SavedForecaster(ABC):
 
     def configure(self, train: Training) -> None:
         """Set the domain, and complete what the config leaves open, for this training."""
-        windows = train.validation
         self.config = self.config.for_grid(train.layout.grid)
-        self._domain = Domain.of(train.layout, windows.context_steps, windows.horizon)
+        self._domain = Domain.of_training(train)
         self.data = train.data
 
     def fit(self, train: Training) -> None:
@@ -165,13 +164,15 @@ class SavedForecaster(ABC):
         """The scenarios of these windows."""
         if not self.is_fitted or self._domain is None:
             raise ForecastError(f"{self.name} is not trained; call fit, or load a training")
-        domain = Domain.of(context.layout, context.past.shape[1], context.horizon)
+        size = (context.past.shape[1], context.horizon, context.step_s)
+        domain = Domain.of(context.layout, *size)
         self._domain.check(domain, self.name if self.run is None else str(self.run))
         return self._predict(context)
 
     def _check_data(self, train: Training) -> None:
-        for name, value in train.data.items():
-            trained_on = self.data.get(name)
+        names = dict.fromkeys([*train.data, *self.data]) if train.data else ()
+        for name in names:
+            trained_on, value = self.data.get(name), train.data.get(name)
             if trained_on != value:
                 raise CheckpointError(
                     f"{self.run}: was trained on {name} {trained_on!r}, and the data set has "

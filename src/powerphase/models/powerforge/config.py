@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from powerphase.axes import STEPS_PER_DAY
-from powerphase.models.framework.configuration import SHORT, NetworkConfig, Variants
+from powerphase.models.framework.configuration import (
+    SHORT,
+    NetworkConfig,
+    Rescaling,
+    Variants,
+    rescale_widths,
+)
+from powerphase.resolution import rescale_steps
 
 ABLATIONS = {
     "anchor": "no-anchor",
@@ -31,13 +37,13 @@ READINGS: Variants = MappingProxyType(
 
 @dataclass(frozen=True)
 class PowerForgeConfig(NetworkConfig):
-    """Settings of the network, the objective and the training."""
+    """Settings of the network, the objective and the training; its steps are quarter-hours."""
 
     # The anchor: the reference day from which residuals are taken.
     anchor: bool = True
     segments: int = 7
     """Past days that are averaged."""
-    segment_steps: int = STEPS_PER_DAY
+    segment_steps: int = 96
     query_steps: int = 8
     """Last steps of each day that are compared with the last steps of the context."""
     bias_steps: int = 8
@@ -114,6 +120,12 @@ class PowerForgeConfig(NetworkConfig):
             "winner-takes-all": {"objective": "winner-takes-all"},
             **READINGS,
             **SHORT,
+        }
+    )
+    IN_QUARTER_HOURS: ClassVar[Mapping[str, Rescaling]] = MappingProxyType(
+        {
+            **dict.fromkeys(("segment_steps", "query_steps", "bias_steps"), rescale_steps),
+            "kernels": rescale_widths,
         }
     )
     EARLIER: ClassVar[Mapping[str, Any]] = MappingProxyType(

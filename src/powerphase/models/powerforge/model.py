@@ -91,7 +91,8 @@ class PowerForge(NeuralForecaster):
     def make_network(self, domain: Domain) -> Network:
         """The network for this grid and these windows."""
         size = (domain.n_buses, domain.context, domain.horizon)
-        return PowerForgeNetwork(self.config, *size, self.channel_block, self.backend)
+        config = self.config.at_step(domain.step_s)
+        return PowerForgeNetwork(config, *size, self.channel_block, self.backend)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """The estimated memory of the training on its device, with blocks of this many channels."""

@@ -1,9 +1,16 @@
 """Constants of the inputs and the recurrent encoder; the configs of models add theirs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import ClassVar
 
-from powerphase.models.framework.configuration import NetworkConfig, TrainingConfig
+from powerphase.models.framework.configuration import (
+    NetworkConfig,
+    Rescaling,
+    TrainingConfig,
+    rescale_all,
+)
 from powerphase.models.framework.ops import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
 
 REFERENCE_INPUTS = MappingProxyType({**REFERENCE_SCALE, "minute_period": 46})
@@ -15,7 +22,7 @@ class LaggedConfig(NetworkConfig):
     """How windows are scaled, what a network sees of them, and how it is trained."""
 
     lags: tuple[int, ...] = (1, 4, 12, 24, 48)
-    """Steps back that the network sees; the first steps of a context serve only as lags."""
+    """Quarter-hours back that the network sees; the first steps of a context serve only as lags."""
     least_scale: float = LEAST_SCALE
     zero_scale: ZeroScale = "floor"
     minute_period: int = 60
@@ -26,6 +33,8 @@ class LaggedConfig(NetworkConfig):
     is (None), one step of Adam moves its outputs by several units on a large grid."""
 
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
+
+    IN_QUARTER_HOURS: ClassVar[Mapping[str, Rescaling]] = MappingProxyType({"lags": rescale_all})
 
     def _rules(self) -> list[tuple[bool, str]]:
         return [

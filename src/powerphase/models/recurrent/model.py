@@ -234,7 +234,8 @@ class RecurrentModel(NeuralForecaster):
         """The network for this grid and these windows."""
         size = (KINDS * domain.n_buses, domain.context, domain.horizon)
         options: dict[str, Any] = {"backend": self.backend} if self.takes_backend else {}
-        return self.network_type(self.config, *size, self.channel_block, **options)
+        config = self.config.at_step(domain.step_s)
+        return self.network_type(config, *size, self.channel_block, **options)
 
     @abstractmethod
     def step_numbers(self, size: Size, channel_block: int | None) -> float:

@@ -1,5 +1,6 @@
 """The settings of TimePrism; the defaults are the reference implementation's, less its quirks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isqrt
 from types import MappingProxyType
@@ -8,8 +9,10 @@ from typing import ClassVar, Literal, get_args
 from powerphase.models.framework.configuration import (
     SHORT,
     NetworkConfig,
+    Rescaling,
     TrainingConfig,
     Variants,
+    rescale_width,
 )
 from powerphase.models.framework.ops import LEAST_SCALE, REFERENCE_SCALE, Objective, ZeroScale
 
@@ -21,7 +24,7 @@ class TimePrismConfig(NetworkConfig):
     # The hypotheses: each trend combined with each season.
     hypotheses: int = 625
     average_steps: int = 7
-    """Steps of the moving average that is a context's trend."""
+    """Quarter-hours of the moving average that is a context's trend."""
     scaler: Literal["mean-size", "mean-deviation"] = "mean-size"
     """What contexts are scaled by: their mean absolute value, or, less their mean, their standard
     deviation. All channels share the heads, and a voltage moves by a thousandth of its size."""
@@ -51,6 +54,10 @@ class TimePrismConfig(NetworkConfig):
             "annealed": {"objective": "annealed"},
             **SHORT,
         }
+    )
+
+    IN_QUARTER_HOURS: ClassVar[Mapping[str, Rescaling]] = MappingProxyType(
+        {"average_steps": rescale_width}
     )
 
     def _rules(self) -> list[tuple[bool, str]]:

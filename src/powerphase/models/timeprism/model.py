@@ -74,7 +74,8 @@ class TimePrism(NeuralForecaster):
 
     def make_network(self, domain: Domain) -> Network:
         """The network for these windows; it is the same for every grid."""
-        return TimePrismNetwork(self.config, domain.context, domain.horizon, self.channel_block)
+        config = self.config.at_step(domain.step_s)
+        return TimePrismNetwork(config, domain.context, domain.horizon, self.channel_block)
 
     def memory_gib(self, train: Training, channel_block: int | None = None) -> float:
         """The estimated memory of the training on its device, with blocks of this many channels."""

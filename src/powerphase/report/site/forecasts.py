@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int, Shaped, UInt8
 
-from powerphase.axes import KINDS, STEP_S, VARIABLES, V
+from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.dataset.store import Store
 from powerphase.errors import ForecastError, UnknownName
 from powerphase.records.forecast_file import ForecastFile
@@ -269,7 +269,7 @@ def read_truth(
     days = []
     for start in starts:
         first = np.datetime64(start, "s")
-        steps = slice(str(first), str(first + np.timedelta64(horizon * STEP_S, "s")))
+        steps = slice(str(first), str(first + np.timedelta64(horizon * store.step_s, "s")))
         days.append(store.read(steps))  # H N 4
     return np.stack(days).transpose(2, 3, 0, 1) / np.array([*scale, 1, 1], "f4")[:, None, None]
 
