@@ -1,11 +1,11 @@
-"""What FactorForge's fan and its joint scenarios say of the risk of a day, and what happened.
+"""What marginal and joint scenarios say of the risk of a day, and what happened.
 
     python benchmarks/calibration.py data/ieee57 data/activsg500 --figures docs/figures
 
 With `--out` it writes the numbers to a file.
 
-Forms are compared on validation days; the test days show the final choice. Joint scenarios are
-read after their power flow was solved.
+Forms of FactorForge, and of climatology coupled to past days, are compared on validation days; the
+test days show the final choice. Joint scenarios are read after their power flow was solved.
 """
 
 import argparse
@@ -16,13 +16,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from powerphase import Calibration, Task, calibrate
+from powerphase import Calibration, Task, calibrate, couple
 from powerphase.cli.calibration_display import as_json, points
-from powerphase.models import FactorForge
+from powerphase.models import Climatology, FactorForge, Forecaster
 from powerphase.report.figures import calibration_figure, write_figure
 
 COUNTS = (16, 50, 100, 200)
 CHOSEN = 100
+COUPLED_COUNTS = (16, 50)
+TESTED = ("fan", f"ranked-{CHOSEN}", "climatology", "climatology-schaake-16")
+DRAWN = {"fan": "factorforge+fan", f"ranked-{CHOSEN}": "factorforge"}
+"""The names in the figure."""
 
 
 def main() -> None:
@@ -40,22 +44,36 @@ def main() -> None:
 def compare(data: Path, figures: Path | None) -> list[dict[str, Any]]:
     """The rows of one data set; writes its figure."""
     task = Task(data, windows="all")
-    with TemporaryDirectory() as run:
-        FactorForge(run=run).fit(task.training)
-        model = FactorForge.load(run)  # is not fitted again
-    forms = {"fan": model, f"draws-{CHOSEN}": draws_of(model)}
-    forms |= {f"ranked-{count}": model.joint_form(count) for count in COUNTS}
-    rows, tested = [], {}
-    for split, names in (("validation", tuple(forms)), ("test", ("fan", f"ranked-{CHOSEN}"))):
+    rows, drawn = [], {}
+    forms = forms_of(task)
+    for split, names in (("validation", tuple(forms)), ("test", TESTED)):
         for name in names:
             done = calibrate(forms[name], task, split=split, joint=False, device="cpu")
             rows.append(row(name, done, task))
-            if split == "test":
-                tested["factorforge" if name != "fan" else "factorforge+fan"] = points(done)
+            if split == "test" and name in DRAWN:
+                drawn[DRAWN[name]] = points(done)
     if figures:
-        drawn = calibration_figure(tested, f"calibration-{task.layout.grid}")
-        write_figure(drawn, figures, ["svg"])
+        figure = calibration_figure(drawn, f"calibration-{task.layout.grid}")
+        write_figure(figure, figures, ["svg"])
     return rows
+
+
+def forms_of(task: Task) -> dict[str, Forecaster]:
+    """What is compared, by name."""
+    with TemporaryDirectory() as run:
+        FactorForge(run=run).fit(task.training)
+        model = FactorForge.load(run)  # is not fitted again
+    coupled = {
+        f"climatology-schaake-{count}": couple(Climatology(), "schaake", scenarios=count)
+        for count in COUPLED_COUNTS
+    }
+    return {
+        "fan": model,
+        f"draws-{CHOSEN}": draws_of(model),
+        **{f"ranked-{count}": model.joint_form(count) for count in COUNTS},
+        "climatology": Climatology(),
+        **coupled,
+    }
 
 
 def draws_of(model: FactorForge) -> FactorForge:

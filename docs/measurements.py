@@ -6,6 +6,7 @@ Every public function here can be called in a template of `docs/templates`, next
 
 import json
 from functools import cache
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -195,11 +196,62 @@ RANKED_SCORES = {"loading_crps": ".5f", "overload_brier": ".6f", "variogram_thet
 """Scores of solved scenarios, and how many digits the table has."""
 
 
+RISK_GRIDS = {"ieee57": "IEEE 57", "activsg500": "ACTIVSg 500, own set-points"}
+"""The data sets on which forecasts of risk were compared with what happened, with their titles."""
+RISK_FORMS = {
+    "fan": "FactorForge, fan of 16",
+    "ranked-100": "FactorForge, 100 ranked",
+    "climatology": "climatology, as scored",
+    "climatology-schaake-16": "climatology, coupled to 16 past days",
+}
+"""The forms of scenarios whose forecasts were compared on test days."""
+CHOICES = (
+    *("fan", "draws-100", "ranked-16", "ranked-50", "ranked-100", "ranked-200"),
+    *("climatology", "climatology-schaake-16", "climatology-schaake-50"),
+)
+"""The forms that were compared on validation days."""
+
+
 def calibrated(grid: str, form: str = "ranked-100", split: str = "test") -> dict[str, Any]:
-    """What FactorForge said of the risk of days in one form, and what happened."""
+    """What a model said of the risk of days in one form, and what happened; {} if not measured."""
     rows: list[dict[str, Any]] = measured("calibration")["rows"]
     key = (grid, form, split)
-    return next(row for row in rows if (row["grid"], row["form"], row["split"]) == key)
+    return next((r for r in rows if (r["grid"], r["form"], r["split"]) == key), {})
+
+
+def risk_lines() -> list[str]:
+    """The lines of a table: scores of the risk of test days, where they were measured."""
+    lines = []
+    for (grid, title), (form, words) in product(RISK_GRIDS.items(), RISK_FORMS.items()):
+        if row := calibrated(grid, form):
+            parts = (row["brier"][n] for n in ("score", "reliability", "resolution", "uncertainty"))
+            cells = (f"{title}, {row['counted']} buses", words, *(f"{x:.4f}" for x in parts))
+            lines.append(f"| {' | '.join(cells)} | {row['hours_crps']:.3f} |")
+    return lines
+
+
+def choice_lines() -> list[str]:
+    """The lines of a table: the Brier score of the risk of validation days by form."""
+    lines = []
+    for grid, title in RISK_GRIDS.items():
+        rows = [calibrated(grid, form, "validation") for form in CHOICES]
+        cells = [f"{row['brier']['score']:.4f}" if row else "–" for row in rows]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return lines
+
+
+def mean_risks() -> list[str]:
+    """What joint scenarios and the fan say of a day on average, and what happened, by grid."""
+    sentences = []
+    for grid, title in RISK_GRIDS.items():
+        if joint := calibrated(grid):
+            fan = calibrated(grid, "fan")["mean"]["chance"]
+            said, happened = joint["mean"]["chance"], joint["mean"]["violated"]
+            sentences.append(
+                f"On {title}, the joint scenarios say {said:.1%} on average and the fan "
+                f"{fan:.1%}, where {happened:.1%} happened.".replace("%", " %")
+            )
+    return sentences
 
 
 def calibration_lines(grid: str) -> list[str]:

@@ -24,7 +24,7 @@ JOINT_SCENARIOS = 100
 """Scenarios of a model that can make any number; chosen on validation days (docs/tomorrow.md)."""
 
 COUPLED_SCENARIOS = 16
-"""Scenarios of a model that is coupled to past days; as good as 100 on validation days."""
+"""Scenarios of a model that is coupled to past days; chosen on the same days."""
 
 DECIMALS = 6
 """Probabilities are rounded to so many, because a float sum of weights must not break ties."""
