@@ -13,7 +13,7 @@ from powerphase.models.factorforge import (
     fill_ranks,
     independent_normals,
     keep_total_power,
-    ranks,
+    normal_scores,
     stratified_normals,
 )
 from powerphase.seeds import stream
@@ -42,12 +42,17 @@ def test_stratified_draws_take_each_quantile_once_in_every_column() -> None:
     quantiles = [NormalDist().inv_cdf((m + 0.5) / M) for m in range(M)]
     ascending = drawn.sort(dim=0).values
     np.testing.assert_allclose(ascending, np.tile(quantiles, (3, H, 1)).T, atol=1e-6)
-    orders = {tuple(column) for column in ranks(drawn).flatten(1).T.tolist()}
+    orders = {tuple(column) for column in drawn.argsort(dim=0).flatten(1).T.tolist()}
     assert len(orders) == 3 * H
 
 
-def test_ranks_are_those_of_scipy_in_the_order_of_scenarios(draws: Tensor) -> None:
-    np.testing.assert_array_equal(ranks(draws), rankdata(draws, "ordinal", axis=0) - 1)
+@pytest.mark.parametrize("count", [1, 2, 9, 300])
+def test_normal_scores_are_the_quantiles_of_ranks_in_the_order_of_scenarios(count: int) -> None:
+    values = independent_normals(stream(2, "test"), (count, H, 1001)).round(decimals=1)
+    values[:, 0, :2] = torch.tensor([0.0, -0.0])  # equal
+    ranks = rankdata(values, "ordinal", axis=0) - 1
+    quantiles = np.array([NormalDist().inv_cdf((m + 0.5) / count) for m in range(count)])
+    np.testing.assert_allclose(normal_scores(values), quantiles[ranks], atol=1e-6)
 
 
 def test_filled_ranks_have_the_order_of_the_draws_and_the_quantiles_of_the_channels(
@@ -56,7 +61,8 @@ def test_filled_ranks_have_the_order_of_the_draws_and_the_quantiles_of_the_chann
     mean = torch.arange(N * KINDS).float().repeat(H, 1)
     filled = fill_ranks(draws, mean, deviation)
     moving = deviation[0] > 0
-    assert torch.equal(ranks(filled)[..., moving], ranks(draws)[..., moving])
+    scores = normal_scores(draws)[..., moving]
+    assert torch.equal(normal_scores(filled)[..., moving], scores)
     for m, values in enumerate(filled.sort(dim=0).values):
         z = NormalDist().inv_cdf((m + 0.5) / M)
         torch.testing.assert_close(values, mean + z * deviation, rtol=0, atol=1e-5)

@@ -13,9 +13,11 @@ from .factors import PASSES as PASSES
 from .factors import Factors as Factors
 from .factors import find_factors as find_factors
 from .fitted import FittedFactorForge as FittedFactorForge
+from .fitted import channel_blocks as channel_blocks
 from .model import FactorForge as FactorForge
+from .sampling import Excess as Excess
 from .sampling import fill_ranks as fill_ranks
 from .sampling import independent_normals as independent_normals
 from .sampling import keep_total_power as keep_total_power
-from .sampling import ranks as ranks
+from .sampling import normal_scores as normal_scores
 from .sampling import stratified_normals as stratified_normals

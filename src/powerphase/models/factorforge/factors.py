@@ -8,7 +8,7 @@ in blocks, and is never in memory as a whole.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import pi, sqrt
 
 import numpy as np
@@ -34,6 +34,9 @@ NEGLIGIBLE = 1e-9
 DEVIATION = sqrt(pi / 2)
 """A Gaussian's standard deviation divided by its mean absolute deviation."""
 
+BY_CHANNEL = ("mean", "loading", "noise", "restless")
+"""The arrays of `Factors` whose last axis is that of channels."""
+
 OnBlock = Callable[[int, int], None]
 """Called with the number of steps read and the number of all steps to read."""
 
@@ -58,6 +61,11 @@ class Factors:
 
     def __len__(self) -> int:
         return len(self.persistence)
+
+    def of_channels(self, channels: slice) -> "Factors":
+        """The same factors, of only some channels."""
+        parts = {name: getattr(self, name)[..., channels] for name in BY_CHANNEL}
+        return replace(self, readout=self.readout[channels], **parts)
 
     def of(self, states: Float[Tensor, "*B C"]) -> Float32[Tensor, "*B K"]:
         """The factors of these states."""

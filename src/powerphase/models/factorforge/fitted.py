@@ -1,6 +1,6 @@
 """The fitted state of FactorForge, and the scenarios that follow from it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from powerphase.models.factorforge.factor_forecaster import FactorForecaster
 from powerphase.models.factorforge.factors import Factors
 from powerphase.models.factorforge.sampling import (
     TINY,
+    Excess,
     Normals,
     fill_ranks,
     independent_normals,
@@ -35,6 +36,12 @@ AXES = {
     **{"calendar": "slots W K", "weights": "H F K", "errors": "days H K"},
 }
 """The axes of the tensors in a file."""
+
+EVERY = slice(None)
+
+BLOCK_BYTES = 2**28
+"""Size of the scenarios that are drawn at a time. The random numbers of a larger forecast depend on
+it: each block has its own."""
 
 FORECASTER_ARRAYS = ("calendar", "weights", "errors", "strength")
 """The arrays of a `FactorForecaster` in a file."""
@@ -60,7 +67,9 @@ class FittedFactorForge:
         past = self.factors.of(context.past).double().cpu().numpy()
         return torch.from_numpy(self.forecaster(past, context.time)).to(context.past)
 
-    def fan(self, future: Float32[Tensor, "B H K"], count: int) -> Scenarios:
+    def fan(
+        self, future: Float32[Tensor, "B H K"], count: int, channels: slice = EVERY
+    ) -> Scenarios:
         """Equally likely scenarios, each of which is one quantile of every channel and step.
 
         In a scenario the whole grid deviates together, in the direction of the most common error:
@@ -68,8 +77,9 @@ class FittedFactorForge:
         takes its lower quantile.
         """
         quantiles = normal_quantiles(count).to(future)[:, None, None]
-        signed = self.sign.to(future) * self.deviation(future)
-        return Scenarios.equal(self.factors.states(future)[:, None] + quantiles * signed[:, None])
+        signed = self.sign[channels].to(future) * self.deviation(future, channels)
+        middle = self.factors.of_channels(channels).states(future)
+        return Scenarios.equal(middle[:, None] + quantiles * signed[:, None])
 
     def draws(
         self,
@@ -77,6 +87,7 @@ class FittedFactorForge:
         start: Shaped[np.ndarray, " B"],
         count: int,
         seed: int,
+        channels: slice = EVERY,
     ) -> Scenarios:
         """Random scenarios: errors of random held-out days, plus new noise.
 
@@ -85,10 +96,11 @@ class FittedFactorForge:
         """
         samples = []
         for window, moment in zip(future, start, strict=True):
-            random = stream(seed, "draws", str(moment))
+            labels = ("draws", str(moment))
+            random = stream(seed, *labels)
             factors = window + self._draw_errors(random, count).to(window)
-            noise = self._draw_noise(factors, random, independent_normals)
-            samples.append(noise.add_(self.factors.states(factors)))
+            normals = _NoiseNormals(independent_normals, random, seed, labels)
+            samples.append(self._draw(factors, normals, channels))
         return Scenarios.equal(torch.stack(samples))
 
     def ranked(
@@ -105,15 +117,54 @@ class FittedFactorForge:
         """
         samples = []
         for window, moment in zip(future, start, strict=True):
-            random = stream(seed, "ranked", str(moment))
-            factors = window + self._stratify(self._draw_errors(random, count).to(window))
-            draws = self._draw_noise(factors, random, stratified_normals)
-            draws.add_(self.factors.states(factors))
-            deviation = self.deviation(window[None])[0]
-            filled = fill_ranks(draws, self.factors.states(window), deviation)
+            filled, draws, deviation = self._rank(window, moment, count, seed, EVERY)
             keep_total_power(filled, draws, deviation, bus_type)
             samples.append(filled)
         return Scenarios.equal(torch.stack(samples))
+
+    def ranked_blocks(
+        self,
+        future: Float32[Tensor, "B H K"],
+        start: Shaped[np.ndarray, " B"],
+        count: int,
+        seed: int,
+        bus_type: Int[np.ndarray, " N"],
+        blocks: Sequence[slice],
+    ) -> Iterator[tuple[slice, Scenarios]]:
+        """The same, one block of buses after another.
+
+        Every block is made twice, since the total P is known only after the last one.
+        """
+        windows = list(zip(future, start, (Excess() for _ in future), strict=True))
+        for channels in blocks:
+            for window, moment, excess in windows:
+                ranked = self._rank(window, moment, count, seed, channels)
+                excess.add(*ranked, bus_type[_buses(channels)])
+        for channels in blocks:
+            samples = []
+            for window, moment, excess in windows:
+                filled, _, deviation = self._rank(window, moment, count, seed, channels)
+                excess.take_from(filled, deviation, bus_type[_buses(channels)])
+                samples.append(filled)
+            yield channels, Scenarios.equal(torch.stack(samples))
+
+    def _rank(
+        self,
+        window: Float32[Tensor, "H K"],
+        moment: np.datetime64,
+        count: int,
+        seed: int,
+        channels: slice,
+    ) -> tuple[Float32[Tensor, "M H C"], Float32[Tensor, "M H C"], Float32[Tensor, "H C"]]:
+        """Quantiles in the rank order of stratified draws, the draws, and the deviation."""
+        labels = ("ranked", str(moment))
+        random = stream(seed, *labels)
+        factors = window + self._stratify(self._draw_errors(random, count).to(window))
+        normals = _NoiseNormals(stratified_normals, random, seed, labels)
+        draws = self._draw(factors, normals, channels)
+        deviation = self.deviation(window[None], channels)[0]
+        mean = self.factors.of_channels(channels).states(window)
+        return fill_ranks(draws, mean, deviation), draws, deviation
 
     def _draw_errors(self, random: np.random.Generator, count: int) -> Float64[Tensor, "M H K"]:
         """The errors of the factors on random held-out days."""
@@ -126,24 +177,29 @@ class FittedFactorForge:
         deviation = torch.from_numpy(np.sqrt(variance)).to(errors)
         return fill_ranks(errors, torch.zeros_like(deviation), deviation)
 
-    def _draw_noise(
-        self, factors: Float32[Tensor, "M H K"], random: np.random.Generator, draw: Normals
+    def _draw(
+        self, factors: Float32[Tensor, "M H K"], normals: "_NoiseNormals", channels: slice
     ) -> Float32[Tensor, "M H C"]:
-        """Noise of the size that it has at these factors, partly shared between channels."""
-        size = self.factors.deviation(factors)
-        shared = self.factors.restless.to(size)
-        at_mean = self.factors.deviation(torch.zeros_like(factors[:1, :1]))
+        """States with noise of the size that it has at these factors, partly shared by channels."""
+        part = self.factors.of_channels(channels)
+        size = part.deviation(factors)
+        shared = part.restless.to(size)
+        at_mean = part.deviation(torch.zeros_like(factors[:1, :1]))
         single = (at_mean.square() - shared.square().sum(0)).clamp(min=0).sqrt()
         total = (single.square() + shared.square().sum(0)).sqrt().clamp(min=TINY)
-        columns = (len(shared), size.shape[-1])
-        common, independent = (draw(random, (*factors.shape[:2], n)).to(size) for n in columns)
-        # In place: at 36,964 channels, 100 draws of a window are 1.4 GB.
-        return independent.mul_(single / total).add_(common @ (shared / total[0])).mul_(size)
+        drawn = normals.draw(tuple(factors.shape[:2]), shared.shape, channels.start or 0)
+        common, independent = (numbers.to(size) for numbers in drawn)
+        # In place: a block of scenarios is hundreds of megabytes.
+        noise = independent.mul_(single / total).add_(common @ (shared / total[0])).mul_(size)
+        del size
+        return noise.add_(part.states(factors))
 
-    def deviation(self, future: Float32[Tensor, "B H K"]) -> Float32[Tensor, "B H C"]:
+    def deviation(
+        self, future: Float32[Tensor, "B H K"], channels: slice = EVERY
+    ) -> Float32[Tensor, "B H C"]:
         """The standard deviation of every channel: errors of the factors and noise together."""
-        noise = self.factors.deviation(future).square()
-        return (self.factor_variance.to(future) + noise).sqrt()
+        noise = self.factors.of_channels(channels).deviation(future).square()
+        return (self.factor_variance[:, channels].to(future) + noise).sqrt()
 
     @cached_property
     def factor_variance(self) -> Float32[Tensor, "H C"]:
@@ -223,6 +279,41 @@ class FittedFactorForge:
                     f"factorforge was fitted for windows that start {self.start_s / 3600:g} h "
                     f"after midnight UTC, but one starts at {moment}; fit it for such windows"
                 )
+
+
+@dataclass(frozen=True)
+class _NoiseNormals:
+    """The random numbers of a window's noise.
+
+    The first block of channels continues the window's stream; each later one has its own, so that
+    it can be drawn without those before it.
+    """
+
+    kind: Normals
+    random: np.random.Generator
+    seed: int
+    labels: tuple[str, ...]
+
+    def draw(
+        self, size: tuple[int, ...], columns: tuple[int, ...], first: int
+    ) -> tuple[Float32[Tensor, "M H R"], Float32[Tensor, "M H C"]]:
+        """Normal numbers that all channels share, and those of the block from a channel on."""
+        n_shared, n_channels = columns
+        shared = self.kind(self.random, (*size, n_shared))
+        random = stream(self.seed, *self.labels, "channels", first) if first else self.random
+        return shared, self.kind(random, (*size, n_channels))
+
+
+def channel_blocks(n_scenarios: int, horizon: int, n_channels: int) -> list[slice]:
+    """Blocks of whole buses of which so many scenarios can be drawn at a time."""
+    bus_bytes = 4 * KINDS * n_scenarios * horizon
+    width = KINDS * max(1, BLOCK_BYTES // bus_bytes)
+    return [slice(k, min(k + width, n_channels)) for k in range(0, n_channels, width)]
+
+
+def _buses(channels: slice) -> slice:
+    """The buses of a block of channels."""
+    return slice(channels.start // KINDS, channels.stop // KINDS)
 
 
 def _matrix_root(matrix: Float64[Tensor, "*B K K"]) -> Float64[Tensor, "*B K K"]:

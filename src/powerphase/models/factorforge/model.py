@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,14 +17,15 @@ from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import fit_factor_forecaster, window_origins
 from powerphase.models.factorforge.factors import OnBlock, find_factors
-from powerphase.models.factorforge.fitted import AXES, FittedFactorForge
+from powerphase.models.factorforge.fitted import AXES, FittedFactorForge, channel_blocks
+from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import check_axes, state_errors
 from powerphase.models.framework.device import world_size
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training import CheckpointStore
 from powerphase.resolution import DAY_S
-from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.scenarios import Context, Training
 from powerphase.schema import (
     Schema,
     check,
@@ -114,17 +116,22 @@ class FactorForge(SavedForecaster):
         form.config = replace(self.config, coupling="ranked", scenarios=scenarios)
         return form
 
-    def _predict(self, context: Context) -> Scenarios:
-        """The scenarios of these windows."""
+    def _predict(self, context: Context) -> Prediction:
+        """The scenarios of these windows; in blocks of channels if they are large."""
         assert self.fitted is not None, "`predict` checks that the model is fitted"
         future, count = self.fitted.forecast_factors(context), self.config.scenarios
-        start = context.future_time[:, 0]
+        size = (len(future) * count, context.horizon, context.layout.n_channels)
+        start, blocks = context.future_time[:, 0], channel_blocks(*size)
         if self.config.coupling == "ranked":
-            bus_type = context.layout.bus_type
-            return self.fitted.ranked(future, start, count, self.seed, bus_type)
+            ranked = (future, start, count, self.seed, context.layout.bus_type)
+            if len(blocks) > 1:
+                return self.fitted.ranked_blocks(*ranked, blocks)
+            return self.fitted.ranked(*ranked)
         if self.config.coupling == "draws":
-            return self.fitted.draws(future, start, count, self.seed)
-        return self.fitted.fan(future, count)
+            make = partial(self.fitted.draws, future, start, count, self.seed)
+        else:
+            make = partial(self.fitted.fan, future, count)
+        return make() if len(blocks) == 1 else ((block, make(block)) for block in blocks)
 
     def follow(self, drivers: Mapping[str, Float[np.ndarray, " S"]]) -> None:
         """Save how each factor correlates with named series of the same steps, for `info`."""

@@ -21,6 +21,9 @@ SLACK = 3
 
 TINY = torch.finfo(torch.float32).tiny
 
+SORTED_AT_ONCE = 2**18
+"""Numbers that are sorted at a time: as many as a processor's cache holds."""
+
 Normals = Callable[[np.random.Generator, tuple[int, ...]], Float32[Tensor, "M H X"]]
 """Draws standard normal numbers of a shape, which begins with the number of scenarios."""
 
@@ -36,8 +39,7 @@ def stratified_normals(
     random: np.random.Generator, shape: tuple[int, ...]
 ) -> Float32[Tensor, "M H X"]:
     """The M quantiles in every column, each in a random order of its own."""
-    order = torch.from_numpy(random.random(shape, dtype=np.float32))
-    return normal_quantiles(shape[0]).to(torch.float32)[ranks(order)]
+    return normal_scores(torch.from_numpy(random.random(shape, dtype=np.float32)))
 
 
 def normal_quantiles(count: int) -> Float[Tensor, " M"]:
@@ -45,9 +47,28 @@ def normal_quantiles(count: int) -> Float[Tensor, " M"]:
     return torch.special.ndtri((torch.arange(count, dtype=torch.float64) + 0.5) / count)
 
 
-def ranks(values: Float[Tensor, "M H X"]) -> Int64[Tensor, "M H X"]:
-    """The rank, from 0, of each scenario in every column; equal values keep their order."""
-    return values.argsort(dim=0, stable=True).argsort(dim=0)
+def normal_scores(values: Float32[Tensor, "M H X"]) -> Float32[Tensor, "M H X"]:
+    """The M normal quantiles in the rank order of each column; equal values keep their order."""
+    quantiles = normal_quantiles(len(values)).float()
+    columns = values.cpu().flatten(1)
+    scores, width = torch.empty_like(columns), max(1, SORTED_AT_ONCE // len(values))
+    for first in range(0, columns.shape[1], width):
+        part = columns[:, first : first + width].T.contiguous()
+        part.scatter_(1, _order(part), quantiles.expand_as(part))
+        scores[:, first : first + width] = part.T
+    return scores.view_as(values).to(values)
+
+
+def _order(rows: Float32[Tensor, "X M"]) -> Int64[Tensor, "X M"]:
+    """The numbers of each row's values, from the smallest on.
+
+    Value and number are sorted as one integer, which takes a tenth of the time of a stable sort.
+    """
+    bits = (rows + 0.0).view(torch.int32)  # the sum, since -0.0 is as large as 0.0
+    ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    keys = (ascending.long() << 32) | torch.arange(rows.shape[1])
+    keys.numpy().sort(axis=1)
+    return keys & 0xFFFFFFFF
 
 
 def fill_ranks(
@@ -56,8 +77,7 @@ def fill_ranks(
     deviation: Float32[Tensor, "H C"],
 ) -> Float32[Tensor, "M H C"]:
     """The quantiles of Gaussian channels in the rank order of the draws."""
-    quantiles = normal_quantiles(len(draws)).to(draws)
-    return quantiles[ranks(draws)].mul_(deviation).add_(mean)
+    return normal_scores(draws).mul_(deviation).add_(mean)
 
 
 def keep_total_power(
@@ -71,7 +91,40 @@ def keep_total_power(
     The difference is spread over the buses by the standard deviation of their P. The slack bus does
     not count: its P follows from that of all others.
     """
-    counted = torch.from_numpy(bus_type != SLACK).to(ranked)
-    power, width = ranked[..., P::KINDS], deviation[..., P::KINDS] * counted
-    surplus = ((power - draws[..., P::KINDS]) * counted).sum(-1, keepdim=True)
-    power -= surplus * width / width.sum(-1, keepdim=True).clamp(min=TINY)
+    excess = Excess()
+    excess.add(ranked, draws, deviation, bus_type)
+    excess.take_from(ranked, deviation, bus_type)
+
+
+class Excess:
+    """The total P of ranked scenarios less that of their draws, summed block by block of buses."""
+
+    def __init__(self) -> None:
+        self._power: Float32[Tensor, "M H 1"] | float = 0.0
+        self._width: Float32[Tensor, "H 1"] | float = 0.0
+
+    def add(
+        self,
+        ranked: Float32[Tensor, "M H C"],
+        draws: Float32[Tensor, "M H C"],
+        deviation: Float32[Tensor, "H C"],
+        bus_type: Int[np.ndarray, " N"],
+    ) -> None:
+        """Add the buses of a block."""
+        counted = torch.from_numpy(bus_type != SLACK).to(ranked)
+        difference = (ranked[..., P::KINDS] - draws[..., P::KINDS]) * counted
+        width = deviation[..., P::KINDS] * counted
+        self._power = difference.sum(-1, keepdim=True) + self._power
+        self._width = width.sum(-1, keepdim=True) + self._width
+
+    def take_from(
+        self,
+        ranked: Float32[Tensor, "M H C"],
+        deviation: Float32[Tensor, "H C"],
+        bus_type: Int[np.ndarray, " N"],
+    ) -> None:
+        """Subtract the share of a block's buses in the sum of all blocks, in place."""
+        counted = torch.from_numpy(bus_type != SLACK).to(ranked)
+        width = deviation[..., P::KINDS] * counted
+        total = torch.as_tensor(self._width).clamp(min=TINY)
+        ranked[..., P::KINDS] -= self._power * width / total
