@@ -401,3 +401,76 @@ def _trial_line(trial: dict[str, Any]) -> str:
         f"{min(slopes):.2f} to {max(slopes):.2f}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def reduction() -> dict[str, Any]:
+    """What it costs to keep a few of many scenarios."""
+    return dict(measured("reduction"))
+
+
+def reduction_row(method: str, space: str, count: int) -> dict[str, Any]:
+    """The costs of one choice."""
+    key = {"method": method, "space": space, "to": count}
+    (row,) = (row for row in reduction()["rows"] if key.items() <= row.items())
+    return dict(row)
+
+
+def reduction_titles() -> str:
+    """The heading of the table of choices."""
+    cells = ("scenarios", "method", "by", "Kantorovich", "energy distance", "energy score")
+    return f"| {' | '.join(cells)} |\n|--:|---|---|--:|--:|--:|"
+
+
+def reduction_lines() -> list[str]:
+    """The lines of the same table, without that of all scenarios."""
+    return [
+        f"| {row['to']} | {row['method']} | {row['space'] or '–'} | {row['kantorovich']:.3f} | "
+        f"{row['energy_distance']:.6f} | {row['energy_score']:.5f} |"
+        for row in reduction()["rows"]
+        if row["method"] != "all"
+    ]
+
+
+def saved(method: str, space: str, count: int) -> float:
+    """By how much the energy distance of a choice is below that of random ones."""
+    kept, random = reduction_row(method, space, count), reduction_row("random", "", count)
+    return float(1 - kept["energy_distance"] / random["energy_distance"])
+
+
+def added_score(method: str, space: str, count: int) -> float:
+    """By which share of it a choice raises the energy score of all scenarios."""
+    everything = reduction_row("all", "", reduction()["scenarios"])["energy_score"]
+    return float(reduction_row(method, space, count)["energy_score"] / everything - 1)
+
+
+def many_scenarios() -> dict[str, Any]:
+    """Time and memory of a thousand scenarios of a large grid."""
+    return dict(measured("many_scenarios"))
+
+
+def many_lines() -> list[str]:
+    """The lines of the table of its stages."""
+    return [
+        f"| {row['stage']} | {'–' if row['stage'] == 'fit' else row['coupling']} | "
+        f"{row['seconds']:.0f} | {row['cpu_seconds']:.0f} | {row['peak_gib']:.1f} GiB |"
+        for row in many_scenarios()["rows"]
+    ]
+
+
+def solved_days() -> dict[str, Any]:
+    """How long a day of scenarios takes, forecast and solved."""
+    return dict(measured("physical"))
+
+
+def solved_day_lines() -> list[str]:
+    """The lines of the table of grids."""
+    lines = []
+    for row in solved_days()["rows"]:
+        parts = (f"{row[part]['cpu_s']:.2f}" for part in ("forecast", "setup", "solution"))
+        total, reference = row["total"], row["reference"]
+        full_s = reference["cpu_s"] / reference["steps"] * row["steps"]
+        cells = (*parts, f"{total['cpu_s']:.2f}", f"{total['wall_s']:.1f}", f"{full_s:.1f}")
+        lines.append(
+            f"| {CATALOG[row['grid']].title} | {' | '.join(cells)} | {row['ratio']:.1f}x |"
+        )
+    return lines

@@ -24,6 +24,8 @@ from .evaluation.outlook import LineRisk as LineRisk
 from .evaluation.outlook import Outlook as Outlook
 from .evaluation.outlook import outlook as outlook
 from .evaluation.physical import physical as physical
+from .evaluation.reduction import Reduction as Reduction
+from .evaluation.reduction import reduce as reduce
 from .evaluation.scoring import Evaluation as Evaluation
 from .evaluation.scoring import score as score
 from .grid.case import Grid as Grid

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from powerphase.cli import bench, data, models, reports
+from powerphase.cli import bench, data, forecasts, models, reports
 from powerphase.cli.display import console, problems
 from powerphase.cli.quickstart import quickstart
 from powerphase.errors import PowerphaseError, user_code_location
@@ -27,7 +27,7 @@ signals_app.command()(data.fetch)
 for _command in (
     *(data.grids, data.generate, data.verify, data.info),
     *(models.train, models.forecast, models.tomorrow, models.calibration),
-    *(models.score, bench.bench),
+    *(models.score, bench.bench, forecasts.reduce),
     *(reports.leaderboard, reports.table, reports.compare, reports.safety, reports.figure),
     *(reports.report, quickstart),
 ):

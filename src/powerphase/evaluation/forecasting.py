@@ -61,6 +61,8 @@ class Forecast:
     """The fields of `evaluation.physical.Balance`, if the scenarios were made physical."""
     training: dict[str, Any] | None = None
     """How the network was trained, if it is one; see `NeuralForecaster.training`."""
+    reduction: dict[str, Any] | None = None
+    """The fields of `evaluation.reduction.Reduction`, if only some scenarios were kept."""
 
     @property
     def name(self) -> str:
@@ -165,7 +167,7 @@ UNKNOWN_COST: dict[str, Any] = {
 }
 """The cost of a file that does not state it."""
 
-EXTRAS = ("balance", "training")
+EXTRAS = ("balance", "training", "reduction")
 """The attributes of a forecast that a file keeps within its cost, unless they are None."""
 
 
@@ -322,7 +324,11 @@ def _write(live: Forecast, out: Path, report: Progress) -> None:
         # The cost of an uninterrupted forecast is unknown if this one was interrupted.
         extras = {name: getattr(live, name) for name in EXTRAS}
         cost = {**live.cost, **{name: v for name, v in extras.items() if v is not None}}
-        unknown = {"predict_s", "peak_memory_gib", "balance"} & cost.keys() if continued else ()
+        unknown = (
+            {"predict_s", "peak_memory_gib", "balance", "reduction"} & cost.keys()
+            if continued
+            else ()
+        )
         writer.close({**cost, **dict.fromkeys(unknown)})
 
 

@@ -143,7 +143,7 @@ def _physical_description(plain: Description) -> Description:
 
 def is_physical(variant: str | None) -> bool:
     """Whether a forecast of this variant has its power flow solved."""
-    return (variant or "").split("-")[-1] == VARIANT
+    return VARIANT in (variant or "").split("-")
 
 
 def _solve_windows(

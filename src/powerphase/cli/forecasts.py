@@ -1,0 +1,60 @@
+"""Commands on written forecasts: reduce."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import MofNCompleteColumn
+
+from powerphase.cli.display import console, progress, show_forecast
+from powerphase.cli.options import Windows, make_task
+
+
+def reduce(
+    forecast: Annotated[Path, typer.Argument(help="The directory of a forecast.")],
+    to: Annotated[int, typer.Option(min=1, help="How many scenarios to keep in each window.")],
+    out: Annotated[Path, typer.Option(help="Directory for the kept scenarios; must be new.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="energy (least energy distance), or kmedoids or forward (least Kantorovich "
+            "distance)."
+        ),
+    ] = "energy",
+    factors: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a trained FactorForge, to compare scenarios by its factors.",
+            show_default="by all channels",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Directory or URL of the data set, to compare energy scores too."),
+    ] = None,
+    windows: Windows = "10",
+) -> None:
+    """Keep a few of a forecast's joint scenarios, with weights that stand for all of them.
+
+    Shows what that costs, next to the mean of random choices of as many scenarios.
+
+    Example: `powerphase reduce forecasts/draws --to 10 --out forecasts/reduced`
+    """
+    from powerphase.evaluation.reduction import Reduction
+    from powerphase.evaluation.reduction import reduce as reduce_forecast
+    from powerphase.models.factorforge.model import FactorForge
+    from powerphase.records.forecast_file import open_forecast
+
+    with progress(f"{forecast.name} windows", MofNCompleteColumn()) as report:
+        reduced = reduce_forecast(
+            forecast,
+            to,
+            method=method,
+            factors=None if factors is None else FactorForge.load(factors),
+            task=None if data is None else make_task(data, windows),
+            out=out,
+            on_progress=report,
+        )
+    show_forecast(open_forecast(out))
+    assert reduced.reduction is not None, "a reduced forecast says what it costs"
+    console.print(str(Reduction(**reduced.reduction)), soft_wrap=True)
