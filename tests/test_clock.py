@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 
 from powerphase.clock import (
+    GERMANY,
+    Calendar,
     berlin_time,
     day_of_week,
     day_of_year,
     holiday_share,
     hour_of_day,
     is_public_holiday,
+    local_time,
+    slot_of_day,
 )
+from powerphase.errors import CalendarError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOURS = np.arange("2014-12-31", "2017-01-02", np.timedelta64(5, "h"), dtype="datetime64[s]")
@@ -135,3 +140,62 @@ def test_functions_keep_the_shape_of_their_input(
 
 def test_finer_units_of_time_give_the_same() -> None:
     np.testing.assert_array_equal(berlin_time(HOURS.astype("datetime64[ns]")), berlin_time(HOURS))
+
+
+@pytest.mark.parametrize("zone", ["Europe/Paris", "America/New_York", "Asia/Kathmandu", "UTC"])
+def test_the_clock_of_any_zone_agrees_with_the_standard_library(zone: str) -> None:
+    calendar = Calendar(None, zone)
+    moments = [moment.replace(tzinfo=UTC) for moment in HOURS.astype(datetime)]
+    local = [moment.astimezone(ZoneInfo(zone)) for moment in moments]
+    wall = [moment.replace(tzinfo=None) for moment in local]
+    assert local_time(HOURS, calendar).astype(datetime).tolist() == wall
+    assert day_of_week(HOURS, calendar).tolist() == [m.weekday() for m in local]
+    assert day_of_year(HOURS, calendar).tolist() == [m.timetuple().tm_yday for m in local]
+    assert slot_of_day(HOURS, 24, calendar).tolist() == [m.hour for m in local]
+    fives = slot_of_day(HOURS, 288, calendar)
+    assert fives.tolist() == [12 * m.hour + m.minute // 5 for m in local]
+
+
+@pytest.mark.parametrize(
+    ("country", "zone"), [("FR", "Europe/Paris"), ("JP", "Asia/Tokyo"), ("IN", "Asia/Kolkata")]
+)
+def test_holidays_of_a_country_are_its_national_ones_and_count_for_all(
+    country: str, zone: str
+) -> None:
+    calendar = Calendar.of(country.lower())
+    assert calendar == Calendar(country, zone)
+    days = np.arange("2015-01-01", "2018-01-01", dtype="datetime64[D]")
+    noon = days.astype("datetime64[s]") + np.timedelta64(4, "h")  # of the same day in all of them
+    free = sorted(holidays.country_holidays(country, years=range(2015, 2018)))
+    np.testing.assert_array_equal(
+        days[is_public_holiday(noon, calendar)], np.array(free, dtype="datetime64[D]")
+    )
+    np.testing.assert_array_equal(holiday_share(noon, calendar), is_public_holiday(noon, calendar))
+
+
+def test_without_a_country_there_are_no_holidays() -> None:
+    nobody = Calendar.of("none")
+    assert nobody == Calendar(None, "UTC")
+    assert not is_public_holiday(HOURS, nobody).any()
+    assert not holiday_share(HOURS, nobody).any()
+
+
+def test_a_country_brings_its_zone_unless_one_is_given() -> None:
+    assert GERMANY.override(None, None) == GERMANY
+    assert GERMANY.override("fr", None) == Calendar("FR", "Europe/Paris")
+    assert GERMANY.override("none", None) == Calendar(None, "Europe/Berlin")
+    assert GERMANY.override(None, "UTC") == Calendar("DE", "UTC")
+    assert GERMANY.override("US", "America/Chicago") == Calendar("US", "America/Chicago")
+    assert Calendar("FR", "UTC").override("DE", None) == GERMANY
+
+
+@pytest.mark.parametrize("country", ["Germany", "XX", "D", "", "US", "au"])
+def test_an_unknown_country_or_one_with_several_zones_raises(country: str) -> None:
+    with pytest.raises(CalendarError):
+        Calendar.of(country)
+
+
+@pytest.mark.parametrize("zone", ["Berlin", "europe/berlin", "", "../../etc/passwd", "CEST"])
+def test_an_unknown_zone_raises(zone: str) -> None:
+    with pytest.raises(CalendarError):
+        Calendar("DE", zone)

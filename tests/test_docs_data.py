@@ -1,5 +1,6 @@
 """The examples of docs/data.md: a grid and signals of one's own."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pandapower
 import pandapower.networks
 import pytest
 
-from powerphase.dataset import open_store
+from powerphase.dataset import Store, open_store
 from powerphase.grid import PD, PG, QD, PowerFlow, load_grid
 from powerphase.synthesis import COLUMNS, TIME_COLUMN
 from tests.pages import blocks, commands, output_of, section
@@ -50,6 +51,15 @@ def test_a_pandapower_network(folder: Path) -> None:
     np.testing.assert_allclose(np.abs(voltage), net.res_bus.vm_pu, rtol=1e-9)
     np.testing.assert_allclose(np.rad2deg(np.angle(voltage)), net.res_bus.va_degree, atol=1e-8)
     assert open_store("data/case14-pandapower").manifest.edition == "synthetic-case"
+
+
+def test_xarray_opens_a_data_set(folder: Path, sixty_days: Store) -> None:
+    shutil.copytree(sixty_days.path, folder / "data" / "ieee14")
+    (code,) = blocks(section(PAGE, "The store"), "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, "data.md", "exec"), names)
+    assert names["voltage"].sizes == {"time": 60 * 96, "bus": 14}
+    assert names["grid"].sizes["n_bus"] == 14
 
 
 def test_signals_of_your_own(folder: Path) -> None:

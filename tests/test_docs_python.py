@@ -38,6 +38,10 @@ def test_arrays_have_the_shapes_of_the_comments(names: dict[str, Any]) -> None:
         "reactive": (12, 2, 2),
         "values": (1, 7, 96, 56),
     }
+    assert names["voltage"].sizes == {"time": 12, "bus": 14, "variable": 1}
+    assert names["wide"].shape == (60 * 96, 4)
+    assert names["long"].shape == (12 * 2 * 4, 4)
+    assert names["noon"].name == "powerphase-48-steps-ahead-from-288-origin-1200"
     voltages = names["one_day"][..., VARIABLES.index("V")]
     np.testing.assert_array_equal(voltages, names["voltages"])
     assert names["loads"].sum() == 9

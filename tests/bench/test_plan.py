@@ -132,6 +132,27 @@ def test_a_row_of_other_windows_belongs_to_another_task(
     assert plan.state(plan.cells[0]) == "to do"
 
 
+def test_trainings_of_other_tasks_are_in_folders_of_their_own(
+    plan_of: MakePlan, tmp_path: Path
+) -> None:
+    paper, noon, all_noons = (
+        plan_of("factorforge", seeds=(1,), **options)
+        for options in ({}, {"origin": "12:00"}, {"origin": "12:00", "windows": "all"})
+    )
+    tasks = [plan.cells[0].task for plan in (paper, noon, all_noons)]
+    name = "powerphase-day-ahead-origin-1200"
+    assert tasks == ["powerphase-day-ahead", name, f"{name}-all"]
+    folders = [plan.run_folder(plan.cells[0].key) for plan in (paper, noon, all_noons)]
+    run = "exact/ieee14/factorforge-1"
+    assert folders == [tmp_path / "runs" / run, *[tmp_path / "runs" / name / run] * 2]
+
+
+@pytest.mark.parametrize("option", [{"horizon": "7m"}, {"context": "0d"}, {"origin": "end"}])
+def test_an_impossible_task_has_no_plan(plan_of: MakePlan, option: dict[str, str]) -> None:
+    with pytest.raises(TaskError, match=next(iter(option))):
+        plan_of("last-week", **option)
+
+
 def test_a_corrupted_row_is_named(
     plan_of: MakePlan, climatology: Evaluation, tmp_path: Path
 ) -> None:

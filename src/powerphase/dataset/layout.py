@@ -15,6 +15,7 @@ set was made.
 import hashlib
 import json
 import platform
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -24,6 +25,7 @@ import numpy as np
 import zarr
 from jaxtyping import Float, Float32, UInt8
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
+from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES, P, Q
@@ -67,6 +69,31 @@ PER_STEP: dict[str, tuple[str, float, str]] = {
 """Type, fill value and meaning of the arrays with one value per step."""
 
 
+DIMENSIONS: dict[str, tuple[str, ...]] = {
+    "time": ("time",),
+    "signals": ("time", "signal"),
+    "bus": ("channel",),
+    "variable": ("channel",),
+    "grid/base_mva": ("one",),
+    **{f"grid/{name}": (f"n_{name}", f"{name}_column") for name in ("bus", "gen", "branch")},
+    **{
+        f"grid/{name}": ("n_bus",)
+        for name in (
+            *("bus_id", "bus_type", "setpoint_pu", "archetype", "power_factor", "region"),
+            "high_voltage",
+        )
+    },
+    **{f"grid/ybus_{name}": ("ybus_entry",) for name in ("data", "indices")},
+    "grid/ybus_indptr": ("ybus_row",),
+}
+"""The names of the axes of arrays outside the blocks, for readers such as xarray."""
+
+CLOCK_ATTRIBUTES = {
+    "units": "seconds since 1970-01-01",
+    "calendar": "proleptic_gregorian",
+}
+"""By which readers such as xarray tell times from numbers; the times are UTC."""
+
 SCHEMA = manifest_schema(FORMAT, (STATE, *PER_STEP))
 ADVICE = "restore it or generate the data set anew"
 
@@ -95,8 +122,10 @@ def static_files(
 ) -> dict[str, bytes]:
     """Every file of a data set outside the blocks, by its path: metadata and context.
 
-    They are built in memory, so that each can be written, compared and restored by itself.
+    They are built in memory, so that each can be written, compared and restored by itself. The
+    root's metadata contain those of all arrays, so that a reader needs only one file of them.
     """
+    static = {**static, **_channel_coordinates(static)}
     files: dict[str, Any] = {}
     store = MemoryStore(files)
     zarr.create_group(store, attributes=attributes)
@@ -118,12 +147,17 @@ def static_files(
             store,
             name=name,
             shape=values.shape,
-            dtype=values.dtype,
+            dtype="str" if values.dtype.kind == "U" else values.dtype,
             chunks=values.shape,
             compressors=[ZstdCodec(), Crc32cCodec()],
-            attributes={"meaning": meaning},
+            dimension_names=dimensions_of(name, values.ndim),
+            attributes={"meaning": meaning, **(CLOCK_ATTRIBUTES if name == "time" else {})},
         )
         array[...] = values
+    with warnings.catch_warnings():
+        # Zarr's specification leaves it to readers whether they use the consolidated metadata.
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        zarr.consolidate_metadata(store)
     return {path: files[path].to_bytes() for path in sorted(files)}
 
 
@@ -144,8 +178,26 @@ def _create_state(store: MemoryStore, n_steps: int, n_channels: int) -> None:
             "variables": list(VARIABLES),
             "units": UNITS,
             "order": "P, Q, V, theta per bus",
+            "coordinates": "bus variable",
         },
     )
+
+
+def dimensions_of(name: str, ndim: int) -> tuple[str, ...]:
+    """The names of an array's axes; of an array that is not listed, numbered ones of its own."""
+    own = tuple(f"{name.rpartition('/')[2]}_{axis}" for axis in range(ndim))
+    return DIMENSIONS.get(name, own)
+
+
+def _channel_coordinates(static: Static) -> Static:
+    """Bus and variable of every channel."""
+    if "grid/bus_id" not in static:
+        return {}
+    bus_id = static["grid/bus_id"][0]
+    return {
+        "bus": (np.repeat(bus_id, len(VARIABLES)), "bus number of each channel"),
+        "variable": (np.tile(VARIABLES, len(bus_id)), "variable of each channel"),
+    }
 
 
 def sha256_of(values: np.ndarray | bytes) -> str:

@@ -25,6 +25,7 @@ from powerphase.dataset.layout import (
     sha256_of,
 )
 from powerphase.dataset.recipe import Recipe
+from powerphase.dataset.tables import Tables, TimeRange
 from powerphase.errors import StoreError, UnknownName
 from powerphase.files import read_regular_file
 from powerphase.grid.case import Grid
@@ -36,7 +37,6 @@ MAX_FILE_BYTES = 2**28
 MAX_ARRAY_BYTES = 2**44
 """Two years of the largest published grid, 82,000 buses, are a 200th of it."""
 
-TimeRange = slice | str | np.datetime64 | None
 REMEDY = (
     "`powerphase verify` lists all damage, and the `powerphase generate` command that made the "
     "data set repairs it"
@@ -45,7 +45,7 @@ Stamp = tuple[int, int] | None
 """Size and time of the last change of a block's file; None at a URL."""
 
 
-class Store:
+class Store(Tables):
     """A finished data set, of which only the requested slices are read from disk.
 
     `read` selects states by time, bus and variable. Everything else in the data set is an array
@@ -188,6 +188,10 @@ class Store:
         if isinstance(variable, str):
             values = values[..., 0]
         return values[:, 0] if isinstance(bus, int | np.integer) else values
+
+    def select_times(self, time: TimeRange) -> Shaped[np.ndarray, " S"]:
+        """Start of the steps that `read` would choose, `datetime64[s]`, UTC."""
+        return self.time[self._steps(time)]
 
     def read_states(self, steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
         """States of consecutive channels in stored order, [P, Q, V, θ] per bus.
