@@ -6,7 +6,6 @@ Every public function here can be called in a template of `docs/templates`, next
 
 import json
 from functools import cache
-from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -220,14 +219,20 @@ def calibrated(grid: str, form: str = "ranked-100", split: str = "test") -> dict
 
 
 def risk_lines() -> list[str]:
-    """The lines of a table: scores of the risk of test days, where they were measured."""
+    """The lines of a table: scores of the risk of test days, where all were measured."""
     lines = []
-    for (grid, title), (form, words) in product(RISK_GRIDS.items(), RISK_FORMS.items()):
-        if row := calibrated(grid, form):
-            parts = (row["brier"][n] for n in ("score", "reliability", "resolution", "uncertainty"))
-            cells = (f"{title}, {row['counted']} buses", words, *(f"{x:.4f}" for x in parts))
-            lines.append(f"| {' | '.join(cells)} | {row['hours_crps']:.3f} |")
+    for grid, title in RISK_GRIDS.items():
+        rows = {words: calibrated(grid, form) for form, words in RISK_FORMS.items()}
+        lines += [
+            _risk_line(title, words, row) for words, row in rows.items() if all(rows.values())
+        ]
     return lines
+
+
+def _risk_line(title: str, words: str, row: dict[str, Any]) -> str:
+    parts = (row["brier"][n] for n in ("score", "reliability", "resolution", "uncertainty"))
+    cells = (f"{title}, {row['counted']} buses", words, *(f"{x:.4f}" for x in parts))
+    return f"| {' | '.join(cells)} | {row['hours_crps']:.3f} |"
 
 
 def choice_lines() -> list[str]:

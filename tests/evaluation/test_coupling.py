@@ -480,6 +480,16 @@ def test_a_stored_forecast_is_coupled_as_its_model_is(
     assert is_coupled(solved.description.variant)
 
 
+def test_a_live_forecast_is_coupled_with_its_whole_cost(task: Task) -> None:
+    live = forecast(LastSevenDays(), task)
+    coupled = couple_forecast(live, task, "schaake")
+    pieces(coupled)
+    assert coupled.cost["peak_memory_gib"] is not None
+    assert coupled.cost["peak_memory_gib"] == live.cost["peak_memory_gib"]
+    assert coupled.cost["train_s"] > live.cost["train_s"]
+    assert coupled.cost["predict_s"] > live.cost["predict_s"]
+
+
 def test_the_errors_of_a_forecast_name_the_window(task: Task, template: FactorForge) -> None:
     class Odd(Climatology):
         name = "odd"

@@ -124,12 +124,13 @@ def couple_forecast(
     check_task(source, task)
     coupling = Coupling(how, source.description, count=scenarios, template=template, seed=seed)
     coupling.fit(task.training)
-    cost = _add_seconds(source.cost, "train_s", coupling.watch.seconds)
+    fit_s = coupling.watch.seconds
+    cost = _add_seconds(source.cost, train_s=fit_s)
     live = Forecast(
         source.facts,
         coupling.description(source.description),
         cost,
-        lambda skip: _couple_windows(source, task, coupling, cost, skip),
+        lambda skip: _couple_windows(source, task, coupling, cost, fit_s, skip),
         training=source.training,
     )
     return live if out is None else write_forecast(live, out, on_progress)
@@ -363,7 +364,12 @@ def _couple_block(
 
 
 def _couple_windows(
-    source: Forecast, task: Task, coupling: Coupling, cost: dict[str, Any], skip: Collection[int]
+    source: Forecast,
+    task: Task,
+    coupling: Coupling,
+    cost: dict[str, Any],
+    fit_s: float,
+    skip: Collection[int],
 ) -> Iterator[Piece]:
     """Couple one window of a forecast after another, and update the cost."""
     before_s = coupling.watch.seconds
@@ -372,17 +378,18 @@ def _couple_windows(
         try:
             context = task.test.context(window)
             for channels, scenarios in coupling.couple(context, blocks, window=window):
-                spent = _add_seconds(source.cost, "predict_s", coupling.watch.seconds - before_s)
-                cost["predict_s"] = spent["predict_s"]
+                predict_s = coupling.watch.seconds - before_s
+                cost.update(_add_seconds(source.cost, train_s=fit_s, predict_s=predict_s))
                 yield window, channels, scenarios
                 del scenarios
         except ForecastError as error:
             raise error if error.window is not None else error.with_offset(window) from error
 
 
-def _add_seconds(cost: dict[str, Any], name: str, seconds: float) -> dict[str, Any]:
-    """A copy of the cost with more seconds, if it is known."""
-    return {**cost, name: None if cost[name] is None else cost[name] + seconds}
+def _add_seconds(cost: dict[str, Any], **seconds: float) -> dict[str, Any]:
+    """A copy of the cost with more seconds, where these are known."""
+    known = {name: more for name, more in seconds.items() if cost[name] is not None}
+    return {**cost, **{name: cost[name] + more for name, more in known.items()}}
 
 
 def _check_source(source: Description) -> None:
