@@ -1,6 +1,6 @@
 """What coupling changes: marginal forecasts, coupled ones and draws, as forecast and solved.
 
-    python benchmarks/coupling.py data/activsg500
+    python -m benchmarks.coupling data/activsg500
 
 With `--out` it writes the numbers to a file. All days are validation days.
 """
@@ -13,15 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import torch
-
+from benchmarks.both_readings import both_readings
 from powerphase import Task, couple
-from powerphase.evaluation import AcSolver, predict_states
-from powerphase.metrics import Scorer
+from powerphase.evaluation import AcSolver
 from powerphase.models import Climatology, FactorForge
 from powerphase.models.framework import describe
-from powerphase.scenarios import Scenarios
 
 SCORES = ("crps", "energy", "distortion", "loading_crps", "overload_brier", "variogram_theta")
 SCENARIOS = 16
@@ -62,30 +58,10 @@ def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
 def row(name: str, model: Any, task: Task) -> dict[str, Any]:
     """The scores of one forecaster, which are also printed."""
     model.fit(task.training)
-    windows, solver = task.training.validation, AcSolver(task)
-    forecast, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
-    for window in range(len(windows)):
-        values, weights = predict_states(model, windows.context(window), window)
-        forecast.add(window, scenarios(values, weights), windows.target(window))
-        solver.solve(values)  # in place
-        solved.add(window, scenarios(values, weights), windows.target(window))
-    result = {
-        **{"forecaster": name, "joint": describe(model).joint},
-        **{"forecast": numbers(forecast), "solved": numbers(solved)},
-    }
+    readings = both_readings(model, task, AcSolver(task), SCORES)
+    result = {"forecaster": name, "joint": describe(model).joint, **readings.scores}
     print(json.dumps(result), flush=True)
     return result
-
-
-def scenarios(values: np.ndarray, weights: np.ndarray) -> Scenarios:
-    """One window's scenarios, without a copy."""
-    return Scenarios(torch.from_numpy(values)[None], torch.from_numpy(weights)[None])
-
-
-def numbers(scorer: Scorer) -> dict[str, float]:
-    """The scores that are compared."""
-    card = scorer.result()
-    return {score: card[score] for score in SCORES}
 
 
 if __name__ == "__main__":

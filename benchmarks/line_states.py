@@ -1,6 +1,6 @@
 """From which states the loading of lines is read: as forecast, or after the power flow was solved.
 
-    python benchmarks/line_states.py data/activsg500
+    python -m benchmarks.line_states data/activsg500
 
 With `--out` it writes the numbers to a file. All days are validation days.
 """
@@ -15,15 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import torch
-
+from benchmarks.both_readings import both_readings
 from powerphase import Task, calibrate
-from powerphase.evaluation import StateReader, predict_states
-from powerphase.metrics import Scorer
+from powerphase.evaluation import AcSolver
 from powerphase.models import ETS, Climatology, FactorForge, LastSevenDays
 from powerphase.models.framework import describe
-from powerphase.scenarios import Scenarios
 
 SCORES = ("loading_crps", "overload_brier", "balance_rms_mva")
 COUNTS = (16, 100)
@@ -61,33 +57,13 @@ def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:
 def row(name: str, model: Any, task: Task) -> dict[str, Any]:
     """The scores of one model, which are also printed."""
     model.fit(task.training)
-    windows, reader = task.training.validation, StateReader(task)
-    forecast, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
-    for window in range(len(windows)):
-        values, weights = predict_states(model, windows.context(window), window)
-        forecast.add(window, scenarios(values, weights), windows.target(window))
-        reader.read(values, weights, joint=None)  # in place
-        solved.add(window, scenarios(values, weights), windows.target(window))
+    readings = both_readings(model, task, AcSolver(task), SCORES)
     done = calibrate(model, task, subject="lines", split="validation", joint=False, device="cpu")
     facts = {"form": name, "joint": describe(model).joint, "scenarios": done.n_scenarios}
     day = {"brier": done.brier.score, "said": done.chance.mean(), "happened": done.violated.mean()}
-    result = {
-        **{**facts, "forecast": numbers(forecast), "solved": numbers(solved)},
-        **{"lines": int(done.counts.sum()), "day": day},
-    }
+    result = {**facts, **readings.scores, "lines": int(done.counts.sum()), "day": day}
     print(json.dumps(result), flush=True)
     return result
-
-
-def scenarios(values: np.ndarray, weights: np.ndarray) -> Scenarios:
-    """One window's scenarios, without a copy."""
-    return Scenarios(torch.from_numpy(values)[None], torch.from_numpy(weights)[None])
-
-
-def numbers(scorer: Scorer) -> dict[str, float]:
-    """The scores that are compared."""
-    card = scorer.result()
-    return {score: card[score] for score in SCORES}
 
 
 if __name__ == "__main__":

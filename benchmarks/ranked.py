@@ -1,6 +1,6 @@
 """What each part of FactorForge's ranked scenarios does, before and after the power flow is solved.
 
-    python benchmarks/ranked.py data/activsg500 data/pegase1354 data/polish2383
+    python -m benchmarks.ranked data/activsg500 data/pegase1354 data/polish2383
 
 With `--out` it writes the numbers to a file. All days are validation days.
 """
@@ -13,19 +13,14 @@ from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-import torch
-
+from benchmarks.both_readings import both_readings
 from powerphase import Task
-from powerphase.evaluation import AcSolver, predict_states
-from powerphase.metrics import Scorer
+from powerphase.evaluation import AcSolver
 from powerphase.models import FactorForge
 from powerphase.models.factorforge import FittedFactorForge, fitted, independent_normals
-from powerphase.scenarios import Scenarios
 
 SCORES = (
     *("crps", "energy", "distortion", "loading_crps", "overload_brier"),
@@ -105,38 +100,15 @@ def patches(form: Form) -> Iterator[Any]:
 
 def score(model: FactorForge, form: Form, task: Task, solver: AcSolver) -> dict[str, Any]:
     """The scores of a form as forecast and after solving, and the seconds for a day."""
-    made, windows = copy(model), task.training.validation
+    made = copy(model)
     made.config = replace(model.config, coupling=form.coupling, scenarios=form.count)
-    forecast, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
-    predict_s = solve_s = 0.0
-    n_unsolved = 0
-    for window in range(len(windows)):
-        start = perf_counter()
-        values, weights = predict_states(made, windows.context(window), window)
-        predict_s += perf_counter() - start
-        forecast.add(window, scenarios(values, weights), windows.target(window))
-        start = perf_counter()
-        n_unsolved += int((solver.solve(values).provenance > 1).sum())
-        solve_s += perf_counter() - start
-        solved.add(window, scenarios(values, weights), windows.target(window))
+    readings = both_readings(made, task, solver, SCORES)
     return {
-        "forecast": numbers(forecast),
-        "solved": numbers(solved),
-        "predict_s": predict_s / len(windows),
-        "solve_s": solve_s / len(windows),
-        "backed_off_or_unsolved": n_unsolved,
+        **readings.scores,
+        "predict_s": readings.predict_s,
+        "solve_s": readings.solve_s,
+        "backed_off_or_unsolved": readings.n_rescued,
     }
-
-
-def scenarios(values: np.ndarray, weights: np.ndarray) -> Scenarios:
-    """One window's scenarios, without a copy."""
-    return Scenarios(torch.from_numpy(values)[None], torch.from_numpy(weights)[None])
-
-
-def numbers(scorer: Scorer) -> dict[str, float]:
-    """The scores that are compared."""
-    card = scorer.result()
-    return {score: card[score] for score in SCORES}
 
 
 if __name__ == "__main__":
