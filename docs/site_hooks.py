@@ -25,7 +25,7 @@ PAGES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Pages that lie outside `docs/`, and their names on the site."""
-PUBLIC = ("powerphase", "powerphase.models")
+PUBLIC = ("powerphase", "powerphase.models", "powerphase.adapters")
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)#\s]*)(#[^)]*)?\)")
 
 

@@ -15,7 +15,8 @@ import powerphase as pp
 from tests.pages import FENCE, INLINE, blocks
 
 ROOT = Path(__file__).parents[1]
-PUBLIC = ("powerphase", "powerphase.models")
+SUBPACKAGES = ("models", "adapters")
+PUBLIC = ("powerphase", *(f"powerphase.{name}" for name in SUBPACKAGES))
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
 EXAMPLES = tuple(path for kind in ("*.py", "*.ipynb") for path in ROOT.glob(f"examples/{kind}"))
 HEAVY = frozenset({"torch", "numpy", "pandas", "scipy", "zarr", "lightsim2grid", "ray"})
@@ -73,8 +74,10 @@ def uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield from ((node.module or "", alias.name) for alias in node.names)
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(ast.Attribute(ast.Name(root), "models"), name) if root in prefixes:
-                yield f"{prefixes[root]}.models", name
+            case ast.Attribute(ast.Attribute(ast.Name(root), package), name) if (
+                root in prefixes and package in SUBPACKAGES
+            ):
+                yield f"{prefixes[root]}.{package}", name
             case ast.Attribute(ast.Name(root), name) if root in prefixes:
                 yield prefixes[root], name
 
@@ -87,12 +90,12 @@ def names_in_text(page: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_pages_mention_public_names_only(path: Path) -> None:
-    public, models = (importlib.import_module(package).__all__ for package in PUBLIC)
+    public = {package: importlib.import_module(package).__all__ for package in PUBLIC}
     for name in names_in_text(path.read_text(encoding="utf-8")):
         first, *attributes = name.split(".")[1:]
-        assert first in public, f"{path.name}: {name}"
-        if first == "models" and attributes:
-            assert attributes[0] in models, f"{path.name}: {name}"
+        assert first in public["powerphase"], f"{path.name}: {name}"
+        if first in SUBPACKAGES and attributes:
+            assert attributes[0] in public[f"powerphase.{first}"], f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: path.name)

@@ -1,3 +1,4 @@
+from . import adapters as adapters
 from . import clock as clock
 from . import models as models
 from .circuit import Circuit as Circuit

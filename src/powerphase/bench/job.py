@@ -12,8 +12,9 @@ from powerphase.bench.timing import time_cell
 from powerphase.cost import hardware
 from powerphase.errors import ForecastError, ResultError
 from powerphase.evaluation.forecasting import forecast
-from powerphase.evaluation.models import ModelSpec, resolve_model, train_model
+from powerphase.evaluation.models import ModelSpec, resolve_model
 from powerphase.evaluation.scoring import score
+from powerphase.evaluation.trainings import train_model
 from powerphase.files import disk_errors
 from powerphase.models.framework.base import Description, Forecaster
 from powerphase.models.framework.device import choose_device

@@ -193,7 +193,7 @@ def _check_names(cells: Iterable[Cell]) -> None:
     first: dict[tuple[str, str], ModelSpec] = {}
     for cell in cells:
         spec, known = cell.spec, first.setdefault(cell.group, cell.spec)
-        if (known.model_class, known.config) != (spec.model_class, spec.config):
+        if known.identity != spec.identity:
             raise ForecastError(
                 f"{known.text} and {spec.text} are both called {cell.key.name}, so their rows "
                 "could not be distinguished; give one of them another name or variant"

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 Model = Annotated[
     str,
     typer.Argument(
-        help=f"A model ({models_help()}), your own class as package.module:Class, or the folder "
-        "of a training."
+        help=f"A model ({models_help()}), your own class or object as package.module:Class, one of "
+        "another library as statsforecast:AutoTheta, or the folder of a training."
     ),
 ]
 
@@ -90,7 +90,7 @@ def train(
 
     Example: `powerphase train powerforge --data data/activsg500 --out runs/powerforge`
     """
-    from powerphase.evaluation.models import request_training, train_model
+    from powerphase.evaluation.trainings import request_training, train_model
     from powerphase.models.framework.run import RunFolder
 
     request = request_training(
@@ -144,6 +144,7 @@ def forecast(
 
     Example: `powerphase forecast last-7-days --data data/activsg500 --out forecasts/last-7-days`
     """
+    from powerphase.cli.series_display import SeriesDisplay
     from powerphase.evaluation.forecasting import forecast as make_forecast
     from powerphase.evaluation.models import make_forecaster
     from powerphase.evaluation.physical import physical as make_physical
@@ -160,11 +161,15 @@ def forecast(
     )
     with progress(f"{model} windows", MofNCompleteColumn()) as report:
         forecaster = make_forecaster(model, task, seed, device, couple)
+        display = SeriesDisplay(report, len(task.test))
+        display.watch(forecaster)
+        show = display.show_windows
         if physical:
             live = make_forecast(forecaster, task, device=device)
-            written = make_physical(live, task, out=out, on_progress=report)
+            written = make_physical(live, task, out=out, on_progress=show)
         else:
-            written = make_forecast(forecaster, task, out=out, device=device, on_progress=report)
+            written = make_forecast(forecaster, task, out=out, device=device, on_progress=show)
+    display.show_failures()
     show_forecast(open_forecast(out))
     _show_balance(written.balance, written.description.variant)
 
@@ -173,8 +178,9 @@ def score(
     forecast: Annotated[
         str,
         typer.Argument(
-            help="The directory of a forecast, the folder of a training, a model's name, or your "
-            "own class as package.module:Class."
+            help="The directory of a forecast, the folder of a training, a model's name, your own "
+            "class or object as package.module:Class, or one of another library as "
+            "'statsforecast:AutoTheta(season_length=96)'."
         ),
     ],
     data: Data,
@@ -350,15 +356,19 @@ def evaluate(
     couple: str | None = None,
 ) -> "Evaluation":
     """Score the forecast in a directory, or that of a model; it may be coupled, then solved."""
+    from powerphase.cli.series_display import SeriesDisplay
     from powerphase.evaluation.models import find_forecast
     from powerphase.evaluation.physical import physical as make_physical
     from powerphase.evaluation.scoring import score as score_forecast
 
     with progress(f"{Path(forecast).name} windows", MofNCompleteColumn()) as report:
-        source = find_forecast(forecast, task, seed, device, couple)
+        display = SeriesDisplay(report, len(task.test))
+        source = find_forecast(forecast, task, seed, device, couple, display.watch)
         if physical:
             source = make_physical(source, task)
-        return score_forecast(source, task, device=device, on_progress=report)
+        evaluation = score_forecast(source, task, device=device, on_progress=display.show_windows)
+    display.show_failures()
+    return evaluation
 
 
 def _show_balance(balance: Mapping[str, Any] | None, variant: str | None) -> None:

@@ -1,5 +1,6 @@
 """Options that several commands share, and how their values are parsed."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,8 +113,8 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def split_list(text: str) -> list[str]:
-    """The words in a list separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    """The words in a list separated by commas, but for those within parentheses."""
+    return [word.strip() for word in re.split(r",(?![^()]*\))", text) if word.strip()]
 
 
 def result_paths(results: list[Path] | None) -> list[Path]:

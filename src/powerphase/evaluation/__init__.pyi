@@ -19,14 +19,10 @@ from .forecasting import load_forecast as load_forecast
 from .forecasting import task_facts as task_facts
 from .forecasting import write_forecast as write_forecast
 from .models import ModelSpec as ModelSpec
-from .models import TrainingRequest as TrainingRequest
-from .models import driving_signals as driving_signals
 from .models import find_forecast as find_forecast
 from .models import load_training as load_training
 from .models import make_forecaster as make_forecaster
-from .models import request_training as request_training
 from .models import resolve_model as resolve_model
-from .models import train_model as train_model
 from .oracle import Oracle as Oracle
 from .oracle import OracleConfig as OracleConfig
 from .outlook import Outlook as Outlook
@@ -64,3 +60,7 @@ from .sidecar import SHOWN_BUSES as SHOWN_BUSES
 from .sidecar import SHOWN_SCENARIOS as SHOWN_SCENARIOS
 from .sidecar import choose_buses as choose_buses
 from .sidecar import thin_scenarios as thin_scenarios
+from .trainings import TrainingRequest as TrainingRequest
+from .trainings import driving_signals as driving_signals
+from .trainings import request_training as request_training
+from .trainings import train_model as train_model

@@ -1,22 +1,27 @@
 """What a string means: a model's name, a class, a training or a forecast.
 
-`deepar`, `ets+stale`, `climatology+ranked`, `package.module:Class`, `oracle` and the folder of a
-training all resolve to a `ModelSpec`. It gives the name, config and seeds of the model's rows
-before anything is fitted.
+`deepar`, `ets+stale`, `climatology+ranked`, `package.module:Class`, `package.module:object`,
+`statsforecast:AutoTheta+factors`, `oracle` and the folder of a training all resolve to a
+`ModelSpec`. It gives the name, config and seeds of the model's rows before anything is fitted.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
-from powerphase.errors import ForecastError, TrainingError, UnknownName
+from powerphase.adapters.names import (
+    AdaptedModel,
+    is_library_class,
+    is_library_text,
+    library_model,
+    object_model,
+    split_words,
+)
+from powerphase.errors import ForecastError, PowerphaseError, TrainingError, UnknownName
 from powerphase.evaluation.coupling import (
     COUPLINGS,
     Coupling,
@@ -38,7 +43,6 @@ from powerphase.models.framework.run import RunFolder, is_run
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.records.forecast_file import is_forecast
 from powerphase.registry import MODELS, model_class, results_version
-from powerphase.synthesis.signals import SIGNALS
 from powerphase.task.windows import Task
 
 
@@ -55,6 +59,8 @@ class ModelSpec:
     """The folder of its training, if the model is trained already."""
     coupling: str | None = None
     """How its scenarios are coupled, if they are."""
+    adapted: AdaptedModel | None = None
+    """How it is made, if it is a model of another library, or an object of a user's module."""
 
     @property
     def uncoupled(self) -> "ModelSpec":
@@ -62,6 +68,11 @@ class ModelSpec:
         if self.coupling is None:
             return self
         return replace(self, text=self.text.removesuffix(f"+{self.coupling}"), coupling=None)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for specs of the same model, however it is written."""
+        return self.model_class, self.config, self.adapted
 
     @property
     def is_saved(self) -> bool:
@@ -146,11 +157,17 @@ class ModelSpec:
 
     def accepts(self, option: str) -> bool:
         """Whether its constructor has an argument of that name."""
+        if self.adapted is not None:
+            return option == "seed" and self.adapted.takes_seed
         return option in signature(self.model_class).parameters
 
     def _make_plain(self, options: Mapping[str, Any]) -> Forecaster:
         """A forecaster made from those of the options that its constructor accepts."""
         arguments = {name: value for name, value in options.items() if self.accepts(name)}
+        if self.adapted is not None:
+            adapted = self.adapted.make(arguments.get("seed", 0))
+            check_model_name(self.model_class, describe(adapted).model)
+            return adapted
         try:
             model = self.model_class(**arguments)
         except (Exception, SystemExit) as error:
@@ -196,17 +213,27 @@ def resolve_model(
     if coupling is not None:
         check_coupling(coupling)
     if is_run(text):
-        trained = _trainable_class(RunFolder.open(text).header.model)
+        trained = trainable_class(RunFolder.open(text).header.model)
         return ModelSpec(text, trained, run=Path(text), coupling=coupling)
     text = text if coupling is None else f"{text}+{coupling}"
-    name, *variants = text.split("+")
+    name, *variants = split_words(text)
+    if is_library_text(name):
+        return _adapted_spec(text, variants, lambda words: library_model(name, words))
     if ":" in name:
-        model_type: type[Any] = _import_class(name)
+        loaded = _import_object(name)
+        if not isinstance(loaded, type) or is_library_class(loaded):
+            return _adapted_spec(text, variants, lambda words: _object_model(name, loaded, words))
+        model_type: type[Any] = loaded
     elif name in MODELS:
         model_type = model_class(name)
     else:
         kind = "model or training" if "/" in name else "model"
-        raise UnknownName.among(kind, name, MODELS, "your own class as package.module:Class")
+        raise UnknownName.among(
+            kind,
+            name,
+            MODELS,
+            "your own class as package.module:Class, or a library's as statsforecast:AutoTheta",
+        )
     last = _split_coupling(model_type, variants)
     if issubclass(model_type, SavedForecaster):
         _check_complete(text, model_type)
@@ -219,6 +246,33 @@ def resolve_model(
             f"{name} has no variants but {', '.join(COUPLINGS)}; give {name} instead of {text!r}"
         )
     return ModelSpec(text, model_type, coupling=last)
+
+
+def _adapted_spec(
+    text: str, words: list[str], adapt: Callable[[list[str]], AdaptedModel]
+) -> ModelSpec:
+    """The model of another library, or an object, with the words that follow its name."""
+    last = words.pop() if words and words[-1] in COUPLINGS else None
+    adapted = adapt(words)
+    return ModelSpec(text, adapted.model_class, coupling=last, adapted=adapted)
+
+
+def _object_model(name: str, loaded: Any, words: list[str]) -> AdaptedModel:
+    """The object or library class of a user's module."""
+    if isinstance(loaded, SavedForecaster):
+        raise ForecastError(f"{name} is an object of a saved forecaster; give its class instead")
+    if not isinstance(loaded, type):
+        return object_model(name, loaded, words)
+    try:
+        model = loaded()
+    except PowerphaseError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ForecastError(
+            f"{name} cannot be constructed ({type(error).__name__}: {error}); make an object of it "
+            "in the module, and give the name of that"
+        ) from error
+    return object_model(name, model, words)
 
 
 def _split_coupling(model_type: type[Any], words: list[str]) -> str | None:
@@ -248,105 +302,34 @@ def make_forecaster(
 
 
 def find_forecast(
-    text: str, task: Task, seed: int, device: str = "auto", coupling: str | None = None
+    text: str,
+    task: Task,
+    seed: int,
+    device: str = "auto",
+    coupling: str | None = None,
+    on_model: Callable[[Forecaster], None] | None = None,
 ) -> Forecast:
-    """The forecast in the directory `text`, or that of the forecaster that the text stands for."""
+    """The forecast in the directory `text`, or that of the forecaster that the text stands for.
+
+    A forecaster is given to `on_model` before it is fitted.
+    """
     if is_forecast(text) or ("/" in text and not is_run(text)):
         source = load_forecast(text)
         return couple_forecast(source, task, coupling, seed=seed) if coupling else source
-    return forecast(make_forecaster(text, task, seed, device, coupling), task, device=device)
+    model = make_forecaster(text, task, seed, device, coupling)
+    if on_model is not None:
+        on_model(model)
+    return forecast(model, task, device=device)
 
 
 def load_training(run: str | Path, task: Task) -> SavedForecaster:
     """The model that was trained in a folder; raises if that was not on this task's data."""
-    model = _trainable_class(RunFolder.open(run).header.model).load(run)
+    model = trainable_class(RunFolder.open(run).header.model).load(run)
     model.fit(task.training)  # learns nothing more, but checks the data
     return model
 
 
-@dataclass(frozen=True)
-class TrainingRequest:
-    """A model to be trained, and how."""
-
-    spec: ModelSpec
-    device: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments that only networks take."""
-
-    @property
-    def is_network(self) -> bool:
-        """Whether it is trained in steps, rather than fitted in a single pass."""
-        return self.spec.is_network
-
-    @property
-    def label(self) -> str:
-        """What a progress bar counts during a fit in a single pass."""
-        return f"{self.spec.model_class.name}, {self.spec.model_class.counts}"
-
-    def make(self, task: Task, seed: int, run: Path, report: Callable[..., None]) -> Any:
-        """The model, not yet fitted, which saves its state in the folder."""
-        callback = {"on_progress" if self.is_network else "on_block": report}
-        return self.spec.make(task, seed, self.device, run=run, **self.options, **callback)
-
-    def memory_note(self, network: NeuralForecaster, task: Task) -> str:
-        """The memory that the network's training needs with the grid's batch size."""
-        network.configure(task.training)
-        needed_gib = network.memory_gib(task.training, network.channel_block)
-        return (
-            f"on {task.layout.n_channels:,} channels in batches of "
-            f"{network.config.training.batch_size}: about {needed_gib:.1f} GiB in addition to torch"
-        )
-
-
-def request_training(
-    text: str,
-    config_file: Path | None = None,
-    *,
-    device: str = "auto",
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    channel_block: int | None = None,
-    backend: str = "auto",
-) -> TrainingRequest:
-    """The training of a model with variants; raises for options that the model does not have.
-
-    Args:
-        text: the name of a built-in model that can be trained, with or without variants.
-        config_file: fields of the config that replace the defaults.
-        device: cpu, cuda, or auto for a GPU if there is one.
-        epochs: of a network, if not those of its config.
-        batch_size: of a network, if not that of its config.
-        channel_block: how many channels a network processes at a time.
-        backend: triton, torch or auto, for networks that have both.
-    """
-    model_type = _trainable_class(text.split("+")[0])
-    budget = {"epochs": epochs, "batch_size": batch_size}
-    kernels = None if backend == "auto" else backend
-    _check_uncoupled(text)
-    if not issubclass(model_type, NeuralForecaster):
-        chosen = None if model_type.takes_device or device in ("auto", "cpu") else device
-        _reject(model_type, **budget, channel_block=channel_block, device=chosen, backend=kernels)
-        return TrainingRequest(resolve_model(text, config_file=config_file), device)
-    if not model_type.takes_backend:
-        _reject(model_type, backend=kernels)
-    options = {"channel_block": channel_block, "backend": backend}
-    return TrainingRequest(resolve_model(text, budget, config_file), device, options)
-
-
-def train_model(model: Any, task: Task) -> None:
-    """Fit a saved forecaster; FactorForge also notes which signals its factors follow."""
-    model.fit(task.training)
-    if hasattr(model, "follow"):
-        model.follow(driving_signals(task))
-
-
-def driving_signals(task: Task) -> dict[str, Float[np.ndarray, " S"]]:
-    """The signals behind the steps that a model is fitted on; they explain models, no more."""
-    fitted = slice(task.splits.first, task.splits.fit_stop)
-    return dict(zip(SIGNALS, task.store.signals_mw[fitted].T, strict=True))
-
-
-def _trainable_class(name: str) -> type[SavedForecaster]:
+def trainable_class(name: str) -> type[SavedForecaster]:
     """The built-in model of that name; raises if it has nothing to save in a folder."""
     if ":" in name:
         raise TrainingError(
@@ -361,16 +344,6 @@ def _trainable_class(name: str) -> type[SavedForecaster]:
             f"{', '.join(trainable)}"
         )
     return model_type
-
-
-def _check_uncoupled(text: str) -> None:
-    """Raise if the text asks for coupling, which is no matter of a training."""
-    spec = resolve_model(text)
-    if spec.coupling is not None:
-        raise TrainingError(
-            f"{text}: a training has no coupling; train {spec.uncoupled.text}, then forecast or "
-            f"score it with --couple {spec.coupling}"
-        )
 
 
 def _make_config(
@@ -397,16 +370,8 @@ def _check_complete(text: str, model_type: type[SavedForecaster]) -> None:
         )
 
 
-def _reject(model_type: type[SavedForecaster], **options: Any) -> None:
-    """Raise if any of these options, which the model does not have, is given."""
-    names = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-    if names:
-        listed, those = ", ".join(names), "this option" if len(names) == 1 else "these options"
-        raise TrainingError(f"{listed}: {model_type.name} does not have {those}; leave it out")
-
-
-def _import_class(text: str) -> type[Any]:
-    """The class `package.module:Class`, from the current folder or Python's path."""
+def _import_object(text: str) -> Any:
+    """The class or object `package.module:Class`, from the current folder or Python's path."""
     module, _, name = text.partition(":")
     if "/" in module or module.endswith(".py"):
         dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
@@ -426,8 +391,7 @@ def _import_class(text: str) -> type[Any]:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ForecastError(f"{module}: cannot be imported ({reason}); fix the module") from error
-    model_type = getattr(loaded, name, None)
-    if not isinstance(model_type, type):
+    if not hasattr(loaded, name):
         classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
         raise UnknownName.among(f"class in {module}", name, classes or ["a class"])
-    return model_type
+    return getattr(loaded, name)

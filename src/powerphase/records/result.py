@@ -116,6 +116,13 @@ class Result:
         return max(known) < FLAT_SLOPE if known else None
 
     @property
+    def may_have_seen_signals(self) -> bool:
+        """Whether a pretrained model may have seen the signals of the data, as its config says."""
+        pretraining = self.config.get("pretraining")
+        editions = pretraining.get("may_have_seen") if isinstance(pretraining, dict) else None
+        return isinstance(editions, list) and self.edition in editions
+
+    @property
     def path(self) -> PurePosixPath:
         """The row's file, relative to the tree of results."""
         return self.key.path

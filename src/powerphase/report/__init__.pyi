@@ -39,6 +39,7 @@ from .entries import OUTDATED_NOTE as OUTDATED_NOTE
 from .entries import TUNED_NOTE as TUNED_NOTE
 from .entries import Entry as Entry
 from .entries import edition_of as edition_of
+from .entries import entry_of as entry_of
 from .entries import paper_ablations as paper_ablations
 from .entries import paper_entries as paper_entries
 from .entries import representative as representative

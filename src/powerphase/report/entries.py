@@ -50,6 +50,13 @@ OUTDATED_NOTE = (
     "others now."
 )
 
+PRETRAINED = "‡"
+"""The mark of entries whose model may have seen the signals before."""
+PRETRAINED_NOTE = (
+    f"{PRETRAINED} marks models that were pretrained on large collections of series, which may "
+    "contain the signals of this edition."
+)
+
 FLAT = "flat"
 """The mark of entries that did not learn the day."""
 FLAT_NOTE = (
@@ -85,6 +92,8 @@ class Entry:
     """Whether a seed does not follow the day, see `Result.is_flat`."""
     joint: bool | None = None
     """Whether each scenario is one future of the whole grid; None if unknown."""
+    may_have_seen: bool = False
+    """Whether the pretraining of its model may have contained the signals of the data."""
 
     @property
     def is_variant(self) -> bool:
@@ -102,7 +111,8 @@ class Entry:
         kind = {"model": [], "paper": ["paper"]}.get(self.kind, ["reference"])
         words = [*kind, *[FLAT] * self.is_flat]
         name = f"{self.name} ({', '.join(words)})" if words else self.name
-        return f"{name} {OUTDATED}" if self.is_outdated else name
+        marks = [OUTDATED] * self.is_outdated + [PRETRAINED] * self.may_have_seen
+        return " ".join([name, *marks])
 
 
 def label_notes(entries: Iterable[Entry]) -> list[str]:
@@ -110,7 +120,9 @@ def label_notes(entries: Iterable[Entry]) -> list[str]:
     known = list(entries)
     tuned = [TUNED_NOTE] * any(entry.name.endswith(f"+{TUNED}") for entry in known)
     flat = [FLAT_NOTE] * any(entry.is_flat for entry in known)
-    return tuned + flat + [OUTDATED_NOTE] * any(entry.is_outdated for entry in known)
+    outdated = [OUTDATED_NOTE] * any(entry.is_outdated for entry in known)
+    pretrained = [PRETRAINED_NOTE] * any(entry.may_have_seen for entry in known)
+    return tuned + flat + outdated + pretrained
 
 
 def edition_of(rows: Iterable[Result], requested: str | None, which: str) -> str:
@@ -192,6 +204,7 @@ def entry_of(rows: Sequence[Result]) -> Entry:
         joint=first.joint if len({row.joint for row in rows}) == 1 else None,
         is_flat=any(row.is_flat for row in rows),
         is_outdated=any(map(_is_outdated, rows)),
+        may_have_seen=any(row.may_have_seen_signals for row in rows),
     )
 
 

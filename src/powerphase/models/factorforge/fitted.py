@@ -166,6 +166,28 @@ class FittedFactorForge:
         mean = self.factors.of_channels(channels).states(window)
         return fill_ranks(draws, mean, deviation), draws, deviation
 
+    def draws_with(
+        self,
+        quantiles: Float32[Tensor, "B M H K"],
+        start: Shaped[np.ndarray, " B"],
+        seed: int,
+        channels: slice = EVERY,
+    ) -> Scenarios:
+        """Joint scenarios whose factors take these ascending quantiles, each of them once.
+
+        Which quantiles come together is said by the errors of random held-out days: over factors
+        and steps they are in the rank order of these. The noise is that of `ranked`.
+        """
+        samples = []
+        for window, moment in zip(quantiles, start, strict=True):
+            labels = ("draws with", str(moment))
+            random = stream(seed, *labels)
+            errors = self._draw_errors(random, len(window)).to(window.device)
+            rank = errors.argsort(dim=0, stable=True).argsort(dim=0)
+            normals = _NoiseNormals(stratified_normals, random, seed, labels)
+            samples.append(self._draw(window.gather(0, rank), normals, channels))
+        return Scenarios.equal(torch.stack(samples))
+
     def _draw_errors(self, random: np.random.Generator, count: int) -> Float64[Tensor, "M H K"]:
         """The errors of the factors on random held-out days."""
         days = random.integers(len(self.forecaster.errors), size=count)

@@ -2,7 +2,9 @@ from .base import Description as Description
 from .base import Forecaster as Forecaster
 from .base import Prediction as Prediction
 from .base import describe as describe
+from .base import kebab as kebab
 from .base import plain_config as plain_config
+from .base import unwrap as unwrap
 from .checkpoint import load_into as load_into
 from .checkpoint import read_tensors as read_tensors
 from .checkpoint import write_tensors as write_tensors

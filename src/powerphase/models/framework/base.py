@@ -83,7 +83,7 @@ def describe(model: Any) -> Description:
     `Description.version`; a registered model has that of the registry). Without a name it is named
     after its class, in lower case with hyphens.
     """
-    name = _check_name(getattr(model, "name", None) or _kebab(type(model).__name__))
+    name = _check_name(getattr(model, "name", None) or kebab(type(model).__name__))
     config: Any = getattr(model, "config", None) or {}
     parameters = getattr(model, "n_parameters", None)
     return Description(
@@ -126,6 +126,7 @@ def plain_config(config: Any) -> dict[str, Any]:
         raise ForecastError(problem) from error
 
 
-def _kebab(name: str) -> str:
+def kebab(name: str) -> str:
+    """A class name in lower case with hyphens."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
