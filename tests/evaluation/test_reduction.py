@@ -28,8 +28,7 @@ from powerphase import (
     score,
 )
 from powerphase.errors import CheckpointError, ForecastError, UnknownName
-from powerphase.evaluation import METHODS, is_physical, is_reduced, kantorovich
-from powerphase.evaluation import reduction as reduction_module
+from powerphase.evaluation import METHODS, is_physical, is_reduced, kantorovich, window_choice
 from powerphase.models import Climatology, FactorForge, FactorForgeConfig, LastSevenDays, LastWeek
 from tests.command_line import error_of, invoke, run
 
@@ -148,7 +147,7 @@ def test_borders_of_blocks_do_not_matter(
     task: Task, written: Path, widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = reduce(written, 3, task=task)
-    monkeypatch.setattr(reduction_module, "BLOCK_BYTES", 4 * COUNT * 96 * 3)
+    monkeypatch.setattr(window_choice, "BLOCK_BYTES", 4 * COUNT * 96 * 3)
     blocks = reduce(forecast(Joint(widths), task), 3, task=task)
     for left, right in zip(windows_of(whole), windows_of(blocks), strict=True):
         np.testing.assert_array_equal(left[0], right[0])
@@ -246,6 +245,7 @@ def test_what_is_not_joint_or_reduced_already_is_refused(task: Task, written: Pa
 @pytest.mark.parametrize(
     ("options", "kind", "fact"),
     [
+        ({"to": 3, "out": "s3://bucket/few"}, ForecastError, "s3://bucket/few"),
         ({"to": 0}, ForecastError, "0"),
         ({"to": -1}, ForecastError, "-1"),
         ({"to": COUNT + 1}, ForecastError, f"{COUNT + 1} of {COUNT}"),
@@ -257,7 +257,7 @@ def test_bad_options_leave_nothing(
     written: Path, tmp_path: Path, options: dict[str, Any], kind: type[Exception], fact: str
 ) -> None:
     with pytest.raises(kind, match=fact):
-        reduce(written, **options, out=tmp_path / "reduced")
+        reduce(written, **{"out": tmp_path / "reduced", **options})
     assert not list(tmp_path.iterdir())
 
 

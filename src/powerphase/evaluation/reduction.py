@@ -14,18 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float64, Int64
 
 from powerphase.cost import Stopwatch
 from powerphase.errors import ForecastError, UnknownName
-from powerphase.evaluation.distances import (
-    ChannelSpace,
-    Distance,
-    FactorSpace,
-    ScoredStates,
-    Space,
-)
 from powerphase.evaluation.forecasting import (
     Forecast,
     Piece,
@@ -34,13 +25,12 @@ from powerphase.evaluation.forecasting import (
     write_forecast,
 )
 from powerphase.evaluation.scoring import check_task
-from powerphase.evaluation.selection import METHODS, energy_distance, kantorovich
+from powerphase.evaluation.selection import METHODS
+from powerphase.evaluation.window_choice import Choice, KeptScenarios, WindowSums
 from powerphase.files import disk_errors
-from powerphase.metrics.streaming import channels_at_once
+from powerphase.models.factorforge.factors import Factors
 from powerphase.models.factorforge.model import FactorForge
 from powerphase.models.framework.base import Description, describe
-from powerphase.scenarios import Scenarios
-from powerphase.seeds import stream
 from powerphase.task.windows import Task
 
 VARIANT = "reduced"
@@ -51,15 +41,6 @@ CONFIG_FIELD = "reduced"
 
 DEFAULT_METHOD = "energy"
 """What costs least in energy score on validation days; docs/reduce.md has the numbers."""
-
-RANDOM_CHOICES = 100
-"""How many random choices of scenarios the comparison averages."""
-
-SAME_WEIGHT = 1e-4
-"""The largest relative difference of a scenario's weights that is due to rounding."""
-
-BLOCK_BYTES = 16 * 2**20
-"""Size of the scenarios that are added up at a time."""
 
 
 def reduce(
@@ -93,13 +74,15 @@ def reduce(
         raise UnknownName.among("method", method, METHODS)
     if isinstance(to, bool) or not isinstance(to, int) or to < 1:
         raise ForecastError(f"cannot keep {to!r} scenarios; ask for 1 or more")
+    if "://" in str(out):
+        raise ForecastError(f"{out}: a forecast is written to a local directory; give its path")
     if out is not None and Path(out).exists():
         raise ForecastError(f"{out}: exists already; choose another directory")
     source = forecast if isinstance(forecast, Forecast) else load_forecast(forecast)
     _check_source(source)
     if task is not None:
         check_task(source, task)
-    choice = _Choice(to, method, _checked_factors(factors, source), task)
+    choice = Choice(to, method, _factors_of(factors, source), task)
     cost, reduction = dict(source.cost), dict[str, Any]()
     live = Forecast(
         source.facts,
@@ -156,151 +139,15 @@ class Reduction:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """How scenarios are chosen."""
-
-    count: int
-    method: str
-    factors: FactorForge | None
-    task: Task | None
-
-    def space(self, n_scenarios: int, horizon: int) -> Space:
-        """A new space for the scenarios of a window."""
-        if self.factors is None:
-            return ChannelSpace(n_scenarios)
-        assert self.factors.fitted is not None, "`_checked_factors` checks that it is fitted"
-        return FactorSpace(self.factors.fitted.factors, n_scenarios, horizon)
-
-    def of(self, window: "_Window") -> "_Kept":
-        """The scenarios of this window to keep."""
-        distance = window.space.distance(window.weights)
-        method = METHODS[self.method]
-        kept = method.choose(distance, window.weights, self.count)
-        weights = method.weigh(distance, window.weights, kept)
-        ruler = _Ruler(distance, window, self.task)
-        everything = ruler.costs(np.arange(len(window.weights)), window.weights)
-        random = [ruler.costs(*part) for part in _random_choices(window, self.count)]
-        costs = np.stack([everything, ruler.costs(kept, weights), np.mean(random, axis=0)])
-        return _Kept(kept, weights, costs)
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """The scenarios of a window to keep, and their weights."""
-
-    numbers: Int64[np.ndarray, " k"]
-    weights: Float64[np.ndarray, " k"]
-    costs: Float64[np.ndarray, "3 3"]
-    """Of all scenarios, of the kept ones and of random ones: Kantorovich distance, energy distance
-    and energy score."""
-
-    def of(self, scenarios: Scenarios) -> Scenarios:
-        """The kept scenarios of a block of channels."""
-        values = scenarios.values[:, torch.from_numpy(self.numbers)]
-        weights = torch.from_numpy(self.weights).to(values)[None, :, None]
-        return Scenarios(values, weights.expand(1, -1, values.shape[-1]))
-
-
-class _Window:
-    """All scenarios of one window, as sums over their blocks of channels."""
-
-    def __init__(self, number: int, first: Scenarios, n_channels: int, choice: _Choice) -> None:
-        _, n_scenarios, horizon, _ = first.values.shape
-        self.number = number
-        self.weights = _common_weights(first)
-        self.space = choice.space(n_scenarios, horizon)
-        self.scored = ScoredStates(n_scenarios, horizon, n_channels)
-
-    def add(self, channels: slice, scenarios: Scenarios) -> None:
-        """Add a block of channels; raise unless its weights are those of the other channels."""
-        n_scenarios = scenarios.values.shape[1]
-        if n_scenarios != len(self.weights):
-            raise ForecastError(
-                f"{n_scenarios} scenarios, but other channels have {len(self.weights)}",
-                window=self.number,
-                channel=channels.start,
-            )
-        self._check_weights(channels, scenarios)
-        width = channels_at_once(BLOCK_BYTES, scenarios)
-        for first in range(0, channels.stop - channels.start, width):
-            part = scenarios.of_channels(slice(first, first + width)).values[0].cpu()
-            start = channels.start + first
-            for sums in (self.space, self.scored):
-                sums.add(slice(start, start + part.shape[-1]), part)
-
-    def _check_weights(self, channels: slice, scenarios: Scenarios) -> None:
-        weights = scenarios.weights[0].double().cpu().numpy()
-        expected = self.weights[:, None]
-        differs = np.abs(weights - expected) > SAME_WEIGHT * expected
-        if differs.any():
-            scenario, channel = (int(k) for k in np.argwhere(differs)[0])
-            raise ForecastError(
-                f"scenario {scenario} has the weight {weights[scenario, channel]:.4g}, and "
-                f"{self.weights[scenario]:.4g} in other channels; only scenarios with one weight "
-                "for all channels are states of the whole grid, of which some can be kept",
-                window=self.number,
-                channel=channels.start + channel,
-            )
-
-
-class _Ruler:
-    """Measures what it costs to keep only some scenarios of a window.
-
-    Args:
-        distance: between the scenarios, as they are chosen by.
-        window: the scenarios.
-        task: has what happened; without it, there is no energy score.
-    """
-
-    def __init__(self, distance: Distance, window: _Window, task: Task | None) -> None:
-        self._distance, self._weights = distance, window.weights
-        self._scored = window.scored.distance()
-        self._errors = np.full(len(distance), np.nan)
-        if task is not None:
-            self._errors = window.scored.errors(task.test.target(window.number)[0])
-
-    def costs(
-        self, kept: Int64[np.ndarray, " k"], weights: Float64[np.ndarray, " k"]
-    ) -> Float64[np.ndarray, "3"]:
-        """Kantorovich distance, energy distance and energy score."""
-        spread = weights @ self._scored[np.ix_(kept, kept)] @ weights / 2
-        return np.array(
-            [
-                kantorovich(self._distance, self._weights, kept),
-                energy_distance(self._scored, self._weights, kept, weights),
-                weights @ self._errors[kept] - spread,
-            ]
-        )
-
-
-def _common_weights(scenarios: Scenarios) -> Float64[np.ndarray, " M"]:
-    """The weights of the first channel, which sum to 1."""
-    weights = scenarios.weights[0, :, 0].double().cpu().numpy()
-    return np.asarray(weights / weights.sum())
-
-
-def _random_choices(
-    window: _Window, count: int
-) -> Iterator[tuple[Int64[np.ndarray, " k"], Float64[np.ndarray, " k"]]]:
-    """Random choices of scenarios, the same in every call, and their weights."""
-    random, weights = stream(0, "random choices", window.number), window.weights
-    for _ in range(RANDOM_CHOICES):
-        kept = np.sort(random.choice(len(weights), count, replace=False))
-        # Equal weights, if none of the scenarios has any.
-        part = weights[kept] + np.finfo(float).tiny
-        yield kept, part / part.sum()
-
-
 def _reduce_windows(
     source: Forecast,
-    choice: _Choice,
+    choice: Choice,
     cost: dict[str, Any],
     reduction: dict[str, Any],
     skip: Collection[int],
 ) -> Iterator[Piece]:
     """Reduce one window after another, and update the cost and the reduction."""
-    watch, done = Stopwatch(), list[_Kept]()
+    watch, done = Stopwatch(), list[KeptScenarios]()
     # Two readings of the same windows: what is kept is known only after all blocks of one.
     readings = [groupby(source.pieces(skip), key=itemgetter(0)) for _ in range(2)]
     for (window, pieces), (_, again) in zip(*readings, strict=True):
@@ -322,22 +169,22 @@ def _reduce_windows(
 
 
 def _sum_up(
-    number: int, pieces: Iterator[Piece], n_channels: int, choice: _Choice, watch: Stopwatch
-) -> _Window:
+    number: int, pieces: Iterator[Piece], n_channels: int, choice: Choice, watch: Stopwatch
+) -> WindowSums:
     """Read all scenarios of a window."""
-    window: _Window | None = None
+    window: WindowSums | None = None
     for _, channels, scenarios in pieces:
         with watch.running():
             if window is None:
                 _check_count(choice.count, scenarios.values.shape[1], number)
-                window = _Window(number, scenarios, n_channels, choice)
+                window = WindowSums(number, scenarios, n_channels, choice)
             window.add(channels, scenarios)
         del scenarios
     assert window is not None, "a group has at least one piece"
     return window
 
 
-def _summary(n_scenarios: int, done: list[_Kept], seconds: float) -> Reduction:
+def _summary(n_scenarios: int, done: list[KeptScenarios], seconds: float) -> Reduction:
     """The reduction of all windows so far."""
     everything, kept, random = np.mean([window.costs for window in done], axis=0).tolist()
     known = not np.isnan(kept[-1])
@@ -410,19 +257,19 @@ def _check_source(source: Forecast) -> None:
         )
 
 
-def _checked_factors(factors: FactorForge | None, source: Forecast) -> FactorForge | None:
-    """The model, which must be fitted to the record of the forecast."""
-    if factors is None:
+def _factors_of(model: FactorForge | None, source: Forecast) -> Factors | None:
+    """The factors of a model, which must be fitted to the record of the forecast."""
+    if model is None:
         return None
-    if not isinstance(factors, FactorForge):
-        raise ForecastError(f"factors must be a FactorForge, not {type(factors).__name__}")
-    if not factors.is_fitted:
+    if not isinstance(model, FactorForge):
+        raise ForecastError(f"factors must be a FactorForge, not {type(model).__name__}")
+    if model.fitted is None:
         raise ForecastError("the FactorForge for its factors is not fitted; call fit")
     for name in ("grid", "fingerprint"):
-        stated, expected = factors.data.get(name), source.facts[name]
+        stated, expected = model.data.get(name), source.facts[name]
         if stated != expected:
             raise ForecastError(
                 f"the factors are of {name} {stated}, and the forecast of {expected}; give a "
                 "FactorForge that was fitted to the same record"
             )
-    return factors
+    return model.fitted.factors
