@@ -19,7 +19,7 @@ CONTEXT = 3 * DAY  # enough for their scale and their lags; a week takes twice a
 EPOCH_STEPS = 50
 BUDGET = {"batches_per_epoch": EPOCH_STEPS, "batch_size": 16, "learning_rate": 5e-3}
 
-LAGGED = {"lags": [1, 2, 12], "lag_inputs": 10, "dropout": 0.0}
+LAGGED = {"lags": [4, 8, 48], "lag_inputs": 10, "dropout": 0.0}  # 1, 2 and 12 hours
 LSTM = {**LAGGED, "cells": 16}
 STANDARDISED = {**LSTM, "standardise": True}
 FLOW = {"condition": 16, "hidden": 16, "coupling_inputs": 2, "paths": 30}
@@ -48,7 +48,7 @@ NETWORKS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "tempflow": (300, {**LSTM, **FLOW}),
     "transformer-tempflow": (300, {**LAGGED, **FLOW, **TRANSFORMER}),
     "timegrad": (300, {**STANDARDISED, **DIFFUSION, "noise": True}),
-    "timeprism": (300, {"hypotheses": 25, "scaler": "mean-deviation"}),
+    "timeprism": (300, {"hypotheses": 25, "scaler": "mean-deviation", "average_steps": 25}),
     "tactis-2": (600, TACTIS),
 }
 """Steps, and settings."""

@@ -14,11 +14,10 @@ from tests.models.planted import DAY, Recovery, planted_training, recover
 STEPS = 90
 WEEK = 7 * DAY  # which its reference day reads
 SMALL = PowerForgeConfig(
-    segment_steps=DAY,
-    query_steps=4,
-    bias_steps=4,
+    query_steps=16,  # quarter-hours: four of the planted record's steps
+    bias_steps=16,
     hidden=32,
-    kernels=(3, 5, 13),
+    kernels=(9, 17, 49),  # 3, 5 and 13 of its steps
     tokens=4,
     dropout=0.0,
     scenarios=8,
