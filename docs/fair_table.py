@@ -20,6 +20,8 @@ MODELS_OF_TABLE = tuple(MODELS)
 """Every model should have a row on every grid."""
 SOLVED_SCORES = ("loading_crps", "overload_brier", "variogram_theta", "balance_rms_mva")
 """What solving the power flow may change."""
+SOLVED = "physical"
+"""The last word of the name of a forecaster whose power flow was solved."""
 OF_EDITION = {LEADING: "", REPLICATION: " --signals opsd-r.csv.gz --edition opsd-r"}
 """What a command adds to make data of an edition."""
 FIRST_SEED = 42
@@ -114,7 +116,7 @@ def missing_grids(edition: str, models: Sequence[str]) -> dict[str, list[str]]:
 def bench_commands(edition: str) -> Iterator[str]:
     """The commands that make the rows of an edition, one for all models with the same cells."""
     models: dict[Cells, list[str]] = {}
-    for name in sorted({row.name for row in rows(edition)} - solved_names(edition)):
+    for name in sorted({row.name for row in rows(edition) if not is_solved(row.name)}):
         models.setdefault(_cells(edition, name), []).append(name)
     for cells, names in sorted(models.items(), key=lambda item: item[1]):
         for seeds, grids in cells:
@@ -126,16 +128,15 @@ def bench_commands(edition: str) -> Iterator[str]:
 
 def solved_commands(edition: str) -> Iterator[str]:
     """The commands that make the rows of solved forecasts."""
-    known = {(row.grid, row.name) for row in rows(edition)}
     for row in sorted(rows(edition), key=lambda row: (row.grid, row.name)):
-        if (row.grid, _solved_name(row.name)) in known:
-            yield f"powerphase score {row.name} --data data/{row.grid} --physical --out results"
+        if is_solved(row.name):
+            forecaster = row.name.removesuffix(SOLVED).rstrip("+-")
+            yield f"powerphase score {forecaster} --data data/{row.grid} --physical --out results"
 
 
-def solved_names(edition: str) -> set[str]:
-    """The names of the rows whose power flow was solved."""
-    names = {row.name for row in rows(edition)}
-    return {_solved_name(name) for name in names} & names
+def is_solved(name: str) -> bool:
+    """Whether the power flow of this forecaster's scenarios was solved."""
+    return name.endswith(SOLVED)
 
 
 def _cells(edition: str, name: str) -> Cells:
@@ -157,7 +158,7 @@ def _is_rival(entry: Entry) -> bool:
 
 
 def _solved_name(name: str) -> str:
-    return f"{name}-physical" if "+" in name else f"{name}+physical"
+    return f"{name}-{SOLVED}" if "+" in name else f"{name}+{SOLVED}"
 
 
 def _crps(entry: Entry | None) -> float | None:

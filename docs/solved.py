@@ -9,9 +9,10 @@ from functools import cache
 from typing import Any
 
 from docs.facts import SMALL_GRIDS, TEN_DAYS, title
-from docs.fair_table import LEADING
+from docs.fair_table import LEADING, boards
 from powerphase.axes import VARIABLES
 from powerphase.records import SCORES, Result, read_result, read_sidecar
+from powerphase.report import MISSING, Board
 from powerphase.report import number as cell
 
 SEEDS = {
@@ -34,6 +35,13 @@ JOINT_SCORES = (
     *("variogram_theta", "variogram_v", "balance_rms_mva"),
 )
 """Scores of lines and of whole states."""
+PHYSICAL = "factorforge+ranked-physical"
+"""FactorForge's scenarios for use: joint, then solved."""
+LED_SCORES = (
+    *("crps", "energy", "loading_crps", "overload_brier", "any_violation_brier"),
+    *("variogram_theta", "variogram_v"),
+)
+"""Scores by which joint scenarios are compared."""
 RESIDUALS = ("before_largest_mva", "before_rms_mva", "after_largest_mva", "after_rms_mva")
 
 
@@ -89,6 +97,59 @@ def type_lines() -> Iterator[str]:
             yield _line(
                 [title(grid), name, *(f"{by_type[kind]['crps']:.6f}" for kind in VARIABLES)]
             )
+
+
+def physical_lines() -> Iterator[str]:
+    """For each grid a line of a table: FactorForge's ranked scenarios, solved, among joint ones."""
+    for grid, table in boards(LEADING).items():
+        entries = {entry.name: entry for entry in table.entries}
+        if PHYSICAL in entries:
+            crps, fan = (entries[name].mean["crps"] for name in (PHYSICAL, "factorforge"))
+            assert crps, f"{PHYSICAL} on {grid} has no CRPS"
+            assert fan, f"factorforge on {grid} has no CRPS"
+            share = f"{balance(grid, 'factorforge+ranked', 'rounding_share'):.0%}".replace(
+                "%", " %"
+            )
+            left = [
+                balance(grid, "factorforge+ranked", name) for name in ("backed_off", "unsolved")
+            ]
+            yield _line(
+                [
+                    *(title(grid), cell(crps), f"{100 * (crps / fan - 1):+.1f} %", share),
+                    *(f"{sum(left):.0f}", *_leaders(table)),
+                ]
+            )
+
+
+def physical_growth(kind: str) -> list[float]:
+    """By which share solving raises the CRPS of ranked scenarios, on each grid with such a row."""
+    grids = [grid for grid, table in boards(LEADING).items() if has_entry(table, PHYSICAL)]
+    name = "factorforge+ranked"
+    return [
+        _score(grid, after(name), "crps", kind) / _score(grid, name, "crps", kind) - 1
+        for grid in grids
+    ]
+
+
+def has_entry(table: Board, name: str) -> bool:
+    """Whether a table has a forecaster of this name."""
+    return any(entry.name == name for entry in table.entries)
+
+
+def _leaders(table: Board) -> Iterator[str]:
+    """The joint forecaster with the best score, for each score of whole states."""
+    joint = [e for e in table.entries if e.joint and e.kind != "oracle"]
+    for score in LED_SCORES:
+        means = {e.name: e.mean[score] for e in joint if e.mean[score] is not None}
+        best = min(filter(None, means.values()), default=None)
+        ours = means.get(PHYSICAL)
+        if best is None or ours is None:
+            yield MISSING
+        elif ours <= best:
+            yield "first"
+        else:
+            ahead = sorted(name for name, mean in means.items() if mean is not None and mean < ours)
+            yield ", ".join(ahead)
 
 
 def growth(score: str, name: str, kind: str | None = None) -> list[float]:

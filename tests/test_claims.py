@@ -45,11 +45,12 @@ from docs.facts import (
 from docs.fair_table import window_lines
 from docs.measurements import penalised_trainings, reference_day, trainings, truth_necv
 from docs.replication import EXCURSIONS_IN_PAPER, necv_factors
-from docs.solved import PLAIN_SCORES, REPEATS, after, solved_row
+from docs.solved import PLAIN_SCORES, REPEATS, after, physical_lines, solved_row
 from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
 from powerphase.models import PowerForgeConfig
 from powerphase.records import RANKED
+from powerphase.report import MISSING
 
 PAPER_MODELS = ("powerforge", "ets", *NETWORKS)
 THREE_SEEDS = {22, 42, 3142}
@@ -476,3 +477,12 @@ def test_pandapowers_form_of_the_network_is_nearest_to_the_paper_on_polish_3120(
     for grid in EXCURSIONS_IN_PAPER:
         unaltered = truth_necv(grid, "pandapower") == truth_necv(grid)
         assert unaltered == grid.startswith("pegase")
+
+
+def test_of_joint_scenarios_only_their_own_form_is_ahead_of_factorforge_s_physical_ones() -> None:
+    lines = [line.strip("| ").split(" | ") for line in physical_lines()]
+    assert len(lines) >= 5
+    for cells in lines:
+        assert cells[4] == "0"
+        assert set(cells[5:7]) <= {"first", "factorforge+ranked"}
+        assert set(cells[7:]) <= {"first", MISSING}
