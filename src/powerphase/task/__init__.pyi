@@ -4,6 +4,7 @@ from .protocol import Protocol as Protocol
 from .protocol import Splits as Splits
 from .protocol import WindowCount as WindowCount
 from .protocol import band_of as band_of
+from .protocol import has_paper_clock as has_paper_clock
 from .protocol import step_hours_of as step_hours_of
 from .windows import Task as Task
 from .windows import layout_of as layout_of

@@ -269,6 +269,12 @@ def step_hours_of(task: str) -> float:
     return int(minutes or PAPER_STEP_S // MINUTE_S) / 60
 
 
+def has_paper_clock(task: str) -> bool:
+    """Whether the windows of this task start at midnight UTC and have steps of a quarter-hour."""
+    match = _NAME.fullmatch(task)
+    return match is None or not (match["minutes"] or match["hour"])
+
+
 def _read_name(match: re.Match[str]) -> Protocol:
     """The protocol in a name; its own name may be another one."""
     step_s = int(match["minutes"] or PAPER_STEP_S // MINUTE_S) * MINUTE_S

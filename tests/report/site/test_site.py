@@ -647,3 +647,13 @@ def test_the_command_writes_a_site_and_prints_its_path(built: Built, tmp_path: P
     assert done.exit_code == 0, done.output
     assert str(tmp_path / "site/index.html") in done.stdout.replace("\n", "")
     assert "verdict good" in (tmp_path / "site/index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "task", ["powerphase-day-ahead-60-minute-steps", "powerphase-day-ahead-origin-1200-all"]
+)
+def test_rows_that_its_axes_do_not_fit_are_refused(task: str, tmp_path: Path) -> None:
+    write_result(row(task=task), {}, tmp_path / "rows")
+    with pytest.raises(ReportError, match=task):
+        build_site([tmp_path / "rows"], tmp_path / "site")
+    assert not (tmp_path / "site").exists()

@@ -25,7 +25,7 @@ from powerphase.report.site.index_page import (
     table_groups,
 )
 from powerphase.report.site.looks import page_looks
-from powerphase.task.protocol import PAPER_TASK
+from powerphase.task.protocol import PAPER_TASK, has_paper_clock
 
 Progress = Callable[[int, int], None]
 
@@ -78,6 +78,7 @@ def build_site(
     stores = {store.manifest.fingerprint: store for store in map(open_store, data)}
     files = _by_board(boards, [open_forecast(path) for path in forecasts])
     _check_used(boards, stores.values())
+    _check_clocks(boards)
     kinds, folder = kinds_of(variables), Folder(Path(out))
     descriptions = []
     for number, (board, key) in enumerate(zip(boards, _keys(boards), strict=True)):
@@ -104,6 +105,17 @@ def _check_used(boards: Sequence[Board], stores: Iterable[Store]) -> None:
             raise ReportError(
                 f"{store.path}: no row was scored on this data set ({m.grid} {m.edition}, "
                 f"{m.fingerprint[:12]}); score a forecast on it, or leave it out"
+            )
+
+
+def _check_clocks(boards: Sequence[Board]) -> None:
+    """Raise if the axes of the pages, quarter-hours from midnight on, do not fit a task."""
+    for board in boards:
+        if not has_paper_clock(board.task):
+            raise ReportError(
+                f"rows of {board.task} on {board.grid}: a site shows only tasks with steps of 15 "
+                "minutes from midnight UTC on; leave these rows out, and see "
+                "`powerphase leaderboard` for them"
             )
 
 
