@@ -89,8 +89,8 @@ def couple(
     ranked_form: Any = getattr(model, "ranked_form", None)
     if ranked_form and how == RANKED and template is None and source.joint is not True:
         check_count(scenarios)
-        own: Forecaster = ranked_form(scenarios)
-        return own
+        form: Forecaster = ranked_form(scenarios)
+        return form
     coupling = Coupling(
         how, source, count=scenarios, can_draw=can_draw, template=template, seed=seed
     )

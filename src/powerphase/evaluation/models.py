@@ -280,8 +280,8 @@ def _split_coupling(model_type: type[Any], words: list[str]) -> str | None:
 
     FactorForge may couple its scenarios itself: what its config knows as a variant is no wrapper.
     """
-    own = getattr(getattr(model_type, "config_type", None), "VARIANTS", {})
-    return words.pop() if words and words[-1] in COUPLINGS and words[-1] not in own else None
+    variants = getattr(getattr(model_type, "config_type", None), "VARIANTS", {})
+    return words.pop() if words and words[-1] in COUPLINGS and words[-1] not in variants else None
 
 
 def make_forecaster(
