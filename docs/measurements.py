@@ -6,6 +6,7 @@ Every public function here can be called in a template of `docs/templates`, next
 
 import json
 from functools import cache
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -219,17 +220,16 @@ def calibrated(grid: str, form: str = "ranked-100", split: str = "test") -> dict
 
 
 def risk_lines() -> list[str]:
-    """The lines of a table: scores of the risk of test days, where all were measured."""
-    lines = []
-    for grid, title in RISK_GRIDS.items():
-        rows = {words: calibrated(grid, form) for form, words in RISK_FORMS.items()}
-        lines += [
-            _risk_line(title, words, row) for words, row in rows.items() if all(rows.values())
-        ]
-    return lines
+    """The lines of a table: scores of the risk of test days; a dash is not measured yet."""
+    return [
+        _risk_line(title, words, calibrated(grid, form))
+        for (grid, title), (form, words) in product(RISK_GRIDS.items(), RISK_FORMS.items())
+    ]
 
 
 def _risk_line(title: str, words: str, row: dict[str, Any]) -> str:
+    if not row:
+        return f"| {title} | {words} | – | – | – | – | – |"
     parts = (row["brier"][n] for n in ("score", "reliability", "resolution", "uncertainty"))
     cells = (f"{title}, {row['counted']} buses", words, *(f"{x:.4f}" for x in parts))
     return f"| {' | '.join(cells)} | {row['hours_crps']:.3f} |"

@@ -21,7 +21,8 @@ from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.scenarios import Context, Scenarios, Training
 
 JOINT_SCENARIOS = 100
-"""Scenarios of a model that can make any number; chosen on validation days (docs/tomorrow.md)."""
+"""Scenarios of a model that can make any number, so that rare events appear; docs/tomorrow.md
+compares numbers on validation days."""
 
 COUPLED_SCENARIOS = 16
 """Scenarios of a model that is coupled to past days; chosen on the same days."""
