@@ -311,7 +311,7 @@ def test_the_command_writes_a_forecast_and_says_what_it_costs(
     out, data = tmp_path / "few", task.store.path
     printed = run(
         *("reduce", written, "--to", 3, "--out", out, "--method", "forward"),
-        *("--data", data, "--windows", 2),
+        *("--data", data),
     ).output
     header = json.loads((out / "forecast.json").read_text())
     assert (header["scenarios"], header["variant"]) == (3, "reduced-3-forward")

@@ -7,7 +7,6 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from powerphase.cli.display import console, progress, show_forecast
-from powerphase.cli.options import Windows, make_task
 
 
 def reduce(
@@ -32,7 +31,6 @@ def reduce(
         str | None,
         typer.Option(help="Directory or URL of the data set, to compare energy scores too."),
     ] = None,
-    windows: Windows = "10",
 ) -> None:
     """Keep a few of a forecast's joint scenarios, with weights that stand for all of them.
 
@@ -45,13 +43,19 @@ def reduce(
     from powerphase.models.factorforge.model import FactorForge
     from powerphase.records.forecast_file import open_forecast
 
+    task = None
+    if data is not None:
+        from powerphase.task.protocol import Protocol
+        from powerphase.task.windows import Task
+
+        task = Task.of_protocol(data, Protocol.of_name(open_forecast(forecast).header.task))
     with progress(f"{forecast.name} windows", MofNCompleteColumn()) as report:
         reduced = reduce_forecast(
             forecast,
             to,
             method=method,
             factors=None if factors is None else FactorForge.load(factors),
-            task=None if data is None else make_task(data, windows),
+            task=task,
             out=out,
             on_progress=report,
         )
