@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+READERS := .venv-readers
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test check lint types fix docs package pages layouts clean
+.PHONY: quickstart test readers check lint types fix docs package pages layouts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -18,6 +19,15 @@ SPREAD := --numprocesses logical --maxprocesses 4 --max-worker-restart 0 \
 # More than one thread in each process would only compete for the cores.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --durations=15
+
+# PyPSA needs pandas 3 and pandapower pandas 2, so what reads exports with PyPSA has its own environment.
+# Without it those tests are skipped.
+readers: $(READERS)/.installed
+
+$(READERS)/.installed: tests/exports/readers.txt
+	$(PYTHON) -m venv $(READERS)
+	$(READERS)/bin/python -m pip install --disable-pip-version-check --quiet --requirement $<
+	touch $@
 
 # mypy takes one core for as long as the other checks take together.
 check: $(VENV)/.installed-dev
@@ -62,4 +72,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(READERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,6 +29,7 @@ from .evaluation.reduction import Reduction as Reduction
 from .evaluation.reduction import reduce as reduce
 from .evaluation.scoring import Evaluation as Evaluation
 from .evaluation.scoring import score as score
+from .exports.exporting import export as export
 from .grid.case import Grid as Grid
 from .grid.catalog import load_grid as load_grid
 from .metrics.lines import branch_loading as branch_loading

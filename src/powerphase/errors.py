@@ -16,6 +16,7 @@
     ├── TrainingError      a training that cannot start or continue
     ├── CheckpointError    saved weights that are damaged, or of another model or grid
     ├── ResultError        a result row that is damaged or inconsistent
+    ├── ExportError        scenarios that cannot be exported, or not to this path
     ├── FigureError        a figure that cannot be drawn or written
     └── ReportError        a report that cannot be built or written
 
@@ -153,6 +154,10 @@ class CheckpointError(PowerphaseError):
 
 class ResultError(PowerphaseError):
     """A result row or sidecar that is damaged, inconsistent or of another schema."""
+
+
+class ExportError(PowerphaseError):
+    """Scenarios that another program cannot take, or that cannot be written for it."""
 
 
 class FigureError(PowerphaseError):

@@ -4,10 +4,12 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from powerphase.errors import PowerphaseError
@@ -43,6 +45,27 @@ def flush(file: Path) -> None:
     """Wait until the file is on disk."""
     with file.open("rb+") as handle:
         os.fsync(handle.fileno())
+
+
+@contextmanager
+def appear_whole(path: Path) -> Iterator[Path]:
+    """A path to write a file or a folder to; it becomes `path` at the end, and only then.
+
+    After an error nothing is left. What a killed process leaves ends in `.partial`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(mkdtemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        partial = folder / path.name
+        yield partial
+        for file in (partial, *partial.rglob("*")):
+            if file.is_file():
+                flush(file)
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "created meanwhile", str(path))
+        partial.rename(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def hold_lock(lock: Path) -> TextIOWrapper:

@@ -27,7 +27,7 @@ signals_app.command()(data.fetch)
 for _command in (
     *(data.grids, data.generate, data.verify, data.info),
     *(models.train, models.forecast, models.tomorrow, models.calibration),
-    *(models.score, bench.bench, forecasts.reduce),
+    *(models.score, bench.bench, forecasts.reduce, forecasts.export),
     *(reports.leaderboard, reports.table, reports.compare, reports.safety, reports.figure),
     *(reports.report, quickstart),
 ):

@@ -31,6 +31,7 @@ from .past_days import choose_days as choose_days
 from .physical import AcSolver as AcSolver
 from .physical import Balance as Balance
 from .physical import is_physical as is_physical
+from .physical import join_channels as join_channels
 from .ranks import in_rank_order as in_rank_order
 from .ranks import quantiles as quantiles
 from .ranks import rank_order as rank_order
