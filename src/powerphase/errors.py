@@ -2,6 +2,7 @@
 
     PowerphaseError
     ├── UnknownName        an unknown grid, model, option or other name
+    ├── MissingLibrary     an optional library that is not installed
     ├── CaseError          a MATPOWER case that cannot be used
     ├── SignalError        load, solar and wind records that cannot be used
     ├── DownloadError      a file that could not be downloaded intact
@@ -70,6 +71,10 @@ class UnknownName(PowerphaseError):
         near = get_close_matches(name.lower(), names, n=3, cutoff=0.5) or names
         more = f", or {also}" if also else ""
         return cls(f"no {kind} {name!r}; did you mean {', '.join(near)}{more}?")
+
+
+class MissingLibrary(PowerphaseError):
+    """An optional library that is not installed, or cannot be imported."""
 
 
 class CaseError(PowerphaseError):

@@ -19,6 +19,7 @@ from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE, P, Q
 from powerphase.circuit import Circuit, Limits
 from powerphase.clock import GERMANY, Calendar
 from powerphase.errors import ForecastError, TaskError
+from powerphase.graph import pyg_data
 from powerphase.resolution import step_of, steps_per_day, time_of_day
 from powerphase.seeds import stream
 
@@ -72,6 +73,14 @@ class Layout:
         one_bus = np.ones(len(VARIABLES), dtype=np.float32)
         one_bus[[P, Q]] = self.p_scale_mw, self.q_scale_mvar
         return np.tile(one_bus, self.n_buses)
+
+    def to_pyg(self) -> Any:
+        """The grid for PyTorch Geometric: buses as nodes, branches in both directions as edges.
+
+        `powerphase.graph` names the columns of `x` and `edge_attr`; `branch` is the branch of each
+        edge.
+        """
+        return pyg_data(self.circuit, self.limits, self.bus_id, self.bus_type, self.nominal_kv)
 
     def name_of(self, channel: int) -> str:
         """The name of a channel, such as `V of bus 104`."""

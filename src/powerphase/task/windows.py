@@ -1,5 +1,6 @@
 """A task on a data set: its training record, its forecast windows and its scales."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from powerphase.resolution import (
     time_of_day,
 )
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
+from powerphase.task import exports
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
@@ -161,6 +163,64 @@ class Task:
         past = self._record(stop - n_past, stop)
         offsets = np.arange(n_past + protocol.horizon) * step
         return Context(past.read()[None], (past.time[0] + offsets)[None], self.layout)
+
+    def to_gluonts(self, channels: Sequence[int] | None = None, *, targets: bool = False) -> Any:
+        """The task for GluonTS: `train` and `test` data sets of univariate series.
+
+        An entry of `test` is what a channel was before a test window, for `predictor.predict`.
+
+        Args:
+            channels: the numbers of the channels; by default all.
+            targets: whether the entries of `test` go on to the end of their window.
+        """
+        return exports.to_gluonts(self, channels, targets)
+
+    def to_nixtla(
+        self, channels: Sequence[int] | None = None, *, targets: bool = False
+    ) -> exports.LongFrames:
+        """The task for Nixtla's libraries: tables of `unique_id`, `ds` and `y`.
+
+        Args:
+            channels: the numbers of the channels; by default all.
+            targets: whether what happened in the test windows goes out as well.
+        """
+        return exports.to_nixtla(self, channels, targets)
+
+    def to_darts(
+        self, channels: Sequence[int] | None = None, *, targets: bool = False
+    ) -> exports.DartsSeries:
+        """The task for Darts: multivariate series of the training record and of the contexts.
+
+        Args:
+            channels: the numbers of the channels; by default all.
+            targets: whether what happened in the test windows goes out as well.
+        """
+        return exports.to_darts(self, channels, targets)
+
+    def to_datasets(self, channels: Sequence[int] | None = None, *, targets: bool = False) -> Any:
+        """The task as a Hugging Face `DatasetDict`: a row for each window.
+
+        `train` has a window for each day of the record, `validation` and `test` those of the task.
+        A row has `start`, `past` (steps × channels) and `target`, which `test` lacks by default.
+
+        Args:
+            channels: the numbers of the channels; by default all.
+            targets: whether what happened in the test windows goes out as well.
+        """
+        return exports.to_datasets(self, channels, targets)
+
+    def to_fev(self, folder: str | Path, channels: Sequence[int], *, targets: bool = False) -> Path:
+        """Write the task for fev: series in a Parquet file, and tasks in the file that is returned.
+
+        By default it is a task on the validation windows, since fev reads what happened from the
+        series. `fev.Benchmark.from_yaml` reads the file.
+
+        Args:
+            folder: where to write.
+            channels: the numbers of the channels; fev holds all of them in memory.
+            targets: whether to write the test windows, and what happened in them, instead.
+        """
+        return exports.to_fev(self, folder, channels, targets)
 
     @property
     def _record_end(self) -> str:
