@@ -151,6 +151,38 @@ def _cells(edition: str, name: str) -> Cells:
     return tuple((chosen, tuple(names)) for chosen, names in grids.items())
 
 
+def anchors() -> list[str]:
+    """The names of the strong statistical references."""
+    return [name for name, info in MODELS.items() if info.page == "anchors.md"]
+
+
+def anchor_lines(scores: Sequence[str], edition: str = LEADING) -> Iterator[str]:
+    """For each grid and anchor with a row a line of a table: its scores, next to FactorForge's."""
+    for grid, table in boards(edition).items():
+        by_name = {entry.name: entry for entry in table.entries}
+        if any(name in by_name for name in anchors()):
+            for name in ("factorforge", *anchors(), "climatology", "oracle"):
+                if name in by_name:
+                    values = (by_name[name].mean[score] for score in scores)
+                    cells = [MISSING if value is None else f"{value:.3g}" for value in values]
+                    yield f"| {' | '.join([title(grid), f'`{name}`', *cells])} |"
+
+
+def anchors_ahead(scores: Sequence[str], edition: str = LEADING) -> Iterator[str]:
+    """For each grid and score in which anchors are ahead of FactorForge a line that names them."""
+    for grid, table in boards(edition).items():
+        means = {entry.name: entry.mean for entry in table.entries}
+        for score in scores:
+            own = means["factorforge"][score] if "factorforge" in means else None
+            ahead = [
+                f"`{name}` by {1 - value / own:.0%}"
+                for name in anchors()
+                if own and (value := means.get(name, {}).get(score)) is not None and value < own
+            ]
+            if ahead:
+                yield f"| {title(grid)} | {score} | {', '.join(ahead)} |"
+
+
 def _is_rival(entry: Entry) -> bool:
     """Whether it is ranked, no reference, and not FactorForge."""
     model = entry.name.partition("+")[0]

@@ -479,3 +479,32 @@ def solved_day_lines() -> list[str]:
             f"| {CATALOG[row['grid']].title} | {' | '.join(cells)} | {row['ratio']:.1f}x |"
         )
     return lines
+
+
+ANCHOR_SCORES = ("crps", "energy", "distortion", "coverage_80", "loading_crps", "overload_brier")
+"""The scores of the anchors' trials."""
+
+
+def anchor_trials(windows: str = "validation", grid: str = "activsg500") -> list[str]:
+    """The lines of a table: every trial of the anchors on these windows of a grid."""
+    key = (grid, windows)
+    trials = [line for line in measured("anchors") if (line["grid"], line["windows"]) == key]
+    return [_anchor_trial(line) for line in trials]
+
+
+def anchor_costs() -> list[str]:
+    """The lines of a table: how long the anchors' fits and forecasts of a window took."""
+    rows = [line for line in measured("anchors") if line["fit_s"] is not None]
+    cells = [
+        (CATALOG[r["grid"]].title, f"`{r['model']}`", f"{r['fit_s']:.0f}", f"{r['predict_s']:.1f}")
+        for r in rows
+        if MODELS[r["model"]].page == "anchors.md"
+    ]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def _anchor_trial(line: dict[str, Any]) -> str:
+    changes = ", ".join(f"{name} {value}" for name, value in line["options"].items())
+    scores = (score_cell(line["scores"][score]) for score in ANCHOR_SCORES)
+    cells = [f"`{line['model']}`", changes or "the defaults", *scores]
+    return f"| {' | '.join(cells)} |"

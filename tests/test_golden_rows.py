@@ -28,6 +28,7 @@ PROCESSOR = 1e-3
 MODELS = (
     *("climatology", "last-week", "flat-week", "last-7-days", "oracle", "ets", "factorforge"),
     "factorforge+draws",
+    *("analogs", "boosting", "dynamic-factors", "conformal-climatology"),
 )
 
 

@@ -113,6 +113,26 @@ def slot_of_day(
     return seconds * slots // _DAY_S
 
 
+def same_time_starts(
+    record: Shaped[np.ndarray, " S"],
+    window: Shaped[np.ndarray, " H"],
+    calendar: Calendar = GERMANY,
+) -> Int[np.ndarray, " D"]:
+    """Where a day of the window's length starts in a record at the window's local time of day.
+
+    Each date counts once: on the night when the clock goes back, an hour occurs twice.
+    """
+    complete = record[: max(0, len(record) - len(window) + 1)]
+    wall, first = (local_time(time, calendar) for time in (complete, window[:1]))
+    starts = np.flatnonzero(_since_midnight(wall) == _since_midnight(first))
+    dates = wall[starts].astype("datetime64[D]")
+    return starts[np.unique(dates, return_index=True)[1]]
+
+
+def _since_midnight(wall: Shaped[np.ndarray, " D"]) -> Shaped[np.ndarray, " D"]:
+    return wall - wall.astype("datetime64[D]")
+
+
 def day_of_week(
     time: Shaped[np.ndarray, "*S"], calendar: Calendar = GERMANY
 ) -> Int[np.ndarray, "*S"]:

@@ -71,7 +71,7 @@ def test_one_model_by_two_names_is_one_cell(plan_of: MakePlan) -> None:
 def test_by_default_all_models_are_made_on_the_paper_s_grids(plan_of: MakePlan) -> None:
     request = BenchRequest()
     assert (request.grids, request.models) == (PAPER_GRIDS, bench_models())
-    assert len(plan_of(*bench_models()).cells) == 4 + 3 * 11
+    assert len(plan_of(*bench_models()).cells) == 5 + 3 * 14
 
 
 def test_a_training_has_a_folder_by_edition_grid_name_and_seed(

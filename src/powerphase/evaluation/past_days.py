@@ -18,7 +18,7 @@ from powerphase.clock import (
     day_of_week,
     day_of_year,
     is_public_holiday,
-    local_time,
+    same_time_starts,
 )
 from powerphase.errors import ForecastError
 from powerphase.scenarios import Context, Scenarios, Training
@@ -85,7 +85,7 @@ def choose_days(
         count: how many days.
         calendar: tells working days from days off.
     """
-    starts = _days(record, window, calendar)
+    starts = same_time_starts(record, window, calendar)
     if len(starts) < count:
         raise ForecastError(
             f"the training record has {len(starts)} days from the window's time of day on, too few "
@@ -96,22 +96,6 @@ def choose_days(
     other_kind = _kind(days, calendar) != _kind(day, calendar)
     nearest_first = np.lexsort((-starts, _seasons_apart(days, day, calendar), other_kind))
     return starts[nearest_first[:count]]
-
-
-def _days(
-    record: Shaped[np.ndarray, " S"], window: Shaped[np.ndarray, " H"], calendar: Calendar
-) -> Int[np.ndarray, " D"]:
-    """Where a day of the window's length starts at its time of day, once for every date."""
-    complete = record[: max(0, len(record) - len(window) + 1)]
-    wall, first = (local_time(time, calendar) for time in (complete, window[:1]))
-    starts = np.flatnonzero(_since_midnight(wall) == _since_midnight(first))
-    # On the night when the clock goes back, an hour occurs twice.
-    dates = wall[starts].astype("datetime64[D]")
-    return starts[np.unique(dates, return_index=True)[1]]
-
-
-def _since_midnight(wall: Shaped[np.ndarray, " D"]) -> Shaped[np.ndarray, " D"]:
-    return wall - wall.astype("datetime64[D]")
 
 
 def _kind(time: Shaped[np.ndarray, " D"], calendar: Calendar) -> Int[np.ndarray, " D"]:

@@ -1,3 +1,11 @@
+from .anchors.analogs import Analogs as Analogs
+from .anchors.analogs import AnalogsConfig as AnalogsConfig
+from .anchors.boosting import Boosting as Boosting
+from .anchors.boosting import BoostingConfig as BoostingConfig
+from .anchors.conformal import ConformalClimatology as ConformalClimatology
+from .anchors.conformal import ConformalClimatologyConfig as ConformalClimatologyConfig
+from .anchors.dynamic_factors import DynamicFactors as DynamicFactors
+from .anchors.dynamic_factors import DynamicFactorsConfig as DynamicFactorsConfig
 from .deepar.config import DeepARConfig as DeepARConfig
 from .deepar.model import DeepAR as DeepAR
 from .ets.config import ETSConfig as ETSConfig

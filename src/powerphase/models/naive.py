@@ -104,15 +104,14 @@ class Climatology:
         """Compute the quantiles of every channel in every slot of the week, each a step long."""
         n_channels, config, per_day = train.layout.n_channels, self.config, train.steps_per_day
         slots_of_record = slot_of_week(train.time, per_day, train.layout.calendar)
-        groups = _steps_by_slot(slots_of_record, DAYS * per_day)
+        every_step = np.arange(len(slots_of_record))
+        groups = steps_by_slot(slots_of_record, DAYS * per_day, every_step, self.name)
         self._table = torch.empty((config.quantiles, DAYS * per_day, n_channels))
         for first in range(0, n_channels, config.channels_at_once):
             channels = slice(first, first + config.channels_at_once)
             record = train.read(channels=channels).numpy()
-            for steps, slots in groups:
-                ordered = np.sort(record[steps], axis=0)
-                rank = (np.arange(config.quantiles) + 0.5) / config.quantiles * len(ordered)
-                self._table[:, slots, channels] = torch.from_numpy(ordered[rank.astype(int)])
+            table = slot_quantiles(record, groups, config.quantiles)
+            self._table[:, :, channels] = torch.from_numpy(table)
 
     def predict(self, context: Context) -> Scenarios:
         """The quantiles of the weekday and time of each step to forecast."""
@@ -136,25 +135,53 @@ def slot_of_week(
     return day_of_week(time, calendar) * per_day + slot_of_day(time, per_day, calendar)
 
 
-def _steps_by_slot(
-    slot: Int[np.ndarray, " S"], n_slots: int
-) -> list[tuple[Int[np.ndarray, "weeks slots"], Int[np.ndarray, " slots"]]]:
-    """The steps at which each slot occurs, in groups of slots that occur equally often.
+@dataclass(frozen=True, eq=False)
+class SlotGroup:
+    """Slots of the week that occur equally often in a record."""
+
+    slots: Int[np.ndarray, " slots"]
+    steps: Int[np.ndarray, "weeks slots"]
+    """Where they occur."""
+
+
+def steps_by_slot(
+    slot: Int[np.ndarray, " S"], n_slots: int, steps: Int[np.ndarray, " n"], model: str
+) -> list[SlotGroup]:
+    """Those of the steps at which each slot occurs, in groups of slots that occur equally often.
 
     A record of 76 weeks and some days has some slots 76 times and others 77 times, and the nights
     when the clock changes add further differences.
+
+    Args:
+        slot: the slot of every step of a record.
+        n_slots: the number of slots in a week.
+        steps: which steps of the record to use.
+        model: which needs every slot of the week, for the error.
     """
-    order = np.argsort(slot, kind="stable")
+    order = steps[np.argsort(slot[steps], kind="stable")]
     numbers, starts, counts = np.unique(slot[order], return_index=True, return_counts=True)
     if len(numbers) < n_slots:
         raise ForecastError(
-            f"climatology needs every time of the week in the training record, which has "
+            f"{model} needs every time of the week in the training record, which has "
             f"{len(numbers)} of {n_slots}; use a longer record"
         )
     return [
-        (order[starts[counts == n] + np.arange(n)[:, None]], numbers[counts == n])
+        SlotGroup(numbers[counts == n], order[starts[counts == n] + np.arange(n)[:, None]])
         for n in np.unique(counts)
     ]
+
+
+def slot_quantiles(
+    record: Float32[np.ndarray, "S C"], groups: list[SlotGroup], count: int
+) -> Float32[np.ndarray, "M slots C"]:
+    """The (m − ½)/M quantiles of the channels in every slot of the week."""
+    n_slots = sum(len(group.slots) for group in groups)
+    table = np.empty((count, n_slots, record.shape[1]), dtype=record.dtype)
+    for group in groups:
+        ordered = np.sort(record[group.steps], axis=0)
+        rank = (np.arange(count) + 0.5) / count * len(ordered)
+        table[:, group.slots] = ordered[rank.astype(int)]
+    return table
 
 
 def _days_back(context: Context, days: int) -> Float32[Tensor, "B H C"]:

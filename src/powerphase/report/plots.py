@@ -47,7 +47,7 @@ LOSS: Mapping[str, Any] = {"linewidth": 1.1}
 VALIDATION: Mapping[str, Any] = {"linewidth": 1.1, "dashes": (3, 1.5)}
 BEST: Mapping[str, Any] = {"linewidth": 0.7, "dashes": (1, 1)}
 
-STROKES = "+1234"
+STROKES = "+1234x|_"
 """Markers made of strokes, which a rim would hide."""
 
 Points = Sequence[tuple[int, float, float]]

@@ -4,9 +4,11 @@ from .config import FactorForgeConfig as FactorForgeConfig
 from .factor_forecaster import MIN_WINDOWS as MIN_WINDOWS
 from .factor_forecaster import FactorForecaster as FactorForecaster
 from .factor_forecaster import TrainingWindows as TrainingWindows
+from .factor_forecaster import deviation_inputs as deviation_inputs
 from .factor_forecaster import fit_factor_forecaster as fit_factor_forecaster
 from .factor_forecaster import linear as linear
 from .factor_forecaster import ridge as ridge
+from .factor_forecaster import window_origins as window_origins
 from .factors import DEVIATION as DEVIATION
 from .factors import MIN_NOISE as MIN_NOISE
 from .factors import PASSES as PASSES
@@ -19,5 +21,6 @@ from .sampling import Excess as Excess
 from .sampling import fill_ranks as fill_ranks
 from .sampling import independent_normals as independent_normals
 from .sampling import keep_total_power as keep_total_power
+from .sampling import normal_quantiles as normal_quantiles
 from .sampling import normal_scores as normal_scores
 from .sampling import stratified_normals as stratified_normals

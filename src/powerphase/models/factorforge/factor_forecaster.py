@@ -37,7 +37,7 @@ class FactorForecaster:
     calendar: Float64[np.ndarray, "slots W K"]
     """Weights of the calendar features by time of the local day, in slots of a step."""
     weights: Float64[np.ndarray, "H F K"]
-    """Weights of the inputs (see `_inputs`) by forecast step."""
+    """Weights of the inputs (see `deviation_inputs`) by forecast step."""
     errors: Float64[np.ndarray, "B H K"]
     """The errors on each held-out window."""
     strength: Float64[np.ndarray, " K"]
@@ -78,7 +78,7 @@ class FactorForecaster:
         """Forecast the factors from those of the context and the times of context and horizon."""
         expected, n_past = self.expected(time), past.shape[1]
         features = self._features(time[:, n_past:])
-        inputs = _inputs(past - expected[:, :n_past], features, self.config, self.step_s)
+        inputs = deviation_inputs(past - expected[:, :n_past], features, self.config, self.step_s)
         deviation = linear(self.weights, inputs.swapaxes(0, 1)).swapaxes(0, 1)
         return expected[:, n_past:] + deviation
 
@@ -194,7 +194,7 @@ class TrainingWindows:
         steps = self._steps(windows)
         past, target = np.split(deviation[steps], [self.n_past], axis=1)
         features = self.features[steps[:, self.n_past :]]
-        return _inputs(past, features, self.config, self.step_s), target
+        return deviation_inputs(past, features, self.config, self.step_s), target
 
     def _steps(self, windows: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B steps"]:
         """Context and horizon of windows."""
@@ -212,8 +212,9 @@ def window_origins(
     horizon: int,
     config: FactorForgeConfig,
     origin_s: int | None = None,
+    model: str = "factorforge",
 ) -> Int[np.ndarray, " B"]:
-    """First steps of the training windows, one a day; raise if there are too few.
+    """First steps of the training windows, one a day; raise if there are too few for the model.
 
     Windows start at the same time of day, however long the context is: by default at the record's
     first.
@@ -226,11 +227,11 @@ def window_origins(
     min_context = min(config.lag_days) * per_day
     if min_context > n_past:
         raise TrainingError(
-            f"factorforge needs a context of {min_context} steps or more, found {n_past}"
+            f"{model} needs a context of {min_context} steps or more, found {n_past}"
         )
     if len(origins) < MIN_WINDOWS:
         raise TrainingError(
-            f"factorforge needs {MIN_WINDOWS} days or more with {n_past} steps before them; "
+            f"{model} needs {MIN_WINDOWS} days or more with {n_past} steps before them; "
             f"{n_steps} training steps have {len(origins)}; make a longer record or shorten the "
             "context"
         )
@@ -264,7 +265,7 @@ def _expected(
     return expected.reshape(*slots.shape, -1)
 
 
-def _inputs(
+def deviation_inputs(
     deviation: Float64[np.ndarray, "B T K"],
     features: Float64[np.ndarray, "B H D"],
     config: FactorForgeConfig,

@@ -1,0 +1,16 @@
+from .analogs import Analogs as Analogs
+from .analogs import AnalogsConfig as AnalogsConfig
+from .analogs import similarity_weights as similarity_weights
+from .boosting import Boosting as Boosting
+from .boosting import BoostingConfig as BoostingConfig
+from .boosting import interpolate_quantiles as interpolate_quantiles
+from .conformal import ConformalClimatology as ConformalClimatology
+from .conformal import ConformalClimatologyConfig as ConformalClimatologyConfig
+from .conformal import conformal_shift as conformal_shift
+from .dynamic_factors import DynamicFactors as DynamicFactors
+from .dynamic_factors import DynamicFactorsConfig as DynamicFactorsConfig
+from .dynamic_factors import fit_state_space as fit_state_space
+from .factor_record import FactorRecord as FactorRecord
+from .factor_record import fit_factor_record as fit_factor_record
+from .factor_record import scenario_blocks as scenario_blocks
+from .kalman import StateSpace as StateSpace
