@@ -62,6 +62,7 @@ TEXTS = {
         "gluonts-seasonal-naive-predictor"
     ),
     "zero-shot:fracast(chunk=8)+factors": "fracast",
+    "fracast+factors": "fracast",
     "things:yesterday": "yesterday",
     "things:yesterday+factors+ranked": "yesterday",
     "things:naive+factors": "statsforecast-seasonal-naive",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from powerphase.adapters.backends import BACKENDS
 from powerphase.adapters.darts import from_darts
 from powerphase.adapters.forecaster import FACTORS, SeriesForecaster
 from powerphase.adapters.functions import from_callable
@@ -55,9 +56,12 @@ class AdaptedModel:
 
 
 def is_library_text(text: str) -> bool:
-    """Whether the text names a model of a library, such as `statsforecast:AutoTheta`."""
+    """Whether the text names a model of a library, such as `statsforecast:AutoTheta`.
+
+    A pretrained model may also be named as its rows are, such as `fracast`.
+    """
     prefix = text.partition(":")[0]
-    return ":" in text and prefix in (*LIBRARIES, ZERO_SHOT)
+    return text in BACKENDS or (":" in text and prefix in (*LIBRARIES, ZERO_SHOT))
 
 
 def split_words(text: str) -> list[str]:
@@ -73,6 +77,7 @@ def library_model(text: str, words: Sequence[str]) -> AdaptedModel:
             as `gluonts:torch.DeepAREstimator(prediction_length=96, freq="15min")`.
         words: those that follow it.
     """
+    text = f"{ZERO_SHOT}:{text}" if text in BACKENDS else text
     library, _, expression = text.partition(":")
     name, positional, named = _parse_call(text, expression)
     options = _options(text, words)
