@@ -32,6 +32,7 @@ from .evaluation.scoring import score as score
 from .exports.exporting import export as export
 from .grid.case import Grid as Grid
 from .grid.catalog import load_grid as load_grid
+from .importing.importer import import_states as import_states
 from .metrics.lines import branch_loading as branch_loading
 from .records.forecast_file import forecast_writer as forecast_writer
 from .records.forecast_format import ForecastHeader as ForecastHeader

@@ -44,6 +44,14 @@ class Circuit:
         shunt = np.zeros(n_buses, dtype=np.complex128)
         return cls(base_mva, shunt, ends, zeros, zeros + x_pu, zeros, zeros + 1.0, zeros, names)
 
+    @classmethod
+    def none(cls, n_buses: int) -> "Circuit":
+        """No branches: buses of which nothing is known but their states."""
+        nothing = np.zeros(0)
+        shunt = np.zeros(n_buses, dtype=np.complex128)
+        ends = np.zeros((0, 2), dtype=np.int64)
+        return cls(100.0, shunt, ends, nothing, nothing, nothing, nothing, nothing, ())
+
     @property
     def n_branches(self) -> int:
         """Number of branches in service, L."""

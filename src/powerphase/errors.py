@@ -89,6 +89,10 @@ class DownloadError(PowerphaseError):
     """A download that failed, was cut off, or has a wrong checksum."""
 
 
+class RecordError(PowerphaseError):
+    """A record from outside that cannot be imported without guessing."""
+
+
 class RecipeError(PowerphaseError):
     """Options from which no data set can be made."""
 

@@ -1,5 +1,6 @@
 """Atomic file replacement, locks between processes, and strict JSON."""
 
+import ctypes
 import errno
 import fcntl
 import json
@@ -39,6 +40,25 @@ def read_regular_file(file: Path, max_bytes: int) -> bytes:
         if os.fstat(handle.fileno()).st_size > max_bytes:
             raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(file))
         return handle.read()
+
+
+def exchange_folders(first: Path, second: Path) -> None:
+    """Exchange two folders in one step, so that a reader sees the one or the other.
+
+    Where the system cannot (it needs Linux and a file system that allows it), the second is renamed
+    before the first takes its place.
+    """
+    flag, at_working_directory = 2, -100  # RENAME_EXCHANGE and AT_FDCWD
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = (os.fsencode(first), os.fsencode(second))
+    if rename is not None:
+        arguments = (at_working_directory, names[0], at_working_directory, names[1], flag)
+        if rename(*arguments) == 0:
+            return
+    aside = second.with_name(f".{second.name}.replaced")
+    second.rename(aside)
+    first.rename(second)
+    aside.rename(first)
 
 
 def flush(file: Path) -> None:

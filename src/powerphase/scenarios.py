@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int, Shaped
+from jaxtyping import Bool, Float, Float32, Int, Shaped
 from torch import Tensor
 
 from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE, P, Q
@@ -31,6 +31,9 @@ READ_STEPS = 960
 
 StateReader = Callable[[slice, slice], Float32[np.ndarray, "S C"]]
 """Returns the states of some steps and channels, in MW, MVAr, p.u. and rad."""
+
+MaskReader = Callable[[slice, slice], Bool[np.ndarray, "S C"] | None]
+"""Returns which of these states are observed; None if all are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +98,20 @@ class Record:
         layout: the channels and their scales.
         time: start of each step, UTC; its length is the number of steps.
         read_states: returns states by step and channel, counted from the start of the record.
+        read_observed: returns which of them are observed; without it all are.
     """
 
     def __init__(
-        self, layout: Layout, time: Shaped[np.ndarray, " S"], read_states: StateReader
+        self,
+        layout: Layout,
+        time: Shaped[np.ndarray, " S"],
+        read_states: StateReader,
+        read_observed: MaskReader | None = None,
     ) -> None:
         self.layout = layout
         self.time = time
         self._read_states = read_states
+        self._read_observed = read_observed
 
     def __len__(self) -> int:
         return len(self.time)
@@ -115,15 +124,29 @@ class Record:
     def read(
         self, steps: slice = slice(None), channels: slice = slice(None)
     ) -> Float32[Tensor, "S C"]:
-        """Normalised states of some steps and channels."""
+        """Normalised states of some steps and channels; those that are missing are filled."""
+        rows, columns = self._selection(steps, channels)
+        states = self._read_states(rows, columns)
+        return torch.from_numpy(states / self.layout.scale[columns])
+
+    def read_observed(
+        self, steps: slice = slice(None), channels: slice = slice(None)
+    ) -> Bool[Tensor, "S C"] | None:
+        """Which of the states that `read` returns are observed; None if all are."""
+        if self._read_observed is None:
+            return None
+        observed = self._read_observed(*self._selection(steps, channels))
+        return None if observed is None else torch.from_numpy(observed)
+
+    def _selection(self, steps: slice, channels: slice) -> tuple[slice, slice]:
+        """The steps and channels, with both ends; raise if some do not exist."""
         if {steps.step, channels.step} - {None, 1}:
             raise TaskError("steps and channels must be contiguous; select some of them afterwards")
         columns = slice(*channels.indices(self.layout.n_channels))
         rows = slice(*steps.indices(len(self)))
         if (steps.stop or 0) > len(self):
             raise TaskError(f"cannot read up to step {steps.stop} of a record of {len(self)} steps")
-        states = self._read_states(rows, columns)
-        return torch.from_numpy(states / self.layout.scale[columns])
+        return rows, columns
 
     def load(self, device: torch.device | str = "cpu") -> Float32[Tensor, "S C"]:
         """The whole record on a device: 7.6 GB for the training record of 36,964 channels."""
@@ -132,6 +155,11 @@ class Record:
             part = slice(first, min(first + READ_STEPS, len(self)))
             values[part] = self.read(part).to(device)
         return values
+
+    def load_observed(self, device: torch.device | str = "cpu") -> Bool[Tensor, "S C"] | None:
+        """Which states of the whole record are observed, on a device; None if all are."""
+        observed = self.read_observed()
+        return None if observed is None or bool(observed.all()) else observed.to(device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +171,9 @@ class Context:
     time: Shaped[np.ndarray, "B steps"]
     """Start of every step of context and horizon, `datetime64[s]`, UTC; see `powerphase.clock`."""
     layout: Layout
+    observed: Bool[Tensor, "B T C"] | None = None
+    """Which of the past states are observed: the others were missing, and are filled. None if all
+    are."""
 
     @property
     def horizon(self) -> int:
@@ -166,7 +197,8 @@ class Context:
 
     def to(self, device: torch.device | str) -> "Context":
         """A copy of the context on another device."""
-        return Context(self.past.to(device), self.time, self.layout)
+        observed = None if self.observed is None else self.observed.to(device)
+        return Context(self.past.to(device), self.time, self.layout, observed)
 
 
 class Windows:
@@ -201,14 +233,22 @@ class Windows:
             raise TaskError(
                 f"window {window} has only {origin} of {self.context_steps} context steps"
             )
-        past = self.record.read(slice(origin - self.context_steps, origin))
+        steps = slice(origin - self.context_steps, origin)
+        past, observed = self.record.read(steps), self.record.read_observed(steps)
         time = self.record.time[origin - self.context_steps : origin + self.horizon]
-        return Context(past[None], time[None], self.record.layout)
+        mask = None if observed is None else observed[None]
+        return Context(past[None], time[None], self.record.layout, mask)
 
     def target(self, window: int, channels: slice = slice(None)) -> Float32[Tensor, "1 H C"]:
         """The target of one window: what happened."""
         origin = int(self.origins[window])
         return self.record.read(slice(origin, origin + self.horizon), channels)[None]
+
+    def observed(self, window: int, channels: slice = slice(None)) -> Bool[Tensor, "1 H C"] | None:
+        """Which values of the target are observed, which alone are scored; None if all are."""
+        origin = int(self.origins[window])
+        mask = self.record.read_observed(slice(origin, origin + self.horizon), channels)
+        return None if mask is None or bool(mask.all()) else mask[None]
 
     def load(
         self, size: int, device: torch.device | str = "cpu"
@@ -222,6 +262,7 @@ class Windows:
                 torch.cat([contexts[k].past for k in part]),
                 np.concatenate([contexts[k].time for k in part]),
                 self.record.layout,
+                _join_masks([contexts[k].observed for k in part]),
             )
             target = torch.cat([self.target(k) for k in part])
             batches.append((context.to(device), target.to(device)))
@@ -262,6 +303,7 @@ class Batches:
         self.share = slice(None)
         """The windows of each batch that this process gets, if several processes share a batch."""
         self._values = record.load(device)
+        self._observed = record.load_observed(device)
         self._offsets = torch.arange(-context, horizon, device=device)
 
     def __getitem__(self, number: int) -> tuple[Context, Float32[Tensor, "B H C"]]:
@@ -273,12 +315,19 @@ class Batches:
         steps = on_device + self._offsets
         values = self._values[steps]
         time = self.record.time[origins + np.arange(-past, self.horizon)]
-        context = Context(values[:, :past], time, self.record.layout)
+        mask = None if self._observed is None else self._observed[steps[:, :past]]
+        context = Context(values[:, :past], time, self.record.layout, mask)
         return context, values[:, past:]
 
     def __iter__(self) -> Iterator[tuple[Context, Float32[Tensor, "B H C"]]]:
         """All batches; the iteration never ends."""
         return map(self.__getitem__, count())
+
+
+def _join_masks(masks: "list[Bool[Tensor, '1 T C'] | None]") -> Bool[Tensor, "B T C"] | None:
+    """The masks of several windows, which all have one or none."""
+    known = [mask for mask in masks if mask is not None]
+    return torch.cat(known) if known else None
 
 
 class Training:
@@ -308,6 +357,7 @@ class Training:
         self.data = dict(data or {})
         """What identifies data set and task; a model trained on one is rejected on another."""
         self.read = record.read
+        self.read_observed = record.read_observed
         self.time = record.time
 
     @property

@@ -8,6 +8,7 @@ import typer
 
 from powerphase.cli import bench, data, forecasts, models, reports
 from powerphase.cli.display import console, problems
+from powerphase.cli.importing import import_record
 from powerphase.cli.quickstart import quickstart
 from powerphase.errors import PowerphaseError, user_code_location
 
@@ -32,6 +33,8 @@ for _command in (
     *(reports.report, quickstart),
 ):
     app.command()(_command)
+
+app.command("import")(import_record)
 
 INTERRUPTED = 130
 """The exit status of Ctrl-C, in typer as in shells."""

@@ -56,7 +56,7 @@ def show_calibration(calibration: "Calibration", out: Path | None, format: str) 
 
 def sheets(calibration: "Calibration") -> "list[Sheet]":
     """A table of the chance of a violation, and one of its hours."""
-    brier, crps = calibration.brier, calibration.hours_crps.mean()
+    brier, crps = calibration.brier, calibration.hours_crps[calibration.known].mean()
     note = (MARGINAL,) if calibration.description.joint is False else ()
     case, violation, past = WORDS[calibration.subject]
     n_days, n_counted = calibration.chance.shape
@@ -108,13 +108,13 @@ def as_json(calibration: "Calibration") -> dict[str, Any]:
         "counted": n_counted,
         "all": len(calibration.counts),
         "brier": asdict(calibration.brier),
-        "hours_crps": float(calibration.hours_crps.mean()),
+        "hours_crps": float(calibration.hours_crps[calibration.known].mean()),
         "squared_hours": asdict(calibration.squared_hours),
         "mean": {
-            "chance": float(calibration.chance.mean()),
-            "violated": float(calibration.violated.mean()),
-            "hours": float(calibration.hours.mean()),
-            "hours_violated": float(calibration.hours_violated.mean()),
+            "chance": float(calibration.chance[calibration.known].mean()),
+            "violated": float(calibration.violated[calibration.known].mean()),
+            "hours": float(calibration.hours[calibration.known].mean()),
+            "hours_violated": float(calibration.hours_violated[calibration.known].mean()),
         },
         "chance_bins": [b._asdict() for b in calibration.chance_bins],
         "hour_bins": [b._asdict() for b in calibration.hour_bins],

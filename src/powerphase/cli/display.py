@@ -43,7 +43,7 @@ problems = Console(stderr=True, highlight=False, markup=False, emoji=False, soft
 
 def show_store(store: "Store") -> None:
     """Show the contents of a data set."""
-    from powerphase.dataset.certificate import store_facts
+    from powerphase.dataset.facts import store_facts
 
     _show(f"data set {store.path}", store_facts(store))
 
@@ -287,7 +287,7 @@ def draw_curve(values: Sequence[float], width: int) -> str:
 
 def show_certificate(certificate: "Certificate") -> None:
     """Show the certificate of a data set."""
-    from powerphase.dataset.certificate import certificate_facts
+    from powerphase.dataset.facts import certificate_facts
 
     _show("certificate", certificate_facts(certificate))
 

@@ -246,6 +246,10 @@ def tomorrow(
             help="Exit with status 3 if the chance of a violation is above this anywhere.",
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to which DAY.json and the scenarios of the day are added."),
+    ] = None,
     couple: Couple = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -254,16 +258,18 @@ def tomorrow(
     """Show which buses and lines may violate their limits on the day after the record, and when.
 
     The day starts where the record ends, or at the last `--origin` before its end. The exit status
-    is 0, whatever the risk, unless `--fail-above` is given; 1 is an error.
+    is 0, whatever the risk, unless `--fail-above` is given; 1 is an error. A training of a record
+    that was imported stays usable when the record has grown.
 
     Example: `powerphase tomorrow factorforge --data data/activsg500`
 
     In a script: `powerphase tomorrow factorforge --data data/activsg500 --format json --fail-above
     0.5`
     """
-    from powerphase.cli.outlook_display import RISK_STATUS, show_outlook
-    from powerphase.evaluation.models import make_forecaster
-    from powerphase.evaluation.outlook import outlook
+    from powerphase.cli.outlook_display import RISK_STATUS, show_outlook, write_outlook
+    from powerphase.dataset.store import open_store
+    from powerphase.evaluation.models import fitted_on, make_forecaster
+    from powerphase.evaluation.outlook import Outlook, outlook
 
     task = make_task(
         data,
@@ -275,9 +281,19 @@ def tomorrow(
         origin=origin,
         country=country,
         zone=zone,
+        as_of=fitted_on(model, open_store(data)),
     )
     forecaster = make_forecaster(model, task, seed, device, couple)
-    if show_outlook(lambda: outlook(forecaster, task, device=device), rows, format, fail_above):
+
+    def make() -> Outlook:
+        if out is None:
+            return outlook(forecaster, task, device=device)
+        day = str(task.tomorrow.future_time[0, 0].astype("datetime64[m]")).replace(":", "")
+        made = outlook(forecaster, task, out=out / day, device=device)
+        write_outlook(made, out / f"{day}.json")
+        return made
+
+    if show_outlook(make, rows, format, fail_above):
         raise typer.Exit(RISK_STATUS)
 
 

@@ -77,6 +77,7 @@ def make_task(
     origin: str = ORIGIN,
     country: str | None = None,
     zone: str | None = None,
+    as_of: str | None = None,
 ) -> "Task":
     """The task on a data set."""
     from powerphase.task.windows import Task
@@ -91,6 +92,7 @@ def make_task(
         rating=rating.lower(),
         country=country,
         zone=zone,
+        as_of=as_of,
     )
 
 

@@ -4,13 +4,15 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from powerphase.cli.display import problems, show_sheets
-from powerphase.errors import TaskError, UnknownName
+from powerphase.errors import ForecastError, TaskError, UnknownName
 from powerphase.evaluation.coupling import RANKED, SCHAAKE
+from powerphase.files import disk_errors, replace_file
 from powerphase.records.row_key import full_name
 from powerphase.report.sheet import MISSING, Cell, Sheet
 
@@ -69,6 +71,12 @@ def show_outlook(
     texts = (lambda: as_csv(outlook), lambda: as_json(outlook))
     show_sheets(format, lambda: sheets(outlook, n_rows), *texts)
     return fail_above is not None and _warn(outlook, fail_above)
+
+
+def write_outlook(outlook: "Outlook", file: Path) -> None:
+    """Write all rows as JSON, whole or not at all."""
+    with disk_errors(file, ForecastError):
+        replace_file(file, as_json(outlook).encode())
 
 
 def _warn(outlook: "Outlook", fail_above: float) -> bool:

@@ -8,8 +8,7 @@ admittances: a state passes exactly if float32 rounding can explain its mismatch
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from math import isnan
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ import numpy as np
 from jaxtyping import Float, Float32, Int
 
 from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
-from powerphase.dataset.layout import PROVENANCE, STATE, largest_power
+from powerphase.dataset.layout import AS_IMPORTED, PROVENANCE, STATE, largest_power
 from powerphase.dataset.reactive import ReactiveLimits
+from powerphase.dataset.residuals import BusResidual, examine
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.admittance import admittance_matrix, consumption_mva
 from powerphase.grid.case import Grid
@@ -33,9 +33,6 @@ SOLVER_MVA = 1e-6
 
 MAX_THREADS = 4
 """Each keeps a block in memory; more would wait for the disk."""
-
-Facts = list[tuple[str, str]]
-"""Pairs of label and text, for display."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,18 @@ class Certificate:
     """Share of steps and such buses at which it is outside the generators' limits, and share of
     steps with any such bus; NaN if not checked. No limit is enforced, so both are facts about the
     realism of a data set, not faults."""
+    kind: str = "simulated"
+    """`measured` states need not satisfy the AC equations: their residual is stated instead."""
+    residuals: tuple[BusResidual, ...] = ()
+    """Of the buses of measured data, the largest first."""
+    observed_share: float = 1.0
+    """The share of the states that are observed; imported data have others, which were filled."""
 
     @property
     def valid(self) -> bool:
-        """Whether the data set is finished, undamaged, and satisfies the AC equations."""
-        return self.complete and not self.damaged and not self.inconsistent_steps
+        """Whether the data set is finished and undamaged, and satisfies what its kind claims."""
+        fits = self.kind == "measured" or not self.inconsistent_steps
+        return self.complete and not self.damaged and fits
 
 
 class AcCheck:
@@ -120,8 +124,8 @@ class _BlockCheck:
     largest: Float[np.ndarray, "checked 2"]
     share: Float[np.ndarray, " checked"]
     mismatch: Float32[np.ndarray, " readable"]
-    provenance: Int[np.ndarray, " 4"]
-    n_outside: Int[np.ndarray, " checked"]
+    provenance: Int[np.ndarray, " 5"]
+    n_outside: Int[np.ndarray, " counted"]
     """Generator buses outside their reactive limits, in each step."""
 
 
@@ -130,8 +134,9 @@ def verify(path: str | Path, on_progress: Callable[[int, int], None] | None = No
     store = open_store(path, unfinished_ok=True)
     manifest, damaged = store.manifest, store.damage_outside_blocks()
     blocks = sorted(manifest.blocks)
-    ac_check = None if damaged else AcCheck(store.grid)
-    reactive = None if damaged else ReactiveLimits(store.grid)
+    has_grid = store.has_grid and not damaged
+    ac_check = AcCheck(store.grid) if has_grid and store.kind == "simulated" else None
+    reactive = ReactiveLimits(store.grid) if has_grid else None
     checks: list[_BlockCheck] = []
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         results = pool.map(lambda number: _check_block(store, ac_check, reactive, number), blocks)
@@ -139,7 +144,17 @@ def verify(path: str | Path, on_progress: Callable[[int, int], None] | None = No
             checks.append(block_check)
             if on_progress:
                 on_progress(manifest.steps(number).stop, manifest.n_steps)
-    return _make_certificate(store, damaged, checks)
+    certificate = _make_certificate(store, damaged, checks)
+    if not store.is_imported or certificate.damaged or not certificate.complete:
+        return certificate
+    damaged, residuals, share = examine(store)
+    return replace(
+        certificate,
+        damaged=damaged,
+        kind=store.kind,
+        residuals=residuals,
+        observed_share=share,
+    )
 
 
 def _make_certificate(store: Store, damaged: list[str], checks: list[_BlockCheck]) -> Certificate:
@@ -151,8 +166,9 @@ def _make_certificate(store: Store, damaged: list[str], checks: list[_BlockCheck
     ]
     largest = np.concatenate([np.zeros((0, 2)), *(check.largest for check in checks)])
     share = [check.share.max() for check in checks if check.share.size]
-    mismatch = [check.mismatch.max() for check in checks if check.mismatch.size]
-    provenance = sum((check.provenance for check in checks), np.zeros(4, dtype=int))
+    # Steps that were imported as they are may have none, which is NaN.
+    mismatch = [np.fmax.reduce(check.mismatch) for check in checks if check.mismatch.size]
+    provenance = sum((check.provenance for check in checks), np.zeros(len(PROVENANCE), dtype=int))
     return Certificate(
         complete=store.manifest.complete,
         damaged=damaged + [name for check in checks for name in check.damaged],
@@ -160,8 +176,10 @@ def _make_certificate(store: Store, damaged: list[str], checks: list[_BlockCheck
         q_mvar=_summarise(largest[:, 1]),
         largest_share=float(max(share, default=np.nan)),
         inconsistent_steps=inconsistent,
-        provenance=[int(count) for count in provenance],
-        solver_mismatch_pu=float(max(mismatch, default=np.nan)),
+        provenance=[
+            int(n) for n in (provenance if store.is_imported else provenance[:AS_IMPORTED])
+        ],
+        solver_mismatch_pu=float(np.fmax.reduce([np.nan, *mismatch])),
         **_grid_facts(store, damaged, np.concatenate([[], *(c.n_outside for c in checks)])),
     )
 
@@ -170,7 +188,7 @@ def _grid_facts(
     store: Store, damaged: list[str], n_outside: Float[np.ndarray, " checked"]
 ) -> dict[str, Any]:
     """What a certificate says about branches and generators; nothing if the grid is damaged."""
-    if damaged:
+    if damaged or not store.has_grid:
         return {"branches": (0, 0), "generator_buses": 0, "outside_reactive": (np.nan, np.nan)}
     is_rated, buses = limits_of(store.grid).is_rated, len(ReactiveLimits(store.grid).buses)
     shares = (float("nan"), float("nan"))
@@ -202,7 +220,9 @@ def _check_block(
         largest=largest,
         share=share,
         mismatch=intact.get("mismatch", np.zeros(0, dtype=np.float32)),
-        provenance=np.bincount(intact.get("provenance", np.zeros(0, dtype=int)), minlength=4),
+        provenance=np.bincount(
+            intact.get("provenance", np.zeros(0, dtype=int)), minlength=len(PROVENANCE)
+        ),
         n_outside=n_outside,
     )
 
@@ -212,68 +232,3 @@ def _summarise(worst: Float[np.ndarray, " S"]) -> Mismatch:
         return Mismatch(float("nan"), dict.fromkeys(QUANTILES, float("nan")))
     levels = np.quantile(worst, QUANTILES)
     return Mismatch(float(worst.max()), dict(zip(QUANTILES, map(float, levels), strict=True)))
-
-
-def store_facts(store: Store) -> Facts:
-    """The contents of a data set."""
-    m, grid = store.manifest, store.grid
-    days = f"{m.recipe['start']} to {m.recipe['end']}"
-    status = "complete" if m.complete else f"UNFINISHED, {len(m.blocks)} of {m.n_blocks} blocks"
-    options = {name: m.recipe[name] for name in ("seed", "dispatch", "setpoint")}
-    solved = zip(PROVENANCE, m.provenance, strict=True)
-    return [
-        ("grid", f"{m.grid}: {m.n_buses:,} buses, {4 * m.n_buses:,} channels"),
-        ("", f"{len(grid.branch):,} branches, {len(grid.gen):,} generators"),
-        ("lines", _line_text(grid.circuit.n_branches, int(limits_of(grid).is_rated.sum()))),
-        ("record", f"{days}, {m.n_steps:,} steps of 15 min, {status}"),
-        ("signals", f"{m.edition} ({m.filled_signal_values:,} values filled)"),
-        ("options", ", ".join(f"{name} {value}" for name, value in options.items())),
-        ("solved by", ", ".join(f"{name} {count:,}" for name, count in solved if count)),
-        ("fingerprint", m.fingerprint),
-        ("made with", ", ".join(f"{name} {version}" for name, version in m.made_with.items())),
-        ("sources", "\n".join(m.attribution)),
-    ]
-
-
-def _line_text(n_branches: int, n_rated: int) -> str:
-    unrated = n_branches - n_rated
-    return f"{n_branches:,} branches in service, {unrated:,} without a rating (flows, no loading)"
-
-
-def _reactive_text(certificate: Certificate) -> str:
-    """How often generators leave their reactive limits, which the data set does not enforce."""
-    points, steps = certificate.outside_reactive
-    if isnan(points):
-        return "reactive limits not checked: no bus where the generators' Q is known"
-    return (
-        f"outside their reactive limits, which are not enforced, in {points:.1%} of the steps of "
-        f"{certificate.generator_buses:,} PV buses without load; somewhere in {steps:.1%} of all "
-        "steps"
-    )
-
-
-def certificate_facts(certificate: Certificate) -> Facts:
-    """The results of a verification."""
-    facts = [("bytes", "; ".join(certificate.damaged) or "all match the manifest")]
-    for name, unit, mismatch in (
-        ("P", "MW", certificate.p_mw),
-        ("Q", "MVAr", certificate.q_mvar),
-    ):
-        levels = ", ".join(f"{level:.1%} {x:.2g}" for level, x in mismatch.quantiles.items())
-        text = f"at most {mismatch.largest:.2g} {unit}; worst bus of a step: {levels}"
-        facts.append((f"{name} mismatch", text))
-    share = f"{certificate.largest_share:.0%} of what float32 rounding can explain"
-    if isnan(certificate.largest_share):
-        share = "not checked"
-    steps = certificate.inconsistent_steps
-    counts = zip(PROVENANCE, certificate.provenance, strict=True)
-    return [
-        *facts,
-        ("AC equations", share if not steps else f"VIOLATED in {len(steps)} steps: {steps[:5]}"),
-        ("before rounding", f"at most {certificate.solver_mismatch_pu:.1e} p.u."),
-        ("solved by", ", ".join(f"{name} {count:,}" for name, count in counts)),
-        ("lines", _line_text(*certificate.branches)),
-        ("generators", _reactive_text(certificate)),
-        ("record", "complete" if certificate.complete else "UNFINISHED"),
-        ("verdict", "valid" if certificate.valid else "NOT VALID"),
-    ]

@@ -27,7 +27,8 @@ from powerphase.dataset.solving import (
     solve_blocks,
     solve_blocks_on_ray,
 )
-from powerphase.dataset.store import Store, is_url, open_store
+from powerphase.dataset.storage import is_url
+from powerphase.dataset.store import Store, open_store
 from powerphase.dataset.writer import StoreWriter, open_writer
 from powerphase.errors import PowerFlowError, RecipeError, StoreError, UnknownName
 from powerphase.grid.case import PQ, Grid

@@ -23,13 +23,14 @@ from typing import Any
 
 import numpy as np
 import zarr
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Bool, Float, Float32, UInt8
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES, P, Q
 from powerphase.clock import GERMANY, Calendar
+from powerphase.dataset.imported import is_import
 from powerphase.dataset.manifest_schema import manifest_schema
 from powerphase.errors import CalendarError, StoreError
 from powerphase.resolution import PAPER_STEP_S, steps_per_day
@@ -38,6 +39,8 @@ from powerphase.schema import parse_object
 BLOCK_STEPS = 10 * STEPS_PER_DAY
 CHUNK_CHANNELS = 128
 STATE = "state"
+OBSERVED = "observed"
+"""Which states of imported data are observed; the others were filled."""
 MANIFEST = "manifest.json"
 PACKAGES = (
     "powerphase",
@@ -53,8 +56,12 @@ FORMAT = 2
 """Increased whenever a reader of older data sets would misread a newer one."""
 
 
-PROVENANCE = ("newton", "iwamoto", "backed off", "carried forward")
-"""Names of the codes in the array `provenance`, which are those of `powerphase.grid.powerflow`."""
+PROVENANCE = ("newton", "iwamoto", "backed off", "carried forward", "as imported")
+"""Names of the codes in the array `provenance`; the first four are those of
+`powerphase.grid.powerflow`, and generated data have no others."""
+
+AS_IMPORTED = 4
+"""The provenance of a step that was not solved."""
 
 PER_STEP: dict[str, tuple[str, float, str]] = {
     "provenance": ("uint8", 255, "0 Newton, 1 Iwamoto, 2 backed off, 3 carried forward"),
@@ -80,7 +87,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
         f"grid/{name}": ("n_bus",)
         for name in (
             *("bus_id", "bus_type", "setpoint_pu", "archetype", "power_factor", "region"),
-            "high_voltage",
+            *("high_voltage", "nominal_kv"),
         )
     },
     **{f"grid/ybus_{name}": ("ybus_entry",) for name in ("data", "indices")},
@@ -110,26 +117,37 @@ class Block:
     backoff: Float32[np.ndarray, " S"]
     iterations: UInt8[np.ndarray, " S"]
     mismatch: Float32[np.ndarray, " S"]
+    observed: Bool[np.ndarray, "S C"] | None = None
+    """Which states are observed; None if all are, as in generated data."""
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Name and values of each array, in a fixed order."""
         for name in (STATE, *PER_STEP):
             yield name, getattr(self, name)
+        if self.observed is not None:
+            yield OBSERVED, self.observed
 
 
 def static_files(
-    n_steps: int, n_buses: int, attributes: dict[str, Any], static: Static
+    n_steps: int,
+    n_buses: int,
+    attributes: dict[str, Any],
+    static: Static,
+    observed: bool = False,
 ) -> dict[str, bytes]:
     """Every file of a data set outside the blocks, by its path: metadata and context.
 
     They are built in memory, so that each can be written, compared and restored by itself. The
     root's metadata contain those of all arrays, so that a reader needs only one file of them.
+    With `observed`, blocks say which states are.
     """
     static = {**static, **_channel_coordinates(static)}
     files: dict[str, Any] = {}
     store = MemoryStore(files)
     zarr.create_group(store, attributes=attributes)
     _create_state(store, n_steps, len(VARIABLES) * n_buses)
+    if observed:
+        _create_observed(store, n_steps, len(VARIABLES) * n_buses)
     for name, (dtype, fill, meaning) in PER_STEP.items():
         zarr.create_array(
             store,
@@ -200,6 +218,21 @@ def _channel_coordinates(static: Static) -> Static:
     }
 
 
+def _create_observed(store: MemoryStore, n_steps: int, n_channels: int) -> None:
+    zarr.create_array(
+        store,
+        name=OBSERVED,
+        shape=(n_steps, n_channels),
+        dtype="bool",
+        chunks=(BLOCK_STEPS, n_channels),
+        filters=[TransposeCodec(order=(1, 0))],
+        compressors=[ZstdCodec(), Crc32cCodec()],
+        fill_value=False,
+        dimension_names=("time", "channel"),
+        attributes={"meaning": "whether a state is observed; the others were filled"},
+    )
+
+
 def sha256_of(values: np.ndarray | bytes) -> str:
     """Checksum of a file's bytes, or of an array's decoded bytes in C order."""
     content = values if isinstance(values, bytes) else np.ascontiguousarray(values).data
@@ -262,8 +295,10 @@ class Manifest:
     @property
     def provenance(self) -> list[int]:
         """Number of steps by provenance, over the blocks that are done."""
-        counts = [record.provenance for record in self.blocks.values()]
-        return [int(n) for n in np.sum(counts, axis=0)] if counts else [0, 0, 0, 0]
+        total = np.zeros(len(PROVENANCE), dtype=int)
+        for record in self.blocks.values():
+            total[: len(record.provenance)] += record.provenance
+        return [int(n) for n in (total if is_import(self.recipe) else total[:AS_IMPORTED])]
 
     def steps(self, block: int) -> slice:
         """The steps of the record in the block."""

@@ -3,6 +3,8 @@
 from datetime import date
 from typing import Any
 
+from powerphase.axes import VARIABLES
+from powerphase.dataset.imported import KINDS_OF_DATA
 from powerphase.resolution import STEPS_S
 from powerphase.schema import (
     MAX_BUSES,
@@ -32,7 +34,10 @@ def manifest_schema(format_number: int, block_arrays: tuple[str, ...]) -> dict[s
     checksums = object_with(dict.fromkeys(block_arrays, CHECKSUM))
     block: dict[str, Schema] = {
         "sha256": checksums,
-        "provenance": _numbers(4, integer(0)),
+        "provenance": Rule(
+            "4 or 5 whole numbers",
+            lambda value: any(_numbers(count, integer(0)).holds(value) for count in (4, 5)),
+        ),
         "largest": _numbers(2, real(0.0)),
         "unsolved": integer(0),
         "promised": nullable(checksums),
@@ -42,7 +47,10 @@ def manifest_schema(format_number: int, block_arrays: tuple[str, ...]) -> dict[s
         "grid": text(),
         "edition": text(),
         "fingerprint": CHECKSUM,
-        "recipe": _RECIPE,
+        "recipe": Rule(
+            "the recipe of generated or of imported data",
+            lambda value: any(exactly(schema).holds(value) for schema in (_RECIPE, _IMPORT)),
+        ),
         "n_steps": integer(1, MAX_STEPS),
         "step_s": OptionalKey(one_of(STEPS_S)),  # older data sets have 15 minutes
         "calendar": OptionalKey({"country": nullable(text()), "zone": text()}),
@@ -72,6 +80,28 @@ def _is_day(value: Any) -> bool:
 
 
 _DAY = Rule("a day such as '2016-07-01'", _is_day)
+
+_VARIABLES = list_of(one_of(VARIABLES))
+
+_IMPORT: dict[str, Schema] = {
+    "kind": one_of(KINDS_OF_DATA),
+    "grid_sha256": nullable(CHECKSUM),
+    "bus_sha256": CHECKSUM,
+    "start": text("a time such as '2016-07-01T00:00:00'", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"),
+    "step_s": integer(1, 86_400),
+    "given": _VARIABLES,
+    "solved": _VARIABLES,
+    "segments": list_of(
+        exactly(
+            {
+                "n_steps": integer(1, MAX_STEPS),
+                "sha256": CHECKSUM,
+                "findings": list_of(text(pattern=r"(?s).*")),
+            }
+        )
+    ),
+    "version": integer(1),
+}
 
 _RECIPE: dict[str, Schema] = {
     "grid_sha256": CHECKSUM,

@@ -3,20 +3,20 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
-from errno import EFBIG
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
-from jaxtyping import Float, Float32, Shaped, UInt8
-from zarr.storage import StoreLike
+from jaxtyping import Bool, Float, Float32, Int, Shaped, UInt8
 
 from powerphase.axes import VARIABLES
 from powerphase.clock import Calendar
+from powerphase.dataset.contradictions import contradictions
 from powerphase.dataset.layout import (
     MANIFEST,
+    OBSERVED,
     PER_STEP,
     STATE,
     Block,
@@ -24,15 +24,11 @@ from powerphase.dataset.layout import (
     largest_power,
     sha256_of,
 )
-from powerphase.dataset.recipe import Recipe
+from powerphase.dataset.origin import Origin
+from powerphase.dataset.storage import is_url, read_bytes, zarr_store
 from powerphase.dataset.tables import Tables, TimeRange
 from powerphase.errors import StoreError, UnknownName
-from powerphase.files import read_regular_file
 from powerphase.grid.case import Grid
-from powerphase.resolution import uneven_steps
-
-MAX_FILE_BYTES = 2**28
-"""No manifest and no file outside the blocks comes near this size."""
 
 MAX_ARRAY_BYTES = 2**44
 """Two years of the largest published grid, 82,000 buses, are a 200th of it."""
@@ -45,7 +41,7 @@ Stamp = tuple[int, int] | None
 """Size and time of the last change of a block's file; None at a URL."""
 
 
-class Store(Tables):
+class Store(Tables, Origin):
     """A finished data set, of which only the requested slices are read from disk.
 
     `read` selects states by time, bus and variable. Everything else in the data set is an array
@@ -98,8 +94,18 @@ class Store(Tables):
         return self._load("signals")
 
     @cached_property
+    def bus_id(self) -> Int[np.ndarray, " N"]:
+        """The numbers of the buses."""
+        return self._load("grid/bus_id")
+
+    @cached_property
     def grid(self) -> Grid:
         """The network, with all data of its case file."""
+        if not self.has_grid:
+            raise StoreError(
+                f"{self.path}: was imported without a grid, so it has no lines and no power flow; "
+                "import it with --grid to have them"
+            )
         matrices = {name: self._load(f"grid/{name}") for name in ("bus", "gen", "branch")}
         return Grid(self.manifest.grid, float(self._load("grid/base_mva")[0]), **matrices)
 
@@ -132,8 +138,8 @@ class Store(Tables):
         """
         steps = selection[0] if isinstance(selection, tuple) else selection
         numbers = self._block_numbers(steps if isinstance(steps, slice) else slice(None))
-        if name in (STATE, *PER_STEP):
-            tail = "/0" if name == STATE else ""
+        if name in (STATE, OBSERVED, *PER_STEP):
+            tail = "/0" if name in (STATE, OBSERVED) else ""
             files = [f"{name}/c/{number}{tail}" for number in numbers]
         else:
             files = [file for file in self.manifest.static_sha256 if file.startswith(f"{name}/c/")]
@@ -152,7 +158,10 @@ class Store(Tables):
     def _check_shape(self, name: str, array: "zarr.Array[Any]") -> None:
         """Raise if an array has another size than the manifest says, or an enormous one."""
         n_steps, n_channels = self.manifest.n_steps, len(VARIABLES) * self.manifest.n_buses
-        shapes = {STATE: (n_steps, n_channels), **dict.fromkeys((*PER_STEP, "time"), (n_steps,))}
+        shapes = {
+            **dict.fromkeys((STATE, OBSERVED), (n_steps, n_channels)),
+            **dict.fromkeys((*PER_STEP, "time"), (n_steps,)),
+        }
         shapes["signals"] = (n_steps, 3)
         differs = self._exact and array.shape != shapes.get(name, array.shape)
         if differs or array.nbytes > MAX_ARRAY_BYTES:
@@ -175,7 +184,7 @@ class Store(Tables):
         rows = np.arange(self.manifest.n_buses)
         if bus is not None:
             numbers = [bus] if isinstance(bus, int | np.integer) else list(bus)
-            rows = self.grid.rows(np.array(numbers))
+            rows = self._rows(np.array(numbers))
         names = (variable,) if isinstance(variable, str) else tuple(variable or VARIABLES)
         offsets = [_offset(name) for name in names]
         channels = (len(VARIABLES) * rows[:, None] + offsets).ravel()
@@ -193,6 +202,17 @@ class Store(Tables):
         """Start of the steps that `read` would choose, `datetime64[s]`, UTC."""
         return self.time[self._steps(time)]
 
+    def read_observed(self, steps: slice, channels: slice) -> Bool[np.ndarray, "S C"] | None:
+        """Which of the states that `read_states` returns are observed; None if all are.
+
+        Only imported records have others, which were filled.
+        """
+        if not self.is_imported:
+            return None
+        for number in self._touched(steps):
+            self._verify_states(number)
+        return self._load(OBSERVED, (steps, channels))
+
     def read_states(self, steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
         """States of consecutive channels in stored order, [P, Q, V, θ] per bus.
 
@@ -202,6 +222,16 @@ class Store(Tables):
         for number in self._touched(steps):
             self._verify_states(number)
         return self._load(STATE, (steps, channels))
+
+    def _rows(self, numbers: np.ndarray) -> Int[np.ndarray, " n"]:
+        """The positions of the buses with these numbers."""
+        if self.has_grid:
+            return self.grid.rows(numbers)
+        unknown = [number for number in numbers.tolist() if number not in self.bus_id]
+        if unknown:
+            raise StoreError(f"{self.path}: no bus {unknown[0]}; it has {len(self.bus_id)} others")
+        order = np.argsort(self.bus_id)
+        return order[np.searchsorted(self.bus_id, numbers, sorter=order)]
 
     def is_verified(self, steps: slice) -> bool:
         """Whether all blocks that hold some of these steps were checked when they were read."""
@@ -227,7 +257,7 @@ class Store(Tables):
     def read_block(self, number: int) -> Block:
         """All arrays of one block."""
         steps = self.manifest.steps(number)
-        names = (STATE, *PER_STEP)
+        names = (STATE, *PER_STEP, *([OBSERVED] if self.is_imported else []))
         return Block(**{name: self._load(name, steps) for name in names})
 
     def check_block(self, number: int) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -247,22 +277,8 @@ class Store(Tables):
         return [name for name in expected if self._file_sha256(name) != expected[name]]
 
     def damage_outside_blocks(self) -> list[str]:
-        """Files that changed, and claims of the manifest that contradict its recipe."""
-        manifest, damaged = self.manifest, self.damaged_files()
-        try:
-            recipe = Recipe(**manifest.recipe)
-            days = np.datetime64(recipe.end) - np.datetime64(recipe.start) + 1
-        except (TypeError, ValueError) as error:
-            return [*damaged, f"manifest (not a recipe: {error})"]
-        if recipe.fingerprint != manifest.fingerprint:
-            damaged.append("manifest (fingerprint contradicts its recipe)")
-        if manifest.n_steps != days.astype(int) * manifest.steps_per_day:
-            damaged.append("manifest (n_steps contradicts its recipe)")
-        if not damaged and self.grid.sha256 != recipe.grid_sha256:
-            damaged.append("grid (not that of the recipe)")
-        if not damaged and uneven_steps(self.time, self.step_s).size:
-            damaged.append("manifest (step_s contradicts the clock)")
-        return damaged
+        """Files that changed, and claims of the manifest that contradict each other."""
+        return [*(damaged := self.damaged_files()), *contradictions(self, damaged)]
 
     def _touched(self, steps: slice) -> range:
         """The blocks that hold some of these steps."""
@@ -282,6 +298,10 @@ class Store(Tables):
             raise self._invalid_error(name) from error
         if sha256_of(states) != record.sha256[STATE] or largest_power(states) != record.largest:
             raise self._invalid_error(name)
+        if self.is_imported:
+            observed = self._load(OBSERVED, self.manifest.steps(number))
+            if sha256_of(observed) != record.sha256.get(OBSERVED):
+                raise self._invalid_error(f"{OBSERVED}, block {number}")
         self._verified[number] = stamp
 
     def _stamp(self, number: int) -> Stamp:
@@ -377,31 +397,6 @@ def read_manifest(path: str | Path) -> Manifest | None:
         return None
     except (OSError, UnicodeDecodeError, ImportError, ValueError) as error:
         raise StoreError(f"{file}: cannot be read ({error})") from error
-
-
-def read_bytes(path: str) -> bytes:
-    """The content of a local file or of a URL."""
-    if not is_url(path):
-        return read_regular_file(Path(path), MAX_FILE_BYTES)
-    import fsspec
-
-    with fsspec.open(path, "rb") as file:
-        content = bytes(file.read(MAX_FILE_BYTES + 1))
-    if len(content) > MAX_FILE_BYTES:
-        raise OSError(EFBIG, f"larger than {MAX_FILE_BYTES:,} bytes", path)
-    return content
-
-
-def is_url(path: str | Path) -> bool:
-    """Whether `path` is a URL, which fsspec reads."""
-    return isinstance(path, str) and "://" in path
-
-
-def zarr_store(path: str | Path, read_only: bool = True) -> StoreLike:
-    """The Zarr store of a directory or URL."""
-    if is_url(path):
-        return zarr.storage.FsspecStore.from_url(str(path), read_only=read_only)
-    return zarr.storage.LocalStore(Path(path), read_only=read_only)
 
 
 def _offset(name: str) -> int:

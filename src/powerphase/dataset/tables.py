@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from powerphase.axes import UNITS, VARIABLES
 from powerphase.dataset.layout import Manifest
 from powerphase.errors import StoreError
-from powerphase.grid.case import Grid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +31,8 @@ class Tables:
 
     @property
     @abstractmethod
-    def grid(self) -> Grid:
-        """The network."""
+    def bus_id(self) -> Int[np.ndarray, " N"]:
+        """The numbers of the buses."""
 
     @abstractmethod
     def select_times(self, time: TimeRange) -> Shaped[np.ndarray, " S"]:
@@ -115,7 +114,7 @@ class Tables:
     def _chosen(self, bus: Buses, variable: Names) -> tuple[list[int], list[str]]:
         """The numbers of the buses and the names of the variables, all where None is given."""
         if bus is None:
-            buses = self.grid.bus_id.tolist()
+            buses = self.bus_id.tolist()
         else:
             buses = [bus] if isinstance(bus, int | np.integer) else list(bus)
         names = [variable] if isinstance(variable, str) else list(variable or VARIABLES)

@@ -21,7 +21,8 @@ from powerphase.dataset.layout import (
     make_record,
     sha256_of,
 )
-from powerphase.dataset.store import Store, read_manifest, zarr_store
+from powerphase.dataset.storage import zarr_store
+from powerphase.dataset.store import Store, read_manifest
 from powerphase.errors import StoreBusy, StoreError
 from powerphase.files import disk_errors, hold_lock, replace_file
 
@@ -62,9 +63,18 @@ class StoreWriter:
         for name, values in block.arrays():
             # Zarr would merge the values with the old file, and fail if that is damaged.
             _remove(self.path / name / "c" / str(number))
-            array = zarr.open_array(zarr_store(self.path, read_only=False), path=name, mode="r+")
+            with zarr.config.set(
+                {"array.write_empty_chunks": True}
+            ):  # a missing file is a lost one
+                array = zarr.open_array(
+                    zarr_store(self.path, read_only=False), path=name, mode="r+"
+                )
             array[steps] = values
         self._record({**self.manifest.blocks, number: record})
+
+    def adopt(self, blocks: Mapping[int, BlockRecord]) -> None:
+        """Record blocks whose files are in the folder already."""
+        self._record({**self.manifest.blocks, **blocks})
 
     def _check_repeated(self, number: int, record: BlockRecord) -> BlockRecord:
         """The record to write; raise if the block was recorded before with other checksums."""

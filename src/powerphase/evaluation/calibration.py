@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Shaped
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from powerphase.axes import KINDS, V
+from powerphase.axes import KINDS, THETA, V
 from powerphase.errors import ForecastError, TaskError, UnknownName
 from powerphase.evaluation.day_risk import (
     Sides,
@@ -115,26 +115,28 @@ class Calibration:
     """Hours of violation that happened."""
     hours_crps: Float64[np.ndarray, "B X"]
     """CRPS of the forecast hours [h]."""
+    known: Bool[np.ndarray, "B X"]
+    """Where the whole day is observed; nothing is compared elsewhere."""
 
     @cached_property
     def brier(self) -> Decomposition:
         """Brier score of the chance, and its parts."""
-        return Decomposition.of(self.chance.ravel(), self.violated.ravel().astype(float))
+        return Decomposition.of(self.chance[self.known], self.violated[self.known].astype(float))
 
     @cached_property
     def squared_hours(self) -> Decomposition:
         """Squared error of the expected hours [h²], and its parts."""
-        return Decomposition.of(self.hours.ravel(), self.hours_violated.ravel())
+        return Decomposition.of(self.hours[self.known], self.hours_violated[self.known])
 
     @property
     def chance_bins(self) -> list[Bin]:
         """Forecast probabilities, and how often there was a violation."""
-        return _bins(self.chance, self.violated, CHANCE_EDGES)
+        return _bins(self.chance[self.known], self.violated[self.known], CHANCE_EDGES)
 
     @property
     def hour_bins(self) -> list[Bin]:
         """Forecast hours, and the hours that happened."""
-        return _bins(self.hours, self.hours_violated, HOUR_EDGES)
+        return _bins(self.hours[self.known], self.hours_violated[self.known], HOUR_EDGES)
 
 
 def calibrate(
@@ -177,7 +179,7 @@ def calibrate(
         form, description = model, describe(model)
     windows = task.test if split == "test" else task.training.validation
     read = _event_reader(task, subject, description.joint)
-    n_scenarios, days = 0, []
+    n_scenarios, days, whole = 0, [], []
     for window in range(len(windows)):
         context = windows.context(window).to(torch_device)
         happened = _violations(task.layout, subject, windows.target(window))
@@ -188,8 +190,15 @@ def calibrate(
             step_hours = context.step_s / HOUR_S
             parts.append(_compare(event, weights, actual, description.joint, step_hours))
         days.append(torch.cat(parts, dim=1).cpu().numpy()[:, counts])
+        whole.append(
+            _known_days(task.layout, subject, windows.observed(window), len(counts))[counts]
+        )
         if on_progress:
             on_progress(window + 1, len(windows))
+    if not np.any(whole):
+        raise TaskError(
+            f"{task.layout.grid}: no {subject} of a whole day are observed in the windows"
+        )
     chance, violated, *hours = np.stack(days, axis=1)
     return Calibration(
         description,
@@ -204,11 +213,12 @@ def calibrate(
         chance,
         violated > 0,
         *hours,
+        np.stack(whole),
     )
 
 
 def _bins(
-    said: Float64[np.ndarray, "B N"], happened: Shaped[np.ndarray, "B N"], edges: Sequence[float]
+    said: Float64[np.ndarray, " K"], happened: Shaped[np.ndarray, " K"], edges: Sequence[float]
 ) -> list[Bin]:
     """The bins that hold any forecasts."""
     number = np.digitize(said, edges[1:-1])
@@ -266,6 +276,19 @@ def _violations(
         return torch.from_numpy(rated_loading(layout, states.numpy())) > 1
     voltage = states[..., V::KINDS]
     return Sides.of(voltage, bus_band(layout.limits, voltage)).outside
+
+
+def _known_days(
+    layout: Layout, subject: str, observed: Bool[Tensor, "1 H C"] | None, n_all: int
+) -> Bool[np.ndarray, " X"]:
+    """Which buses, or which rated lines, are observed in every step of a day."""
+    if observed is None:
+        return np.ones(n_all, dtype=bool)
+    whole = observed[0].all(0).numpy()
+    if subject == "buses":
+        return whole[V::KINDS]
+    ends = layout.circuit.ends[layout.limits.is_rated]
+    return (whole[V::KINDS] & whole[THETA::KINDS])[ends].all(axis=1)
 
 
 def _compare(

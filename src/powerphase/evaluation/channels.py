@@ -98,7 +98,7 @@ def score_channels(
     chosen, where = _numbers(channels, task.layout), choose_device(device)
     names = [name for name, about in SCORES.items() if about.pointwise]
     sums = {name: torch.full((len(chosen),), torch.nan, dtype=torch.float64) for name in names}
-    n_points = len(task.test) * task.protocol.horizon
+    n_points = torch.zeros(len(chosen), dtype=torch.float64)
     scored = np.zeros((len(task.test), len(chosen)), dtype=bool)
     for window, block, scenarios in source.pieces(()):
         inside = np.flatnonzero((chosen >= block.start) & (chosen < block.stop))
@@ -106,11 +106,14 @@ def score_channels(
             continue
         index = torch.from_numpy(chosen[inside] - block.start)
         target = task.test.target(window, block)[..., index].to(where)
+        observed = task.test.observed(window, block)
+        seen = torch.ones_like(target) if observed is None else observed[..., index].to(target)
+        n_points[inside] += seen[0].double().sum(0).cpu()
         part = Scenarios(scenarios.values[..., index], scenarios.weights[..., index]).like(target)
         scored[window, inside] = True
         for name, points in _points(part, target, chosen[inside], task.layout).items():
             if name in sums:
-                total = points[0].double().sum(0).cpu() / n_points
+                total = (points[0].double() * seen[0]).sum(0).cpu()
                 before = sums[name][inside]
                 sums[name][inside] = total if window == 0 else before + total
     if not scored.all():
@@ -120,7 +123,7 @@ def score_channels(
     return ChannelScores(
         source.name,
         tuple(task.layout.name_of(int(number)) for number in chosen),
-        {name: values.numpy() for name, values in sums.items()},
+        {name: (values / n_points).numpy() for name, values in sums.items()},
     )
 
 

@@ -54,12 +54,23 @@ class StateReader:
     """
 
     def __init__(self, task: Task) -> None:
-        self._layout, self._solver = task.layout, AcSolver(task)
+        self._layout = task.layout
+        self._solver = AcSolver(task) if task.store.has_grid else None
 
     def read(
         self, values: States, weights: Weights, joint: bool | None
     ) -> tuple[Scenarios, LineStates]:
-        """Voltages and loadings in these scenarios, which are solved in place."""
+        """Voltages and loadings in these scenarios, which are solved in place.
+
+        Without a grid there is nothing to solve: voltages are as forecast, and no line is known.
+        """
+        if self._solver is None:
+            pair = (
+                torch.from_numpy(part[None])
+                for part in (values[..., V::KINDS], weights[..., V::KINDS])
+            )
+            solved = np.zeros(values.shape[:2], dtype=np.uint8)
+            return Scenarios(*pair), self._read_lines(values, weights, solved)
         forecast = values[..., V::KINDS].copy()
         provenance = self._solver.solve(values).provenance.reshape(values.shape[:2])
         voltage = values[..., V::KINDS] if joint else forecast

@@ -183,7 +183,7 @@ def task_facts(task: Task) -> dict[str, Any]:
     return {
         "grid": manifest.grid,
         "edition": manifest.edition,
-        "fingerprint": manifest.fingerprint,
+        "fingerprint": task.fingerprint,
         "n_channels": task.layout.n_channels,
         "scale": [task.layout.p_scale_mw, task.layout.q_scale_mvar],
         "task": protocol.forecast_name,

@@ -21,6 +21,7 @@ from powerphase.adapters.names import (
     object_model,
     split_words,
 )
+from powerphase.dataset.store import Store
 from powerphase.errors import ForecastError, PowerphaseError, TrainingError, UnknownName
 from powerphase.evaluation.coupling import (
     COUPLINGS,
@@ -320,6 +321,18 @@ def find_forecast(
     if on_model is not None:
         on_model(model)
     return forecast(model, task, device=device)
+
+
+def fitted_on(text: str, store: Store) -> str | None:
+    """The fingerprint of the record that the training in a folder was fitted on, if it grew since.
+
+    None for anything else, which is fitted on the record as it is.
+    """
+    if not is_run(text):
+        return None
+    fingerprint = RunFolder.open(text).header.data.get("fingerprint")
+    has_grown = fingerprint != store.manifest.fingerprint and store.grew_from(str(fingerprint))
+    return str(fingerprint) if has_grown else None
 
 
 def load_training(run: str | Path, task: Task) -> SavedForecaster:

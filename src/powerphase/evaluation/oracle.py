@@ -96,6 +96,11 @@ class Oracle:
 
 def _rebuild_solver(store: Store) -> StepSolver:
     """The solver that made the data set, rebuilt from its manifest."""
+    if store.is_imported:
+        raise StoreError(
+            f"{store.path}: was imported, so nothing knows how its states came about; the oracle "
+            "needs a generated data set"
+        )
     recipe, manifest = Recipe(**store.manifest.recipe), store.manifest
     attribution = "; ".join(manifest.attribution)
     signals = Signals(store.time, store.signals_mw, manifest.edition, attribution)

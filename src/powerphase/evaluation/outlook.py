@@ -5,6 +5,7 @@ Windows that are scored lie within the record, which has their targets. This one
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from powerphase.evaluation.day_risk import (
     probability,
 )
 from powerphase.evaluation.day_states import LineStates, StateReader, predict_states
-from powerphase.evaluation.forecasting import check_forecaster
+from powerphase.evaluation.forecasting import (
+    UNKNOWN_COST,
+    Forecast,
+    check_forecaster,
+    task_facts,
+    write_forecast,
+)
 from powerphase.metrics.marginal import Fan
 from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster
@@ -202,7 +209,9 @@ def _rounded(value: np.floating) -> float | None:
     return None if np.isnan(value) else round(float(value), 5)
 
 
-def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
+def outlook(
+    model: Forecaster, task: Task, *, out: str | Path | None = None, device: str = "auto"
+) -> Outlook:
     """Fit the model, and forecast the violations of limits on the day after the record.
 
     Scenarios that are not joint say nothing of whole days: they are replaced by joint ones of the
@@ -211,6 +220,7 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
     Args:
         model: any object with `fit` and `predict`.
         task: has the record, what a model is fitted on, and the limits.
+        out: a directory for the scenarios of the day, which is made as `forecast` makes one.
         device: cpu, cuda, or auto for a GPU if there is one.
     """
     torch_device = choose_device(device)
@@ -218,6 +228,9 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
     form, description = fit_joint(model, task.training)
     context, joint = task.tomorrow, description.joint
     values, weights = predict_states(form, context.to(torch_device))
+    if out is not None:
+        pair = (torch.from_numpy(part[None]) for part in (values, weights))
+        _write_day(task, description, context.future_time[0, 0], Scenarios(*pair), out)
     voltages, lines = StateReader(task).read(values, weights, joint)
     return Outlook(
         description,
@@ -229,6 +242,22 @@ def outlook(model: Forecaster, task: Task, *, device: str = "auto") -> Outlook:
         _bus_risk(task.layout, voltages, joint, context.step_s / HOUR_S),
         _line_risk(task.layout, len(values), lines, joint, context.step_s / HOUR_S),
     )
+
+
+def _write_day(
+    task: Task,
+    description: Description,
+    start: np.datetime64,
+    scenarios: Scenarios,
+    out: str | Path,
+) -> None:
+    """Write the scenarios of the day after the record."""
+    facts = {**task_facts(task), "windows": [str(start.astype("datetime64[m]"))]}
+    piece = (0, slice(0, task.layout.n_channels), scenarios)
+    live = Forecast(
+        facts, description, dict(UNKNOWN_COST), lambda skip: iter([] if 0 in skip else [piece])
+    )
+    write_forecast(live, out)
 
 
 def _bus_risk(

@@ -43,7 +43,7 @@ from powerphase.grid.powerflow import (
     solve_with_rescue,
 )
 from powerphase.models.framework.base import Description
-from powerphase.scenarios import Scenarios
+from powerphase.scenarios import READ_STEPS, Scenarios
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from powerphase.task.windows import Task
@@ -190,16 +190,12 @@ class AcSolver:
     """
 
     def __init__(self, task: Task) -> None:
-        store, grid = task.store, task.store.grid
-        recipe = Recipe(**store.manifest.recipe)
-        # Nothing from the test split: not even the start of Newton may use the future.
-        known = slice(task.splits.first, task.splits.train_stop)
-        signals = Signals(store.time[known], store.signals_mw[known], store.manifest.edition, "")
-        p_mw, q_mvar = Injections(grid, signals, recipe.seed, recipe.dispatch).mean()
+        grid = task.store.grid
+        p_mw, q_mvar, setpoint_pu = _typical_state(task)
         self._p_solved = np.flatnonzero(grid.bus_type == SLACK)
         self._q_solved = np.flatnonzero(grid.bus_type != PQ)
         self._clear_solved(p_mw[None], q_mvar[None])
-        self._flow = PowerFlow(grid, setpoints_pu(recipe, grid), p_mw, q_mvar)
+        self._flow = PowerFlow(grid, setpoint_pu, p_mw, q_mvar)
         self._base_mva = grid.base_mva
         self._scale = task.layout.scale.astype(np.float64)
         self._check = AcCheck(grid)
@@ -260,6 +256,28 @@ class AcSolver:
         delivered = consumption_mva(self._flow.ybus, self._base_mva, v * np.exp(1j * theta))
         residual = abs(delivered - (p_mw + 1j * q_mvar))
         return np.stack([residual.max(axis=1), (residual**2).mean(axis=1)], axis=1)
+
+
+def _typical_state(
+    task: Task,
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Mean P and Q, and the voltages that slack and PV buses hold.
+
+    Nothing is from the test split: not even the start of Newton may use the future. The voltages of
+    an imported record are the means that its buses had.
+    """
+    store, known = task.store, slice(task.splits.first, task.splits.train_stop)
+    if store.is_imported:
+        total = np.zeros(task.layout.n_channels)
+        for first in range(known.start, known.stop, READ_STEPS):
+            part = slice(first, min(first + READ_STEPS, known.stop))
+            total += store.read_states(part, slice(None)).sum(axis=0, dtype=np.float64)
+        mean = (total / (known.stop - known.start)).reshape(-1, KINDS)
+        return mean[:, P].copy(), mean[:, Q].copy(), mean[:, V].copy()
+    recipe = Recipe(**store.manifest.recipe)
+    signals = Signals(store.time[known], store.signals_mw[known], store.manifest.edition, "")
+    p_mw, q_mvar = Injections(store.grid, signals, recipe.seed, recipe.dispatch).mean()
+    return p_mw, q_mvar, setpoints_pu(recipe, store.grid)
 
 
 def _concatenate(parts: Sequence[SolvedSteps]) -> SolvedSteps:

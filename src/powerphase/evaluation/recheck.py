@@ -181,6 +181,10 @@ def _truth(task: Task) -> dict[str, float]:
         voltage = task.test.target(window)[..., V::KINDS]
         band = bus_band(task.layout.limits, voltage)
         excursion, outside = signed_excursion(voltage, band).abs(), violates(voltage, band)
+        observed = task.test.observed(window)
+        if observed is not None:  # nothing is said of what was filled
+            seen = observed[..., V::KINDS]
+            excursion, outside = excursion[seen], outside[seen]
         means.append((excursion.double().mean(), outside.double().mean()))
     necv, violations = (float(sum(values)) / len(means) for values in zip(*means, strict=True))
     return {"necv": necv, "violations": violations}

@@ -87,10 +87,12 @@ def score(
     for window, channels, scenarios in source.pieces(()):
         if window != current:
             target, current = task.test.target(window), window
+            observed = task.test.observed(window)
             if on_progress:
                 on_progress(window, len(task.test))
         with watch.running():
-            scorer.add(window, scenarios, target[..., channels], channels)
+            seen = None if observed is None else observed[..., channels]
+            scorer.add(window, scenarios, target[..., channels], channels, seen)
             if shown:
                 shown.add(window, channels, scenarios)
         del scenarios  # or two windows would be in memory at the same time
@@ -109,7 +111,8 @@ def _check_finite(card: Scorecard) -> None:
     infinite = [
         name
         for name, score in SCORES.items()
-        if not isfinite(card[name]) and not (score.nullable and isnan(card[name]))
+        if not isfinite(card[name])
+        and not ((score.nullable or score.needs_v) and isnan(card[name]))
     ]
     if infinite:
         raise ForecastError(
@@ -154,8 +157,8 @@ def _make_row(forecast: Forecast, task: Task, card: Scorecard, cost: dict[str, A
         scenarios=card.n_scenarios,
         joint=description.joint,
         truth={
-            "necv": card["excursion"],
-            "violations": card["violation"],
+            "necv": _number(card["excursion"]),
+            "violations": _number(card["violation"]),
             "overloads": _number(card["overload"]),
         },
         scores={name: _number(card[name]) for name in SCORES},

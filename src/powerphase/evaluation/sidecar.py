@@ -210,7 +210,7 @@ def _line_arrays(card: Scorecard, task: Task) -> dict[str, np.ndarray]:
     numbers = [int(circuit.name[line].partition("/")[2] or 1) for line in lines]
     scores = {f"by_branch/{name}": card.by_branch[name][lines] for name in BY_BRANCH}
     return {
-        LINE: np.flatnonzero(task.store.grid.branch_on)[lines],
+        LINE: np.flatnonzero(task.store.grid.branch_on)[lines] if len(lines) else lines,
         LINE_BUSES: task.layout.bus_id[circuit.ends[lines]],
         LINE_NUMBER: np.array(numbers, dtype=np.int64),
         RATING: limits.rating_mva[lines].astype(np.float32),

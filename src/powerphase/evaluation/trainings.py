@@ -94,6 +94,8 @@ def train_model(model: Any, task: Task) -> None:
 
 def driving_signals(task: Task) -> dict[str, Float[np.ndarray, " S"]]:
     """The signals behind the steps that a model is fitted on; they explain models, no more."""
+    if task.store.is_imported:
+        return {}
     fitted = slice(task.splits.first, task.splits.fit_stop)
     return dict(zip(SIGNALS, task.store.signals_mw[fitted].T, strict=True))
 

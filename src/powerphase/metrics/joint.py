@@ -78,23 +78,49 @@ class OpenWindow:
         self._squares = zeros((n_scenarios, horizon, KINDS))
         self._errors = zeros((KINDS, n_scenarios, horizon, N_PROJECTIONS))
         self._weights = zeros((n_scenarios, KINDS))
+        self._counts = zeros((horizon, KINDS))
+        """The points that count, by step and variable: all, or those that are observed."""
         self.channel_distortion = zeros(len(directions))
         self.arrived: Bool[np.ndarray, " C"] = np.zeros(len(directions), dtype=bool)
 
-    def add(self, first: int, scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> None:
-        """Add the channels from `first` on."""
+    def add(
+        self,
+        first: int,
+        scenarios: Scenarios,
+        target: Float[Tensor, "1 H C"],
+        observed: Bool[Tensor, "1 H C"] | None = None,
+    ) -> None:
+        """Add the channels from `first` on; only observed values of the target count."""
         channels = slice(first, first + target.shape[-1])
         directions, best = self._directions[channels], self.channel_distortion[channels]
         weights = scenarios.normalised_weights[0].double()
         for kind in range(KINDS):
             of_kind = slice((kind - first) % KINDS, None, KINDS)
             error = (scenarios.values[0, ..., of_kind] - target[..., of_kind]).double()
+            if observed is not None:
+                error = error * observed[..., of_kind]
             square = error.square()
             self._squares[..., kind] += square.sum(-1)
-            best[of_kind] = square.mean(1).amin(0).sqrt()
+            seen = None if observed is None else observed[0, :, of_kind]
+            self._add_channels(best[of_kind], square, kind, seen)
             self._errors[kind] += error @ directions[of_kind]
             self._weights[:, kind] += weights[:, of_kind].sum(-1)
         self.arrived[channels] = True
+
+    def _add_channels(
+        self,
+        best: Float64[Tensor, " C"],
+        square: Float64[Tensor, "M H C"],
+        kind: int,
+        seen: Bool[Tensor, "H C"] | None,
+    ) -> None:
+        """Enter the best scenario of each channel, and count the points of one variable."""
+        if seen is None:
+            best[:] = square.mean(1).amin(0).sqrt()
+            self._counts[:, kind] += square.shape[-1]
+            return
+        best[:] = (square.sum(1) / seen.sum(0)).amin(0).sqrt()  # NaN where nothing is observed
+        self._counts[:, kind] += seen.sum(-1)
 
     @property
     def weights(self) -> Float64[Tensor, " M"]:
@@ -103,18 +129,23 @@ class OpenWindow:
 
     def distortion(self) -> Mapping[str, Float64[Tensor, "..."]]:
         """RMSE of the best scenario: of the window, of each type, of each step and type."""
-        n_buses, horizon = len(self._directions) // KINDS, self._squares.shape[1]
-        window = self._squares.sum(dim=(1, 2)).amin().sqrt() / sqrt(KINDS * n_buses * horizon)
-        by_type = self._squares.sum(1).amin(0).sqrt() / sqrt(n_buses * horizon)
+        counts = self._counts
+        window = self._squares.sum(dim=(1, 2)).amin().sqrt() / counts.sum().sqrt()
+        by_type = self._squares.sum(1).amin(0).sqrt() / counts.sum(0).sqrt()
         return {
             "window": window,
             "type": by_type,
-            "step": self._squares.amin(0).sqrt() / sqrt(n_buses),
+            "step": self._squares.amin(0).sqrt() / counts.sqrt(),
         }
 
     def energy(self) -> Mapping[str, Float64[Tensor, "..."]]:
-        """Energy score: of the window, of each type, of each step and type."""
-        n_buses = len(self._directions) // KINDS
+        """Energy score: of the window, of each type, of each step and type.
+
+        It is that of the observed part of each state, which is proper for it, as a root mean square
+        over the channels that are observed. Steps in which none is do not count.
+        """
+        n_channels = len(self._directions)
+        n_buses = n_channels // KINDS
         window = energy_score(self._errors.sum(0), self.weights)
         # One type has a quarter of the channels, so its root mean square is twice as long.
         by_type = [
@@ -122,4 +153,9 @@ class OpenWindow:
             for kind in range(KINDS)
         ]
         step = torch.stack(by_type, dim=1)
-        return {"window": window.mean(), "type": step.mean(0), "step": step}
+        if bool((self._counts == n_buses).all()):
+            return {"window": window.mean(), "type": step.mean(0), "step": step}
+        total = self._counts.sum(1)
+        window = (window * (n_channels / total).sqrt()).where(total > 0, torch.nan)
+        step = (step * (n_buses / self._counts).sqrt()).where(self._counts > 0, torch.nan)
+        return {"window": window.nanmean(), "type": step.nanmean(0), "step": step}

@@ -4,9 +4,10 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from powerphase.axes import KINDS, V
 from powerphase.metrics.lines import (
     BRANCH_FACTS,
     BRANCH_SCORES,
@@ -19,6 +20,8 @@ from powerphase.scenarios import Layout, Scenarios
 
 LINE_SCORES = (*BRANCH_SCORES, *STATE_SCORES)
 BALANCE = "balance_rms_mva"
+COUNTS = ("any_violation_brier", "violation_count_crps")
+"""Scores of how many voltages and lines violate their limits."""
 
 
 class OpenStates:
@@ -32,10 +35,22 @@ class OpenStates:
         self._n_channels = n_channels
         self._values: Tensor | None = None
         self._target: Tensor | None = None
+        self.observed: Tensor | None = None
+        """Which values of the target are observed; None if all are."""
 
-    def add(self, channels: slice, scenarios: Scenarios, target: Float[Tensor, "1 H C"]) -> None:
+    def add(
+        self,
+        channels: slice,
+        scenarios: Scenarios,
+        target: Float[Tensor, "1 H C"],
+        observed: Bool[Tensor, "1 H C"] | None = None,
+    ) -> None:
         """Add the channels, which may be all."""
         values = scenarios.values[0].detach()
+        if observed is not None:
+            if self.observed is None:
+                self.observed = torch.ones((values.shape[1], self._n_channels), dtype=torch.bool)
+            self.observed[..., channels] = observed[0].cpu()
         if values.shape[-1] == self._n_channels:
             self._values, self._target = values.to(target.dtype), target[0]
             return
@@ -68,11 +83,12 @@ class LineTotals:
         self, layout: Layout, horizon: int, n_windows: int, shown: Collection[int] = ()
     ) -> None:
         self._lines = Lines(layout)
-        self._n_windows = n_windows
         self._window = {name: np.full(n_windows, np.nan) for name in (*LINE_SCORES, *BRANCH_FACTS)}
         self._step = {name: np.zeros(horizon) for name in self._window}
+        self._step_count = {name: np.zeros(horizon) for name in self._window}
         names = (*BRANCH_SCORES, *BRANCH_FACTS)
         self._branch = {name: np.zeros(self._lines.n_rated) for name in names}
+        self._branch_count = np.zeros(self._lines.n_rated)
         self._shown = shown
         self.risk: dict[int, Float[np.ndarray, "2 H R"]] = {}
         """Of each shown window, the probability of overload and the loading that happened."""
@@ -82,19 +98,32 @@ class LineTotals:
     ) -> None:
         """Score a complete window, whose scenarios have these weights."""
         values, target = states.complete
-        sums = self._lines.sums(values, weights, target.to(device))
+        observed = None if states.observed is None else states.observed.to(device)
+        sums = self._lines.sums(values, weights, target.to(device), observed)
         if window in self._shown:
             self.risk[window] = sums.points[[1, 3]].cpu().numpy()
+        seen = None if observed is None else self._lines.seen_branches(observed)
+        self._branch_count += 1 if seen is None else seen.any(0).cpu().numpy()
         for name, points in branch_points(sums).items():
             exact = points.double()
-            self._branch[name] += exact.mean(0).cpu().numpy()
-            self._add(name, window, exact.mean(1))
+            if seen is None:
+                self._branch[name] += exact.mean(0).cpu().numpy()
+                self._add(name, window, exact.mean(1))
+            else:
+                exact = exact.where(seen, torch.nan)
+                self._branch[name] += exact.nanmean(0).where(seen.any(0), 0.0).cpu().numpy()
+                self._add(name, window, exact.nanmean(1))
         for name, steps in state_points(sums, weights).items():
+            if name in COUNTS and observed is not None:
+                steps = steps.where(observed[:, V::KINDS].any(1), torch.nan)
             self._add(name, window, steps)
 
     def _add(self, name: str, window: int, steps: Float64[Tensor, " H"]) -> None:
-        self._window[name][window] = steps.mean().item()
-        self._step[name] += steps.cpu().numpy()
+        """Add the steps of a window; those in which nothing is observed are NaN."""
+        known = ~steps.isnan()
+        self._window[name][window] = steps.mean().item() if known.all() else steps.nanmean().item()
+        self._step[name] += steps.where(known, 0.0).cpu().numpy()
+        self._step_count[name] += known.cpu().numpy()
 
     @property
     def by_window(self) -> Mapping[str, Float64[np.ndarray, " B"]]:
@@ -103,8 +132,14 @@ class LineTotals:
 
     @property
     def by_step(self) -> Mapping[str, Float64[np.ndarray, " H"]]:
-        """Means over windows, and over rated branches."""
-        return self._roots({name: sums / self._n_windows for name, sums in self._step.items()})
+        """Means over windows, and over rated branches; NaN where nothing is known."""
+        means = {
+            name: np.divide(sums, count, out=np.full(len(sums), np.nan), where=count > 0)
+            for name, sums, count in (
+                (name, sums, self._step_count[name]) for name, sums in self._step.items()
+            )
+        }
+        return self._roots(means)
 
     @property
     def by_branch(self) -> Mapping[str, Float64[np.ndarray, " L"]]:
@@ -112,7 +147,8 @@ class LineTotals:
         result = {}
         for name, sums in self._branch.items():
             result[name] = np.full(len(self._lines.order), np.nan)
-            result[name][self._lines.order[: len(sums)]] = sums / self._n_windows
+            count = np.where(self._branch_count > 0, self._branch_count, np.nan)
+            result[name][self._lines.order[: len(sums)]] = sums / count
         return result
 
     @staticmethod

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float, Float64, Int64
+from jaxtyping import Bool, Complex, Float, Float64, Int64
 from torch import Tensor
 
 from powerphase.axes import KINDS, THETA, P, Q, V
@@ -116,11 +116,22 @@ class Lines:
         values: Float[Tensor, "M H C"],
         weights: Float64[Tensor, " M"],
         target: Float[Tensor, "H C"],
+        observed: Bool[Tensor, "H C"] | None = None,
     ) -> LineSums:
-        """The sums of one window; numba's on a CPU, torch's on a GPU."""
-        if target.device.type == "cpu":
+        """The sums of one window; numba's on a CPU, torch's on a GPU and of observed parts."""
+        if target.device.type == "cpu" and observed is None and len(self.order):
             return self._compiled_sums(values, weights, target)
-        return self.torch_sums(values, weights, target)
+        return self.torch_sums(values, weights, target, observed=observed)
+
+    def seen_branches(self, observed: Bool[Tensor, "H C"]) -> Bool[Tensor, "H R"]:
+        """Where V and θ at both ends of a rated branch are observed."""
+        known = observed[..., V::KINDS] & observed[..., THETA::KINDS]
+        return self._at_both_ends(known)[..., : self.n_rated]
+
+    def _at_both_ends(self, known: Bool[Tensor, "H N"]) -> Bool[Tensor, "H L"]:
+        """Where both ends of a branch are known, in the order in which branches are scored."""
+        start, end = torch.from_numpy(self.circuit.ends).to(known.device).unbind(1)
+        return known[..., start] & known[..., end]
 
     def _compiled_sums(self, values: Tensor, weights: Tensor, target: Tensor) -> LineSums:
         circuit, limits = self.circuit, self.layout.limits
@@ -146,20 +157,31 @@ class Lines:
         weights: Float64[Tensor, " M"],
         target: Float[Tensor, "H C"],
         chunk_bytes: int = CHUNK_BYTES,
+        observed: Bool[Tensor, "H C"] | None = None,
     ) -> LineSums:
-        """The same sums in plain torch, a few steps at a time."""
+        """The same sums in plain torch, a few steps at a time.
+
+        Violations count at buses and branches that are observed, in scenarios and target alike.
+        """
         n_scenarios, horizon, _ = values.shape
         one_step = 128 * (n_scenarios + 1) * max(len(self.order), self.layout.n_buses)
         size = max(1, chunk_bytes // one_step)
         parts = [
-            self._steps(values[:, first : first + size], weights, target[first : first + size])
+            self._steps(
+                values[:, first : first + size],
+                weights,
+                target[first : first + size],
+                None if observed is None else observed[first : first + size],
+            )
             for first in range(0, horizon, size)
         ]
         joined = zip(*(vars(part).values() for part in parts), strict=True)
         points, *others = joined
         return LineSums(torch.cat(points, dim=1), *(torch.cat(part, dim=-1) for part in others))
 
-    def _steps(self, values: Tensor, weights: Tensor, target: Tensor) -> LineSums:
+    def _steps(
+        self, values: Tensor, weights: Tensor, target: Tensor, observed: Tensor | None
+    ) -> LineSums:
         """The sums of some steps; the target is treated as one more scenario."""
         states = torch.cat([values.to(target), target[None]])
         v, theta = states[..., V::KINDS], states[..., THETA::KINDS]
@@ -167,31 +189,51 @@ class Lines:
         rating = torch.from_numpy(self._rating_pu).to(v)
         loading = _larger(*(flow[..., : self.n_rated] for flow in flows)) / rating
         low, high = bus_band(self.layout.limits, v)
-        outside = ((v < low) | (v > high)).sum(-1) + (loading > 1).sum(-1)
+        leaves, overload = (v < low) | (v > high), loading > 1
+        known: tuple[Tensor | None, Tensor | None] = (None, None)
+        if observed is not None:
+            leaves = leaves & observed[..., V::KINDS]
+            overload = overload & self.seen_branches(observed)
+            angles, sizes = (self._at_both_ends(observed[..., k::KINDS]) for k in (THETA, V))
+            known = (angles, sizes)
+        outside = leaves.sum(-1) + overload.sum(-1)
         square = self._square_mva(states, flows)
         return LineSums(
             _loading_points(loading, weights),
             outside,
-            torch.stack([self._variogram(channel, weights) for channel in (theta, v)]),
+            torch.stack(
+                [
+                    self._variogram(channel, weights, seen)
+                    for channel, seen in zip((theta, v), known, strict=True)
+                ]
+            ),
             torch.einsum("MH,M->H", square[:-1], weights.to(square)),
         )
 
     def _variogram(
-        self, channel: Float[Tensor, "M1 H N"], weights: Tensor
+        self, channel: Float[Tensor, "M1 H N"], weights: Tensor, seen: Tensor | None
     ) -> Float64[Tensor, " H"]:
-        """Variogram score of order ½ over the ends of all branches.
+        """Variogram score of order ½ over the ends of all branches, or of those that are seen.
 
         Reference: doi:10.1175/MWR-D-14-00269.1
         """
         start, end = torch.from_numpy(self.circuit.ends).to(channel.device).unbind(1)
         roots = (channel[..., start].double() - channel[..., end]).abs().sqrt()
         expected = torch.einsum("MHL,M->HL", roots[:-1], weights.double())
-        return (expected - roots[-1]).square().mean(-1)
+        square = (expected - roots[-1]).square()
+        return square.mean(-1) if seen is None else (square * seen).sum(-1) / seen.sum(-1)
 
     def _square_mva(
         self, states: Float[Tensor, "M1 H C"], flows: tuple[Tensor, Tensor]
     ) -> Float64[Tensor, "M1 H"]:
-        """Mean square over buses of the consumption, plus all power that enters the circuit."""
+        """Mean square over buses of the consumption, plus all power that enters the circuit.
+
+        NaN without a grid, of which nothing could be in balance.
+        """
+        if not len(self.order):
+            return torch.full(
+                states.shape[:2], torch.nan, dtype=torch.float64, device=states.device
+            )
         circuit = self.circuit
         v = states[..., V::KINDS].double()
         shunt = torch.from_numpy(circuit.shunt_pu).to(v.device)
@@ -209,6 +251,8 @@ def _loading_points(
     loading: Float[Tensor, "M1 H R"], weights: Float64[Tensor, " M"]
 ) -> Float[Tensor, "4 H R"]:
     """Scores of the loading, of which the last scenario is the target."""
+    if not loading.shape[-1]:
+        return loading.new_zeros((4, *loading.shape[1:]))
     *_, truth = loading
     columns = weights.to(loading)[None, :, None].expand(1, -1, loading.shape[-1])
     fan = Fan.of(Scenarios._unchecked(loading[None, :-1], columns))

@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from powerphase.axes import KINDS, V
+from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.errors import ForecastError
 from powerphase.metrics.joint import OpenWindow, projections
 from powerphase.metrics.kernels import LANES
@@ -95,33 +95,52 @@ class Sums:
         self._window = zeros((len(names), n_windows, KINDS))
         self._step = zeros((len(names), horizon, KINDS))
         self._channel = zeros((len(names), n_channels))
+        self._counts = (zeros((n_windows, KINDS)), zeros((horizon, KINDS)), zeros(n_channels))
+        """The points behind each sum: all, or those that are observed."""
 
     def add(
-        self, window: int, first: int, points: Float[Tensor, "scores H C"], stride: int = 1
+        self,
+        window: int,
+        first: int,
+        points: Float[Tensor, "scores H C"],
+        stride: int = 1,
+        observed: Bool[Tensor, "H C"] | None = None,
     ) -> None:
-        """Add the points of one window, of the channels `first`, `first + stride` and so on."""
+        """Add the points of one window, of the channels `first`, `first + stride` and so on.
+
+        Points that are not observed do not count.
+        """
         exact = points.double()
         channels = first + stride * torch.arange(points.shape[-1], device=points.device)
         is_kind = torch.nn.functional.one_hot(channels % KINDS, KINDS).double()
+        count = torch.ones_like(exact[0])
+        if observed is not None:
+            exact, count = exact.where(observed, 0.0), observed.double()
         by_channel = exact.sum(1)
         self._window[:, window] += by_channel @ is_kind
         self._step += exact @ is_kind
         self._channel[:, channels] += by_channel
+        by_window, by_step, by_bus = self._counts
+        by_window[window] += count.sum(0) @ is_kind
+        by_step += count @ is_kind
+        by_bus[channels] += count.sum(0)
+
+    @property
+    def observed(self) -> Float64[np.ndarray, "B 4"]:
+        """The number of points of each window and variable that count."""
+        return self._counts[0].cpu().numpy()
 
     def by_window(self, name: str) -> Float64[np.ndarray, "B 4"]:
-        """Means over steps and buses."""
-        n_points = self._step.shape[1] * self._channel.shape[1] // KINDS
-        return (self._window[self.names.index(name)] / n_points).cpu().numpy()
+        """Means over steps and buses; NaN where nothing is observed."""
+        return (self._window[self.names.index(name)] / self._counts[0]).cpu().numpy()
 
     def by_step(self, name: str) -> Float64[np.ndarray, "H 4"]:
-        """Means over windows and buses."""
-        n_points = self._window.shape[1] * self._channel.shape[1] // KINDS
-        return (self._step[self.names.index(name)] / n_points).cpu().numpy()
+        """Means over windows and buses; NaN where nothing is observed."""
+        return (self._step[self.names.index(name)] / self._counts[1]).cpu().numpy()
 
     def by_bus(self, name: str) -> Float64[np.ndarray, "N 4"]:
-        """Means over windows and steps."""
-        n_points = self._window.shape[1] * self._step.shape[1]
-        mean = self._channel[self.names.index(name)] / n_points
+        """Means over windows and steps; NaN where nothing is observed."""
+        mean = self._channel[self.names.index(name)] / self._counts[2]
         return mean.cpu().numpy().reshape(-1, KINDS)
 
 
@@ -177,8 +196,17 @@ class Scorer:
         scenarios: Scenarios,
         target: Float[Tensor, "1 H C"],
         channels: slice = slice(None),
+        observed: Bool[Tensor, "1 H C"] | None = None,
     ) -> None:
-        """Add one window's scenarios (B = 1), of all channels or of a block of them."""
+        """Add one window's scenarios (B = 1), of all channels or of a block of them.
+
+        Args:
+            window: counted from 0.
+            scenarios: of these channels.
+            target: what happened.
+            channels: the block.
+            observed: which values of the target are observed, which alone are scored; all if None.
+        """
         block = slice(*channels.indices(self.layout.n_channels))
         _, n_scenarios, _, n_channels = scenarios.values.shape
         open_window = self._open_window(window, scenarios, target, block)
@@ -189,8 +217,9 @@ class Scorer:
             part = slice(first, first + width)
             truth = target[..., part].to(self.device)
             forecast = scenarios.of_channels(part).like(truth)
-            self._score(window, open_window, block.start + first, forecast, truth)
-        self._states[window].add(block, scenarios, target)
+            seen = None if observed is None else observed[..., part].to(self.device)
+            self._score(window, open_window, block.start + first, forecast, truth, seen)
+        self._states[window].add(block, scenarios, target, observed)
         if open_window.arrived.all():
             self._close(window)
 
@@ -203,6 +232,7 @@ class Scorer:
                 raise ForecastError(problem, window=window, channel=channel)
             if window not in self._closed:
                 raise ForecastError(problem, window=window)
+        self._check_observed()
         curve, risk = self._reliability_curve(), self._lines.risk
         slope = slope_of(self._daily_products).cpu().numpy()
         card = Scorecard({}, {}, {}, {}, {}, risk, curve, self._n_scenarios, slope)
@@ -212,9 +242,9 @@ class Scorer:
         for name in JOINT_SCORES:
             windows = [self._closed[window] for window in range(self.n_windows)]
             card.by_window[name] = np.array([scores[f"{name} window"] for scores in windows])
-            card.by_type[name] = np.mean([scores[f"{name} type"] for scores in windows], axis=0)
-            card.by_step[name] = np.mean([scores[f"{name} step"] for scores in windows], axis=0)
-        distortion = np.mean([scores["distortion channel"] for scores in windows], axis=0)
+            card.by_type[name] = _mean([scores[f"{name} type"] for scores in windows])
+            card.by_step[name] = _mean([scores[f"{name} step"] for scores in windows])
+        distortion = _mean([scores["distortion channel"] for scores in windows])
         card.by_bus["distortion"] = distortion.reshape(-1, KINDS)
         card.by_window.update(self._lines.by_window)
         card.by_step.update(self._lines.by_step)
@@ -268,13 +298,17 @@ class Scorer:
         first: int,
         scenarios: Scenarios,
         target: Float[Tensor, "1 H C"],
+        observed: Bool[Tensor, "1 H C"] | None,
     ) -> None:
         """Score one block, of the channels from `first` on."""
-        open_window.add(first, scenarios, target)
+        open_window.add(first, scenarios, target, observed)
         points = channel_points(scenarios, target)
-        self._channel_sums.add(window, first, torch.cat([points[name] for name in CHANNEL_SCORES]))
+        seen = None if observed is None else observed[0]
+        scores = torch.cat([points[name] for name in CHANNEL_SCORES])
+        self._channel_sums.add(window, first, scores, observed=seen)
         block = slice(first, first + target.shape[-1])
-        self._daily_products[:, block] += daily_products(points["mean"], target, self._day_steps)
+        products = daily_products(points["mean"], target, self._day_steps, observed)
+        self._daily_products[:, block] += products
         voltages = slice((V - first) % KINDS, None, KINDS)
         if voltages.start >= target.shape[-1]:
             return
@@ -282,13 +316,19 @@ class Scorer:
         low, high = (limit[bus : bus + voltage.shape[-1]].to(voltage) for limit in self._band)
         points = voltage_points(scenarios.of_channels(voltages), voltage, (low, high))
         scores = torch.cat([points[name] for name in VOLTAGE_SCORES])
-        self._voltage_sums.add(window, first + voltages.start, scores, stride=KINDS)
-        self._add_to_bins(points["violation_probability"], points["violation"])
+        seen = None if seen is None else seen[..., voltages]
+        self._voltage_sums.add(window, first + voltages.start, scores, KINDS, seen)
+        self._add_to_bins(points["violation_probability"], points["violation"], seen)
 
     def _add_to_bins(
-        self, probability: Float[Tensor, "1 H N"], violated: Float[Tensor, "1 H N"]
+        self,
+        probability: Float[Tensor, "1 H N"],
+        violated: Float[Tensor, "1 H N"],
+        observed: Bool[Tensor, "H N"] | None,
     ) -> None:
-        """Count points in bins of their violation probability."""
+        """Count observed points in bins of their violation probability."""
+        if observed is not None:
+            probability, violated = (part[0][observed] for part in (probability, violated))
         # Subtract what rounding may add: five scenarios of twenty are exactly a quarter.
         above = (probability.double() - ROUNDING).clamp(min=0)
         bins = (above * RELIABILITY_BINS).ceil().long().flatten()
@@ -315,7 +355,19 @@ class Scorer:
             if name == "fair_crps" and not self._are_samples:
                 part[:] = np.nan
         card.by_type[name] = by_window.mean(axis=0)
-        card.by_window[name] = by_window[:, V] if name in VOLTAGE_SCORES else by_window.mean(axis=1)
+        card.by_window[name] = by_window[:, V] if name in VOLTAGE_SCORES else _mean(by_window.T)
+
+    def _check_observed(self) -> None:
+        """Raise if a window has nothing observed of a variable that other windows have."""
+        counts = self._channel_sums.observed
+        lacking = (counts == 0) & (counts > 0).any(axis=0)
+        if lacking.any():
+            window, kind = (int(k) for k in np.argwhere(lacking)[0])
+            raise ForecastError(
+                f"no {VARIABLES[kind]} of the target is observed, so the window cannot be scored; "
+                "choose other windows or fill the record from another source",
+                window=window,
+            )
 
     def _reliability_curve(self) -> Float64[np.ndarray, "bins 3"]:
         """Points, mean probability and share of violations of each bin; NaN in empty bins."""
@@ -323,3 +375,14 @@ class Scorer:
         share = np.full((2, len(points)), np.nan)
         np.divide([probability, violated], points, out=share, where=points > 0)
         return np.stack([points, *share], axis=1)
+
+
+def _mean(parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """The mean along the first axis of what exists; NaN where nothing does."""
+    stacked = np.asarray(parts)
+    missing = np.isnan(stacked)
+    if not missing.any():
+        return stacked.mean(axis=0)
+    count = (~missing).sum(axis=0)
+    total = np.where(missing, 0.0, stacked).sum(axis=0)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)

@@ -121,9 +121,12 @@ def _contradictions(
     by_window: dict[str, Any],
 ) -> Iterator[str]:
     """Scores of a row that are valid by themselves but disagree with each other."""
+    observed = [kind for kind in VARIABLES if any(v is not None for v in by_type[kind].values())]
     for name, score in SCORES.items():
-        types = [by_type[kind][name] for kind in VARIABLES if name in by_type[kind]]
+        types = [by_type[kind][name] for kind in observed if name in by_type[kind]]
         overall, values = scores[name], by_window[name]
+        if overall is None and score.needs_v and not score.nullable and "V" in observed:
+            yield f"{name} is null, although voltages were scored"
         if len({value is None for value in (overall, values, *types)}) > 1:
             yield f"{name} is null in one of scores, by_type and by_window but not in all"
         elif values is not None and len(values) != len(windows):
@@ -184,12 +187,19 @@ def _score(score: Score, schema: int, per_window: bool = False) -> Rule:
         return _newer(schema)
     limits = number(score.low, score.high)
     rule = list_of(limits) if per_window else limits
-    return nullable(rule) if score.nullable else rule
+    return nullable(rule) if score.nullable or score.needs_v else rule
+
+
+def _of_type(score: Score, schema: int) -> Rule:
+    """The rule of a score of one variable, which is null if the record never observed it."""
+    return nullable(_score(score, schema))
 
 
 def _truth(schema: int) -> dict[str, Rule]:
     overloads = nullable(number(0.0, 1.0)) if schema > 1 else _newer(schema)
-    return {"necv": number(0.0), "violations": number(0.0, 1.0), "overloads": overloads}
+    # Null for a record in which no voltage is observed.
+    necv, violations = nullable(number(0.0)), nullable(number(0.0, 1.0))
+    return {"necv": necv, "violations": violations, "overloads": overloads}
 
 
 def _newer(schema: int) -> Rule:
@@ -248,7 +258,7 @@ def row_rules(schema: int) -> dict[str, Schema]:
         "truth": _truth(schema),
         "scores": {name: _score(score, schema) for name, score in SCORES.items()},
         "by_type": {
-            kind: {name: _score(s, schema) for name, s in SCORES.items() if _has(kind, name)}
+            kind: {name: _of_type(s, schema) for name, s in SCORES.items() if _has(kind, name)}
             for kind in VARIABLES
         },
         "by_window": {name: _score(score, schema, True) for name, score in SCORES.items()},

@@ -22,6 +22,8 @@ class Score:
     """Whether it uses voltages only."""
     pointwise: bool = True
     """Whether it is a mean over channels, so that types and buses average to the whole."""
+    needs_voltages: bool = False
+    """Whether it needs voltages to be observed, as voltage scores do; null otherwise."""
     has_types: bool = True
     """Whether it splits by variable; scores of lines and of whole states do not."""
     in_paper: bool = False
@@ -31,6 +33,8 @@ class Score:
     """Whether it exists only for scenarios of equal weight; null otherwise."""
     needs_ratings: bool = False
     """Whether it exists only for grids with rated branches; null otherwise."""
+    needs_lines: bool = False
+    """Whether it exists only for records with a grid; null otherwise."""
     diagnostic: bool = False
     """Whether it describes a forecast instead of ranking it."""
     since: int = 1
@@ -39,7 +43,12 @@ class Score:
     @property
     def nullable(self) -> bool:
         """Whether it may be null in a row whose schema has it."""
-        return self.needs_samples or self.needs_ratings
+        return self.needs_samples or self.needs_ratings or self.needs_lines
+
+    @property
+    def needs_v(self) -> bool:
+        """Whether it is null for a record in which no voltage is observed."""
+        return self.voltage_only or self.needs_voltages
 
 
 _StateScore = partial(Score, pointwise=False, has_types=False, since=2)
@@ -115,23 +124,23 @@ SCORES: Mapping[str, Score] = MappingProxyType(
         ),
         "any_violation_brier": _StateScore(
             "any-violation Brier", "Is the probability right that the grid violates any limit?",
-            "probability²", high=1.0, proper=True,
+            "probability²", high=1.0, proper=True, needs_voltages=True,
         ),
         "violation_count_crps": _StateScore(
             "violation-count CRPS", "Is the number of simultaneous violations right?",
-            "violations", proper=True,
+            "violations", proper=True, needs_voltages=True,
         ),
         "variogram_theta": _StateScore(
             "variogram theta", "Do the angles at the two ends of a line differ as they should?",
-            "rad", proper=True,
+            "rad", proper=True, needs_lines=True,
         ),
         "variogram_v": _StateScore(
             "variogram V", "Do the voltages at the two ends of a line differ as they should?",
-            "p.u.", proper=True,
+            "p.u.", proper=True, needs_lines=True,
         ),
         "balance_rms_mva": _StateScore(
             "power balance", "How far are P and Q from the flows that V and θ cause?",
-            "MVA", diagnostic=True,
+            "MVA", diagnostic=True, needs_lines=True,
         ),
     }
 )  # fmt: skip

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Bool, Float32, Int
 
-from powerphase.circuit import Limits
+from powerphase.circuit import Circuit, Limits
 from powerphase.clock import GERMANY, Calendar
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import TaskError
 from powerphase.grid.case import BASE_KV, Grid
-from powerphase.grid.limits import limits_of
+from powerphase.grid.limits import common_band, limits_of
 from powerphase.resolution import (
     DAY_S,
     MINUTE_S,
@@ -53,6 +53,9 @@ class Task:
         rating: the rating of branches in the case file by which overloads count: "a", "b" or "c".
         country: the country whose holidays models know, or "none"; by default the data set's.
         zone: the time zone by whose clock they count days; by default that of the country.
+        as_of: an earlier fingerprint of an imported record that has grown since: training, scales
+            and test windows are those of then, so that a model that was fitted then can be used
+            again; `tomorrow` follows the newest rows.
     """
 
     def __init__(
@@ -67,9 +70,13 @@ class Task:
         rating: str = "a",
         country: str | None = None,
         zone: str | None = None,
+        as_of: str | None = None,
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         self.store.verify_files()
+        self.fingerprint = as_of or self.store.manifest.fingerprint
+        """That of the record on which models are fitted: it may have grown since."""
+        n_steps = self.store.steps_of(self.fingerprint)
         self.calendar = self.store.calendar.override(country, zone)
         self.protocol = Protocol.of(
             self.store.step_s,
@@ -83,7 +90,7 @@ class Task:
             zone=zone,
             calendar=self.store.calendar,
         )
-        self.splits: Splits = self.protocol.splits(self.store.time)
+        self.splits: Splits = self.protocol.splits(self.store.time[:n_steps])
         self._origins = self.protocol.test_origins(self.splits)
 
     @classmethod
@@ -120,6 +127,8 @@ class Task:
     def layout(self) -> Layout:
         """The channels; P and Q are divided by their largest size in the training split."""
         largest = self.store.largest_power(slice(self.splits.first, self.splits.train_stop))
+        if not self.store.has_grid:
+            return _layout_without_grid(self, *(value or 1.0 for value in largest))
         grid, protocol = self.store.grid, self.protocol
         limits = limits_of(grid, protocol.limits, protocol.rating)
         p_scale_mw, q_scale_mvar = (value or 1.0 for value in largest)
@@ -162,7 +171,9 @@ class Task:
             )
         past = self._record(stop - n_past, stop)
         offsets = np.arange(n_past + protocol.horizon) * step
-        return Context(past.read()[None], (past.time[0] + offsets)[None], self.layout)
+        observed = past.read_observed()
+        mask = None if observed is None else observed[None]
+        return Context(past.read()[None], (past.time[0] + offsets)[None], self.layout, mask)
 
     def to_gluonts(self, channels: Sequence[int] | None = None, *, targets: bool = False) -> Any:
         """The task for GluonTS: `train` and `test` data sets of univariate series.
@@ -241,7 +252,7 @@ class Task:
         return {
             "grid": manifest.grid,
             "edition": manifest.edition,
-            "fingerprint": manifest.fingerprint,
+            "fingerprint": self.fingerprint,
             "task_version": protocol.version,
             "context": protocol.context,
             "horizon": protocol.horizon,
@@ -258,7 +269,34 @@ class Task:
             shifted = slice(first + steps.start, first + steps.stop)
             return self.store.read_states(shifted, channels)
 
-        return Record(self.layout, self.store.time[first:stop], read)
+        def read_observed(steps: slice, channels: slice) -> Bool[np.ndarray, "S C"] | None:
+            shifted = slice(first + steps.start, first + steps.stop)
+            return self.store.read_observed(shifted, channels)
+
+        mask = read_observed if self.store.is_imported else None
+        return Record(self.layout, self.store.time[first:stop], read, mask)
+
+
+def _layout_without_grid(task: Task, p_scale_mw: float, q_scale_mvar: float) -> Layout:
+    """The layout of an imported record without a grid: no lines, and one band for all buses."""
+    store, band = task.store, common_band(task.protocol.limits)
+    if band is None:
+        raise TaskError(
+            f"{store.path}: has no grid, so its buses have no voltage limits of their own; use "
+            "the normal limits, or a band such as 0.9-1.1"
+        )
+    circuit = Circuit.none(store.manifest.n_buses)
+    return Layout(
+        grid=store.manifest.grid,
+        bus_id=store.bus_id,
+        bus_type=np.asarray(store.array("grid/bus_type")[...]),
+        nominal_kv=np.asarray(store.array("grid/nominal_kv")[...]),
+        circuit=circuit,
+        limits=Limits.equal(circuit, band, np.inf),
+        p_scale_mw=p_scale_mw,
+        q_scale_mvar=q_scale_mvar,
+        calendar=task.calendar,
+    )
 
 
 def layout_of(

@@ -11,7 +11,8 @@ from jaxtyping import Float, Shaped
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from powerphase.axes import STEPS_PER_DAY
-from powerphase.dataset.certificate import Certificate, certificate_facts, store_facts
+from powerphase.dataset.certificate import Certificate
+from powerphase.dataset.facts import certificate_facts, store_facts
 from powerphase.dataset.layout import PROVENANCE
 from powerphase.dataset.store import Store
 from powerphase.grid.catalog import CATALOG

@@ -1,0 +1,5 @@
+"""Import records of states from elsewhere: read, check, complete, store."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
