@@ -14,6 +14,7 @@ import pytest
 
 from powerphase.dataset import generate, open_store
 from powerphase.grid import admittance_matrix, case_folder, read_grid
+from powerphase.importing import read_mapping
 from powerphase.models.factorforge import FactorForgeConfig
 from powerphase.models.framework import read_config
 from powerphase.models.powerforge import PowerForgeConfig
@@ -117,3 +118,25 @@ def test_a_config_is_read_faithfully_or_rejected(tmp_path: Path, suffix: str) ->
 
     mutations = (*BYTES, *JSON, *JSON) if suffix == "json" else (*BYTES, *TEXT, *TEXT)
     check_cases(file.parent, file, mutations, read)
+
+
+def test_a_mapping_is_read_faithfully_or_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "sound" / "mapping.toml"
+    file.parent.mkdir()
+    file.write_text(
+        'time = "when"\nzone = "UTC"\nbus = "station"\n\n[P]\ncolumn = "kw"\nunit = "kW"\n'
+        'sign = "load"\n\n[V]\ncolumn = "u"\nunit = "kV"\n\n[buses]\n"Nord" = "4"\n'
+    )
+
+    def read(damaged: Path) -> None:
+        mapping, document = read_mapping(damaged), tomllib.loads(damaged.read_text())
+        for name, value in document.items():
+            if name in ("P", "Q", "V", "theta"):
+                parts = mapping.columns[name]
+                sections = value if isinstance(value, list) else [value]
+                for part, section in zip(parts, sections, strict=True):
+                    assert {key: getattr(part, key) for key in section} == section
+            else:
+                assert getattr(mapping, name) == value
+
+    check_cases(file.parent, file, (*BYTES, *TEXT, *TEXT), read)

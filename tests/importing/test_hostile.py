@@ -12,7 +12,7 @@ import pytest
 
 from powerphase.dataset import Store
 from powerphase.errors import PowerphaseError, RecordError
-from powerphase.importing import import_states, read_mapping, tables
+from powerphase.importing import import_states, read_mapping
 from tests.importing.conftest import long_table, wide_table
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -28,9 +28,11 @@ class Bad(NamedTuple):
 
 def cell(row: int, column: str, value: object) -> Change:
     def change(table: pd.DataFrame) -> pd.DataFrame:
-        table = table.astype({column: object})
-        table.loc[row, column] = value
-        return table
+        values: list[object] = table[column].tolist()
+        values[row] = value
+        changed = table.copy()
+        changed[column] = pd.Series(values, index=table.index, dtype=object)
+        return changed
 
     return change
 
@@ -198,7 +200,7 @@ def test_a_file_that_changes_while_it_is_read_is_rejected(
             file.write("2015-01-13T00:00Z,1,0,0,1,0\n")
         return table
 
-    monkeypatch.setattr(tables.pd, "read_csv", change)
+    monkeypatch.setattr(pd, "read_csv", change)
     with pytest.raises(RecordError, match="changed while it was read"):
         import_states(csv_file, tmp_path / "store", grid="ieee14")
 

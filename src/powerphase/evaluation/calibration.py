@@ -199,7 +199,7 @@ def calibrate(
         raise TaskError(
             f"{task.layout.grid}: no {subject} of a whole day are observed in the windows"
         )
-    chance, violated, *hours = np.stack(days, axis=1)
+    chance, violated, expected, hours, score = np.stack(days, axis=1)
     return Calibration(
         description,
         n_scenarios,
@@ -212,7 +212,9 @@ def calibrate(
         task.protocol.rating,
         chance,
         violated > 0,
-        *hours,
+        expected,
+        hours,
+        score,
         np.stack(whole),
     )
 

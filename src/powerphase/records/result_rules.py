@@ -55,7 +55,7 @@ def check(row: dict[str, Any], where: str, advice: str = "score the forecast aga
     faults = [*problems(row, rules, "the row"), *_uneven_curve(row.get("training"))]
     scored = {key: row[key] for key in SCORED if key in row}
     if not any(problems(scored, {key: rules[key] for key in SCORED})):
-        faults += _contradictions(**scored)
+        faults += _contradictions(row["schema"], **scored)
     if faults:
         raise ResultError(f"{where}: {'; '.join(faults)}; {advice}")
 
@@ -115,6 +115,7 @@ def _newer_facts(schema: int) -> list[str]:
 
 
 def _contradictions(
+    schema: int,
     windows: list[str],
     scores: dict[str, Any],
     by_type: dict[str, dict[str, Any]],
@@ -125,7 +126,8 @@ def _contradictions(
     for name, score in SCORES.items():
         types = [by_type[kind][name] for kind in observed if name in by_type[kind]]
         overall, values = scores[name], by_window[name]
-        if overall is None and score.needs_v and not score.nullable and "V" in observed:
+        has_it = score.needs_v and not score.nullable and score.since <= schema
+        if overall is None and has_it and "V" in observed:
             yield f"{name} is null, although voltages were scored"
         if len({value is None for value in (overall, values, *types)}) > 1:
             yield f"{name} is null in one of scores, by_type and by_window but not in all"

@@ -173,7 +173,9 @@ def _site_facts(
         "scores": scores,
         "boards": descriptions,
         "looks": page_looks(names),
-        "archetypes": {facts["fingerprint"]: facts["archetypes"] for facts in data_sets},
+        "archetypes": {
+            facts["fingerprint"]: facts["archetypes"] for facts in data_sets if facts["archetypes"]
+        },
     }
 
 

@@ -335,13 +335,13 @@ def data_set_facts(store: Store, certificate: Certificate | None) -> dict[str, A
         "recipe": list(m.recipe.items()),
         "provenance": [
             (name, f"{count:,}", count / max(steps, 1))
-            for name, count in zip(PROVENANCE, m.provenance, strict=True)
+            for name, count in zip(PROVENANCE, m.provenance, strict=False)
         ],
         "sources": m.attribution,
         "made_with": list(m.made_with.items()),
         "certificate": certificate_facts(certificate) if certificate else None,
         "valid": certificate.valid if certificate else None,
-        "archetypes": _archetypes(store),
+        "archetypes": None if store.is_imported else _archetypes(store),
     }
 
 
