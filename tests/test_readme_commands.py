@@ -11,11 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import click
+import numpy as np
+import pandas as pd
 import pytest
 import typer
 from typer.testing import Result
 
-from powerphase import cli
+from powerphase import cli, generate
 from powerphase.records import read_results
 from tests.bench.in_process import run_jobs_in_process
 from tests.pages import FENCE, INLINE, blocks, commands, invoke, section
@@ -56,6 +58,29 @@ def write_files_of_linked_pages() -> None:
     Path("my_grid.m").write_text(*blocks(section(data, "A grid of your own"), "matlab"))
     (code,) = blocks(section(data, "Signals of your own"), "python")
     exec(compile(code, "data.md", "exec"), {})
+    write_record()
+
+
+def write_record() -> None:
+    """A record of the states of my_grid.m and its mapping, as docs/own_record.md has them."""
+    store = generate("my_grid.m", "generated", end="2015-01-10")
+    values = store.read()
+    table = pd.DataFrame(
+        {
+            "when": np.repeat(store.time.astype(str), 4),
+            "station": np.tile(store.bus_id, len(store.time)),
+            "load_kw": 1e3 * values[..., 0].ravel(),
+            "q_kvar": 1e3 * values[..., 1].ravel(),
+            "u_kv": (values[..., 2] * store.grid.bus[:, 9]).ravel(),
+        }
+    )
+    table.to_csv("states.csv", index=False)
+    Path("states.toml").write_text(
+        'time = "when"\nzone = "UTC"\nbus = "station"\n'
+        '[P]\ncolumn = "load_kw"\nunit = "kW"\nsign = "load"\n'
+        '[Q]\ncolumn = "q_kvar"\nunit = "kVAr"\nsign = "load"\n'
+        '[V]\ncolumn = "u_kv"\nunit = "kV"\n'
+    )
 
 
 @pytest.fixture(scope="module")
