@@ -175,7 +175,7 @@ def anchors_ahead(scores: Sequence[str], edition: str = LEADING) -> Iterator[str
         for score in scores:
             own = means["factorforge"][score] if "factorforge" in means else None
             ahead = [
-                f"`{name}` by {1 - value / own:.0%}"
+                f"`{name}` by {1 - value / own:.1%}"
                 for name in anchors()
                 if own and (value := means.get(name, {}).get(score)) is not None and value < own
             ]
