@@ -12,7 +12,7 @@ def test_a_function_whose_result_contradicts_its_annotation_raises(
 ) -> None:
     time = np.array(["2016-07-01T12:00"], dtype="datetime64[s]")
     assert clock.hour_of_day(time) == 14
-    monkeypatch.setattr(clock, "berlin_time", lambda time: time[:, None])
+    monkeypatch.setattr(clock, "local_time", lambda time, calendar: time[:, None])
     with pytest.raises(TypeCheckError):
         clock.hour_of_day(time)
 

@@ -10,6 +10,7 @@
     ├── PowerFlowError     a grid without a power flow solution
     ├── StoreError         a data set on disk that is missing, damaged or in the way
     │   └── StoreBusy      another process is writing it
+    ├── RecordError        states from elsewhere that cannot be imported
     ├── TaskError          windows that do not fit a record
     ├── CalendarError      an unknown country or time zone
     ├── ForecastError      scenarios that cannot be scored, in memory or in a file

@@ -19,7 +19,11 @@ from powerphase.records import Failure, write_failure
 from tests.cli.conftest import Fails
 from tests.command_line import invoke, run
 
-COMMANDS = [command.callback for command in cli.app.registered_commands]
+COMMANDS = [
+    command.name or command.callback.__name__
+    for command in cli.app.registered_commands
+    if command.callback
+]
 PROCESS = [sys.executable, "-c", "from powerphase.cli import main; main()"]
 
 
@@ -187,7 +191,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_continues(tmp_path: Path) -> 
     assert open_store(tmp_path / "s").manifest.complete
 
 
-@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS if command])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_an_example(command: str) -> None:
     assert f"powerphase {command}" in run(command, "--help").stdout
 

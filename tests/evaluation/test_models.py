@@ -66,7 +66,8 @@ JOINT = {
     **dict.fromkeys(("last-week", "last-7-days", "oracle", "deepar", "tempflow"), True),
     **dict.fromkeys(("transformer-tempflow", "timegrad", "timemcl", "factorforge+draws"), True),
     **dict.fromkeys(("climatology", "ets", "powerforge", "factorforge", "timeprism"), False),
-    **dict.fromkeys(("flat-week", "tactis-2"), False),
+    **dict.fromkeys(("flat-week", "tactis-2", "conformal-climatology"), False),
+    **dict.fromkeys(("analogs", "boosting", "dynamic-factors"), True),
     "tactis-2+copula": True,
 }
 """Whether a model's scenarios are futures of the whole grid, rather than of each channel."""
