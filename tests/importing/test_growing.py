@@ -121,6 +121,9 @@ def test_a_training_forecasts_what_follows_the_newest_rows(grown: Any, tmp_path:
     assert json.loads(file.read_text()) == json.loads(done.stdout)
     shown = run("info", file.with_suffix(""))
     assert "factorforge" in shown.stdout
+    scenarios = tmp_path / "scenarios.parquet"
+    run("export", file.with_suffix(""), "--data", store.path, "--to", "parquet", "--out", scenarios)
+    assert len(pd.read_parquet(scenarios)) == 100 * DAY * 14
     again = run(*arguments, "--out", tmp_path / "days")  # as cron may
     assert again.stdout == done.stdout
     task = Task(store, windows=1, as_of=chain[0])
@@ -199,3 +202,34 @@ def test_what_cannot_follow_a_record_is_rejected(
     with pytest.raises(StoreError, match="generated"):
         import_states(later, original.path, append=True)
     assert len(stamps(original)) == 12 * DAY
+
+
+def test_the_mapping_of_a_record_names_the_buses_of_all_its_parts(
+    states: np.ndarray, table: pd.DataFrame, tmp_path: Path
+) -> None:
+    stop = 9 * DAY * 14
+    named = table.assign(bus=[f"ST{bus}" for bus in table.bus])
+    mapping = {"buses": {f"ST{bus}": str(bus) for bus in range(1, 15)}}
+    for grid in ("ieee14", None):
+        path = tmp_path / str(grid)
+        import_states(named[:stop], path, grid=grid, mapping=mapping)
+        for part, columns in (
+            (named[stop : stop + DAY * 14], mapping),
+            (named[stop + DAY * 14 : stop + 2 * DAY * 14], None),
+        ):
+            store = import_states(part, path, mapping=columns, append=True)
+        np.testing.assert_array_equal(store.bus_id, np.arange(1, 15))
+        np.testing.assert_allclose(store.read(), states[: 11 * DAY], rtol=1e-5, atol=1e-5)
+
+
+def test_a_mapping_names_buses_of_the_grid_whatever_the_first_source_called_them(
+    states: np.ndarray, table: pd.DataFrame, tmp_path: Path
+) -> None:
+    stop = 9 * DAY * 14
+    reversed_names = {str(bus): str(15 - bus) for bus in range(1, 15)}
+    first = table[:stop].assign(bus=15 - table[:stop].bus)
+    import_states(first, tmp_path / "s", grid="ieee14", mapping={"buses": reversed_names})
+    later = table[stop : stop + DAY * 14]
+    same = {"buses": {str(bus): str(bus) for bus in range(1, 15)}}
+    store = import_states(later, tmp_path / "s", mapping=same, append=True)
+    np.testing.assert_allclose(store.read(), states[: 10 * DAY], rtol=1e-5, atol=1e-5)

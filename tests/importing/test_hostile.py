@@ -172,6 +172,20 @@ def test_bad_files_are_rejected(kind: str, csv_file: Path, tmp_path: Path) -> No
     assert not (tmp_path / "store").exists()
 
 
+def test_a_bad_cell_is_named_among_numbers_with_a_decimal_comma(
+    table: pd.DataFrame, tmp_path: Path
+) -> None:
+    file = tmp_path / "comma.csv"
+    table.astype({"p_mw": object}).to_csv(file, index=False, sep=";", decimal=",")
+    lines = file.read_text().splitlines()
+    cells = lines[499].split(";")
+    lines[499] = ";".join([*cells[:2], "abc", *cells[3:]])
+    file.write_text("\n".join(lines) + "\n")
+    mapping = {"separator": ";", "decimal": ","}
+    with pytest.raises(RecordError, match=r"row 500, column 'p_mw': 'abc'"):
+        import_states(file, tmp_path / "store", grid="ieee14", mapping=mapping)
+
+
 def test_files_that_are_none_are_rejected(csv_file: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "states.xlsx").write_bytes(b"PK")

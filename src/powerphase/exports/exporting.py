@@ -102,9 +102,9 @@ def _actual_days(source: Forecast, store: Store, skip: set[int]) -> Iterator[Day
 
 
 def _check_data(source: Forecast, store: Store) -> None:
-    """Raise unless the forecast is of this data set, whose grid is undamaged."""
+    """Raise unless the forecast is of this data set or what it grew from, and it is undamaged."""
     actual, expected = source.facts["fingerprint"], store.manifest.fingerprint
-    if actual != expected:
+    if actual != expected and not store.grew_from(actual):
         raise ExportError(
             f"the forecast is of {source.facts['grid']}, data set {actual[:12]}, but {store.path} "
             f"is {store.manifest.grid}, {expected[:12]}; give the data set that was forecast"

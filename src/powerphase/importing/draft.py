@@ -1,7 +1,7 @@
 """A record in the making: values in the order of the buses, at regular times."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 import numpy as np
@@ -31,12 +31,25 @@ class Places:
 
     bus_id: Int[np.ndarray, " N"]
     rows: Mapping[str, int]
-    """The position of each bus by the names that a source may use."""
+    """The position of each bus by its own names."""
     names: Mapping[int, str]
     """The names of buses that have one beside their number, by position."""
     nominal_kv: Float[np.ndarray, " N"]
     """0 where it is unknown."""
     grid: Grid | None
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """The position of each bus by what the source of the record so far called it."""
+
+    def row_of(self, bus: str, mapping: SourceMapping) -> int | None:
+        """The position of a bus of a source; None if there is no such bus.
+
+        A mapping gives the bus its own name. Without one, a source that continues the record
+        means what the first one meant.
+        """
+        name = mapping.buses.get(bus)
+        if name is None:
+            return self.labels.get(bus, self.rows.get(bus))
+        return self.rows.get(name, self.labels.get(name))
 
     @property
     def title(self) -> str:
@@ -115,8 +128,9 @@ def places_of(readings: Readings, network: Network | None, mapping: SourceMappin
         grid = network.grid
         names = {row: name for row, name in network.names.items() if name != str(grid.bus_id[row])}
         return Places(grid.bus_id, network.rows, names, grid.bus[:, BASE_KV].copy(), grid)
-    bus_id = number_buses(list(readings.buses))
-    rows = {bus: row for row, bus in enumerate(readings.buses)}
+    own_names = [mapping.buses.get(bus, bus) for bus in readings.buses]
+    bus_id = number_buses(own_names)
+    rows = {bus: row for row, bus in enumerate(own_names)}
     names = {row: bus for bus, row in rows.items() if bus != str(bus_id[row])}
     nominal_kv = [mapping.nominal_kv.get(bus, 0.0) for bus in readings.buses]
     return Places(bus_id, rows, names, np.array(nominal_kv), None)
@@ -124,19 +138,18 @@ def places_of(readings: Readings, network: Network | None, mapping: SourceMappin
 
 def _match(readings: Readings, places: Places, mapping: SourceMapping) -> list[int]:
     """The row of each bus of the source."""
-    names = [mapping.buses.get(bus, bus) for bus in readings.buses]
-    unknown = [
-        bus for bus, name in zip(readings.buses, names, strict=True) if name not in places.rows
-    ]
+    matches = [places.row_of(bus, mapping) for bus in readings.buses]
+    unknown = [bus for bus, row in zip(readings.buses, matches, strict=True) if row is None]
     if unknown:
-        near = get_close_matches(unknown[0], places.rows, n=1)
+        name = mapping.buses.get(unknown[0], unknown[0])
+        near = get_close_matches(name, {**places.rows, **places.labels}, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise RecordError(
             f"{readings.source}: {len(unknown)} buses are not in {places.title}: "
             f"{', '.join(unknown[:5])}{hint}; name them in the section `buses` of a mapping, or "
             "leave them out"
         )
-    rows = [places.rows[name] for name in names]
+    rows = [row for row in matches if row is not None]
     if len(set(rows)) < len(rows):
         row = next(row for row in rows if rows.count(row) > 1)
         both = [bus for bus, k in zip(readings.buses, rows, strict=True) if k == row]

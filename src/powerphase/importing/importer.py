@@ -357,17 +357,19 @@ def _pandapower_network(grid: Any) -> Any:
 
 
 def _places(store: Store, network: Network | None) -> Places:
-    """Where the buses of a record are, by the names that its first source had."""
+    """Where the buses of a record are, by their names and by those of its first source."""
     numbers, labels, names = store.bus_id.tolist(), store.bus_labels, store.bus_names
     if network is not None and not (store.has_grid and numbers == network.grid.bus_id.tolist()):
         raise RecordError(f"{store.path}: has other buses than the grid; leave --grid out")
-    rows = {labels.get(number, str(number)): row for row, number in enumerate(numbers)}
-    if network is not None:
-        rows = {**network.rows, **rows}
     by_row = {numbers.index(number): name for number, name in names.items()}
+    rows = {str(number): row for row, number in enumerate(numbers)}
+    rows |= {name: row for row, name in by_row.items()}
+    if network is not None:
+        rows |= network.rows
+    by_label = {labels.get(number, str(number)): row for row, number in enumerate(numbers)}
     nominal_kv = np.asarray(store.array("grid/nominal_kv")[...])
     grid = store.grid if store.has_grid else None
-    return Places(store.bus_id, rows, by_row, nominal_kv, grid)
+    return Places(store.bus_id, rows, by_row, nominal_kv, grid, by_label)
 
 
 def _check_options(out: str | Path, kind: str, gaps: str, suspects: str, edition: str) -> None:

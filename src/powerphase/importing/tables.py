@@ -34,6 +34,8 @@ class Table:
     source: str
     first_row: int = 1
     """The number of the first row of values: 2 below the header of a CSV file."""
+    decimal: str = "."
+    """The decimal separator of a text file."""
 
     def locate(self, column: str) -> Locate:
         """Names the rows of a column."""
@@ -57,11 +59,16 @@ class Table:
         if pd.api.types.is_numeric_dtype(column):
             return column.to_numpy(dtype=np.float64, na_value=np.nan)
         words = column.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
-        values = pd.to_numeric(words, errors="coerce").to_numpy(dtype=np.float64)
+        # One bad cell leaves the whole column as text, also that with a decimal comma.
+        texts = words.map(
+            lambda cell: cell.replace(self.decimal, ".") if isinstance(cell, str) else cell
+        )
+        values = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64)
         invalid = np.flatnonzero(np.isnan(values) & ~(words.isin(BLANK) | words.isna()).to_numpy())
         if invalid.size:
             row, cell = int(invalid[0]), words.iloc[invalid[0]]
-            hint = '; set decimal = "," in the mapping' if _has_comma(cell) else ""
+            can_help = self.decimal != "," and _has_comma(cell)
+            hint = '; set decimal = "," in the mapping' if can_help else ""
             raise RecordError(f"{self.locate(name)(row)}: {cell!r} is not a number{hint}")
         return values
 
@@ -238,7 +245,7 @@ def read_csv(path: Path, mapping: SourceMapping) -> Table:
             reason = " ".join(str(error).split())
             raise RecordError(f"{path}: cannot be read as a table ({reason})") from error
     _check_last_row(path, len(header), mapping)
-    return Table(frame, str(path), first_row=2)
+    return Table(frame, str(path), first_row=2, decimal=mapping.decimal)
 
 
 def _open(path: Path) -> Any:
