@@ -165,34 +165,21 @@ def calibrate(
             raise UnknownName.among(kind, name, known)
     torch_device = choose_device(device)
     check_forecaster(model)
-    counts = _changing(task.training, task.protocol.horizon, subject)
-    if not counts.any():
-        raise TaskError(
-            f"{task.layout.grid}: none of its {subject} violates its limits on some, but not all, "
-            f"days of the training record (task {task.name}), so nothing can be said; choose other "
-            "limits or another grid"
-        )
-    if joint:
-        form, description = fit_joint(model, task.training)
-    else:
-        model.fit(task.training)
-        form, description = model, describe(model)
+    counts = _counted(task, subject)
+    form, description = _fit(model, task, joint)
     windows = task.test if split == "test" else task.training.validation
     read = _event_reader(task, subject, description.joint)
     n_scenarios, days, whole = 0, [], []
     for window in range(len(windows)):
         context = windows.context(window).to(torch_device)
         happened = _violations(task.layout, subject, windows.target(window))
-        parts = []
-        for part, event, weights in read(form, context, window):
-            n_scenarios = max(n_scenarios, event.shape[1])  # unsolved ones are left out
-            actual = happened[..., part].to(event.device)
-            step_hours = context.step_s / HOUR_S
-            parts.append(_compare(event, weights, actual, description.joint, step_hours))
-        days.append(torch.cat(parts, dim=1).cpu().numpy()[:, counts])
-        whole.append(
-            _known_days(task.layout, subject, windows.observed(window), len(counts))[counts]
-        )
+        events = read(form, context, window)
+        step_hours = context.step_s / HOUR_S
+        n_read, day = _compare_day(events, happened, description.joint, step_hours)
+        n_scenarios = max(n_scenarios, n_read)  # unsolved ones are left out
+        days.append(day[:, counts])
+        complete = _known_days(task.layout, subject, windows.observed(window), len(counts))
+        whole.append(complete[counts])
         if on_progress:
             on_progress(window + 1, len(windows))
     if not np.any(whole):
@@ -217,6 +204,38 @@ def calibrate(
         score,
         np.stack(whole),
     )
+
+
+def _counted(task: Task, subject: str) -> Bool[np.ndarray, " X"]:
+    """Which buses or lines count; raise if none does."""
+    counts = _changing(task.training, task.protocol.horizon, subject)
+    if not counts.any():
+        raise TaskError(
+            f"{task.layout.grid}: none of its {subject} violates its limits on some, but not all, "
+            f"days of the training record (task {task.name}), so nothing can be said; choose other "
+            "limits or another grid"
+        )
+    return counts
+
+
+def _fit(model: Forecaster, task: Task, joint: bool) -> tuple[Forecaster, Description]:
+    """The fitted model in the form whose scenarios are read, and its description."""
+    if joint:
+        return fit_joint(model, task.training)
+    model.fit(task.training)
+    return model, describe(model)
+
+
+def _compare_day(
+    events: Iterator[Event], happened: Tensor, joint: bool | None, step_hours: float
+) -> tuple[int, Float64[np.ndarray, "5 X"]]:
+    """The number of scenarios of a day, and what they say of each bus or line beside the truth."""
+    n_scenarios, parts = 0, []
+    for part, event, weights in events:
+        n_scenarios = max(n_scenarios, event.shape[1])
+        actual = happened[..., part].to(event.device)
+        parts.append(_compare(event, weights, actual, joint, step_hours))
+    return n_scenarios, torch.cat(parts, dim=1).cpu().numpy()
 
 
 def _bins(

@@ -16,7 +16,7 @@ from powerphase.dataset.imported import ImportRecipe, Kind, import_recipe
 from powerphase.dataset.layout import AS_IMPORTED
 from powerphase.dataset.storage import is_url
 from powerphase.dataset.store import Store, open_store
-from powerphase.errors import RecordError, StoreError, UnknownName
+from powerphase.errors import CaseError, RecordError, StoreError, UnknownName
 from powerphase.grid.admittance import admittance_matrix
 from powerphase.grid.catalog import licence_notice
 from powerphase.grid.powerflow import CARRIED, NEWTON
@@ -340,7 +340,7 @@ def _read_netcdf(path: Path, mapping: SourceMapping) -> Readings:
         return read_dataset(path, mapping)
     try:
         net = pypsa.load(path)
-    except Exception:  # not one of PyPSA: read as arrays, which says what is wrong
+    except CaseError:  # no network of PyPSA; what reads arrays says what is wrong with the file
         return read_dataset(path, mapping)
     return pypsa.read_results(net, mapping)
 
