@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READERS := .venv-readers
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test readers check lint types fix docs package pages layouts fev clean
+.PHONY: quickstart test readers check lint types fix docs package pages layouts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -20,8 +20,8 @@ SPREAD := --numprocesses logical --maxprocesses 4 --max-worker-restart 0 \
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --durations=15
 
-# PyPSA needs pandas 3 and pandapower pandas 2, so what reads exports with PyPSA has its own environment.
-# Without it those tests are skipped.
+# PyPSA needs pandas 3 and pandapower pandas 2, and fev an older datasets, so both read exports in their own
+# environment. Without it those tests are skipped.
 readers: $(READERS)/.installed
 
 $(READERS)/.installed: tests/exports/readers.txt
@@ -61,12 +61,6 @@ pages: $(VENV)/.installed-dev
 layouts: $(VENV)/.installed
 	$(BIN)/python -c 'from pathlib import Path; from powerphase.report.drawing import store_layouts; store_layouts(Path("src/powerphase/report/layouts"))'
 
-# fev needs older libraries than the rest, so it reads the exported tasks in an environment of its own.
-fev: $(VENV)/.installed-dev
-	$(PYTHON) -m venv .venv-fev
-	.venv-fev/bin/python -m pip install --disable-pip-version-check --quiet fev==0.10.0
-	POWERPHASE_FEV_PYTHON=$(CURDIR)/.venv-fev/bin/python $(BIN)/python -m pytest tests/task/test_exports.py -k fev
-
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "powerphase needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
@@ -78,4 +72,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(READERS) .venv-fev build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(READERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
-"""Reads exports with PyPSA or Egret, in the environment of `make readers`, and prints them.
+"""Reads exports with PyPSA, Egret or fev, in the environment of `make readers`, and prints them.
 
 python readers.py pypsa FILE.nc
 python readers.py egret FOLDER DAY
+python readers.py fev FILE.yaml SERIES
 """
 
 import json
@@ -74,7 +75,22 @@ def read_egret(folder: str, day: str) -> dict[str, Any]:
     return answer
 
 
+def read_fev(file: str, series: str) -> list[dict[str, Any]]:
+    """The lengths of all contexts, and what happens to one series, in every window of all tasks."""
+    import fev
+
+    answer = []
+    for task in fev.Benchmark.from_yaml(file).tasks:
+        for window in task.iter_windows():
+            past, _ = window.get_input_data()
+            truth = window.get_ground_truth()
+            target = dict(zip(truth["id"], truth["target"], strict=True))[series]
+            lengths = [len(row) for row in past["target"]]
+            answer.append({"lengths": lengths, "target": np.asarray(target).tolist()})
+    return answer
+
+
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    reader = {"pypsa": read_pypsa, "egret": read_egret}[sys.argv[1]]
+    reader = {"pypsa": read_pypsa, "egret": read_egret, "fev": read_fev}[sys.argv[1]]
     sys.stdout.write(json.dumps(reader(*sys.argv[2:])) + "\n")

@@ -1,4 +1,4 @@
-"""PyPSA and Egret, in their own environment (`make readers`), read what was exported."""
+"""PyPSA, Egret and fev, in their own environment (`make readers`), read what was exported."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PYTHON = ROOT / ".venv-readers" / "bin" / "python"
 SCENARIO, STEPS = 1, 2
 
 pytestmark = pytest.mark.skipif(
-    not PYTHON.exists(), reason="no environment with PyPSA; `make readers` installs it"
+    not PYTHON.exists(), reason="no environment of readers; `make readers` installs it"
 )
 
 
@@ -97,6 +97,21 @@ def test_egret_reads_the_loads_of_every_scenario(
     circuit = task.store.grid.circuit
     reactance = dict(zip(circuit.name, circuit.x_pu.tolist(), strict=True))
     assert answer["DAY_AHEAD"]["reactance"] == pytest.approx(reactance)
+
+
+def test_fev_reads_tasks_of_the_validation_and_of_the_test_windows(
+    sixty_days: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    task = Task(sixty_days, context=192, windows=3)
+    channels = [2, 7, 41]
+    for targets, windows in ((False, task.training.validation), (True, task.test)):
+        file = task.to_fev(tmp_path / str(targets), channels, targets=targets)
+        answer = read("fev", file, task.layout.name_of(channels[1]))
+        assert [window["lengths"] for window in answer] == [[192] * 3] * len(windows)
+        truth = [windows.target(k)[0, :, channels[1]].tolist() for k in range(len(windows))]
+        np.testing.assert_allclose([window["target"] for window in answer], truth, rtol=1e-6)
 
 
 def test_the_example_commits_and_dispatches(

@@ -1,8 +1,6 @@
 """Every library reads back the series that the task holds, and nothing that it must not see."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ from powerphase.errors import MissingLibrary, TaskError
 
 CHANNELS = [2, 7, 41]
 NAMES = ["V of bus 1", "theta of bus 2", "Q of bus 11"]
-FEV_PYTHON = "POWERPHASE_FEV_PYTHON"
-"""An interpreter with fev, which needs older libraries than the others."""
 
 
 @pytest.fixture(scope="module")
@@ -123,39 +119,6 @@ def test_fev_tasks_hold_the_series(task: Task, tmp_path: Path) -> None:
     assert (line["num_windows"], line["window_step_size"], line["horizon"]) == (10, 96, 96)
     tests = json.loads(task.to_fev(tmp_path / "test", CHANNELS, targets=True).read_text())["tasks"]
     assert [line["initial_cutoff"] for line in tests] == task.test.origins.tolist()
-
-
-READ_BACK = """
-import json, sys, fev
-benchmark = fev.Benchmark.from_yaml(sys.argv[1])
-answer = []
-for task in benchmark.tasks:
-    for window in task.iter_windows():
-        past, future = window.get_input_data()
-        truth = window.get_ground_truth()
-        lengths = [len(row) for row in past["target"]]
-        named = dict(zip(truth["id"], truth["target"]))
-        answer.append([lengths, [float(value) for value in named[sys.argv[2]]]])
-print(json.dumps(answer))
-"""
-
-
-@pytest.mark.skipif(FEV_PYTHON not in os.environ, reason="`make fev` runs it with fev")
-def test_fev_reads_its_tasks(task: Task, tmp_path: Path) -> None:
-    answers = []
-    for targets in (False, True):
-        file = task.to_fev(tmp_path / str(targets), CHANNELS, targets=targets)
-        command = [os.environ[FEV_PYTHON], "-c", READ_BACK, str(file), NAMES[1]]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        clean |= {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean)
-        answers.append(json.loads(done.stdout.splitlines()[-1]))
-    windows, truths = (task.training.validation, task.test), []
-    for part in windows:
-        truths.append([part.target(k)[0, :, CHANNELS[1]].tolist() for k in range(len(part))])
-    for answer, truth in zip(answers, truths, strict=True):
-        assert [lengths for lengths, _ in answer] == [[192] * 3] * len(truth)
-        np.testing.assert_allclose([target for _, target in answer], truth, rtol=1e-6)
 
 
 def test_pytorch_geometric_reads_the_grid(task: Task, pyg: Any) -> None:
