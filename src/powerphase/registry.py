@@ -90,7 +90,7 @@ ENTRIES = (
     ),
     ModelInfo(
         "transformer-tempflow",
-        "powerphase.models.flows.models:TransformerTempFlow",
+        "powerphase.models.flows.model:TransformerTempFlow",
         Look("Trans-TempFlow", "#56B4E9", "P", (3, 1)),
         "Transformer with a normalising flow over all channels at each step",
         "tempflow.md",
@@ -111,7 +111,7 @@ ENTRIES = (
     ),
     ModelInfo(
         "tempflow",
-        "powerphase.models.flows.models:TempFlow",
+        "powerphase.models.flows.model:TempFlow",
         Look("TempFlow", "#117733", "<", (1, 1)),
         "LSTM with a normalising flow over all channels at each step",
         "tempflow.md",

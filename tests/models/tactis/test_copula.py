@@ -20,7 +20,7 @@ from powerphase.models.tactis import (
     forecast_bags,
 )
 from powerphase.models.tactis import copula as copula_module
-from powerphase.models.tactis import network as network_module
+from powerphase.models.tactis import model as model_module
 from tests.models.recurrent.toys import CONTEXT, HORIZON, training_of, waves, windows_of
 from tests.models.tactis.toys import tiny
 from tests.models.toys import same_weights
@@ -146,7 +146,7 @@ def test_how_many_bags_are_drawn_together_changes_no_path(
 ) -> None:
     network, (context, _) = with_strong_copula(bag=2), windows_of(2)
     together: Any = network.scenarios(context, seed=3)
-    monkeypatch.setattr(network_module, "DRAW_NUMBERS", numbers)
+    monkeypatch.setattr(model_module, "DRAW_NUMBERS", numbers)
     in_parts: Any = network.scenarios(context, seed=3)
     torch.testing.assert_close(in_parts.values, together.values, rtol=1e-9, atol=1e-9)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from powerphase.models.tactis import TactisNetwork, context_scale
-from powerphase.models.tactis import network as network_module
+from powerphase.models.tactis import model as model_module
 from powerphase.scenarios import Context, Scenarios
 from tests.models.recurrent.toys import HORIZON, window, windows_of
 from tests.models.tactis.toys import network_of
@@ -97,7 +97,7 @@ def test_forecasts_in_blocks_of_channels_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, (context, _) = network_of(), windows_of(2)
-    monkeypatch.setattr(network_module, "ANSWER_CHANNELS", 3)
+    monkeypatch.setattr(model_module, "ANSWER_CHANNELS", 3)
     whole = network.scenarios(context, seed=3)
     assert isinstance(whole, Scenarios)
     for number in range(2):

@@ -1,9 +1,9 @@
-from .config import DeepARConfig as DeepARConfig
 from .kernels import SOFTPLUS_OFFSET as SOFTPLUS_OFFSET
 from .kernels import fused_channel_sums as fused_channel_sums
 from .model import DeepAR as DeepAR
-from .network import DeepARNetwork as DeepARNetwork
-from .network import Gaussian as Gaussian
-from .network import LowRankGaussian as LowRankGaussian
-from .network import channel_sums as channel_sums
-from .network import negative_log_likelihood as negative_log_likelihood
+from .model import DeepARConfig as DeepARConfig
+from .model import DeepARNetwork as DeepARNetwork
+from .model import Gaussian as Gaussian
+from .model import LowRankGaussian as LowRankGaussian
+from .model import channel_sums as channel_sums
+from .model import negative_log_likelihood as negative_log_likelihood

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.framework.kernels import constexpr, jit, softplus, tl, triton
-from powerphase.models.recurrent.inputs import Window
+from powerphase.models.recurrent.encoder import Window
 
 SOFTPLUS_OFFSET = log(e - 1)
 """The softplus of this is 1, so that variances start at 1."""

@@ -2,8 +2,12 @@ from .config import ETSConfig as ETSConfig
 from .fitting import FINE_TOLERANCE as FINE_TOLERANCE
 from .fitting import Fit as Fit
 from .fitting import descend as descend
+from .fitting import expected_path as expected_path
 from .fitting import fit as fit
+from .fitting import fit_states as fit_states
 from .fitting import gains_of as gains_of
+from .fitting import initial_states as initial_states
+from .fitting import path_deviations as path_deviations
 from .model import ETS as ETS
 from .model import Smoothing as Smoothing
 from .scans import SEASON as SEASON
@@ -11,7 +15,3 @@ from .scans import backward as backward
 from .scans import forward as forward
 from .scans import forward_plain as forward_plain
 from .scans import response as response
-from .states import expected_path as expected_path
-from .states import fit_states as fit_states
-from .states import initial_states as initial_states
-from .states import path_deviations as path_deviations

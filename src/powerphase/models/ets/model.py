@@ -20,14 +20,15 @@ from powerphase.cost import (
 )
 from powerphase.errors import CheckpointError, TrainingError
 from powerphase.models.ets.config import ETSConfig
-from powerphase.models.ets.fitting import fit, gains_of
-from powerphase.models.ets.scans import SEASON, forward
-from powerphase.models.ets.states import (
+from powerphase.models.ets.fitting import (
     expected_path,
+    fit,
     fit_states,
+    gains_of,
     initial_states,
     path_deviations,
 )
+from powerphase.models.ets.scans import SEASON, forward
 from powerphase.models.framework.checkpoint import check_axes
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.ops import window_generators

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from powerphase.models.framework.device import world_size
-from powerphase.models.recurrent.moments import Moments
+from powerphase.models.recurrent.blocks import Moments
 
 EPSILON = 1e-5
 """Added to variances."""

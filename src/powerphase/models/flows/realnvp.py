@@ -29,9 +29,8 @@ from powerphase.models.flows.kernels.coupling import fused_transform
 from powerphase.models.flows.kernels.projection import fused_projection
 from powerphase.models.flows.kernels.tiles import channel_moments
 from powerphase.models.flows.normalisation import Affine, FlowNorm
-from powerphase.models.recurrent.blocks import channel_slices, map_checkpointed
-from powerphase.models.recurrent.inputs import ScaledValues, input_share
-from powerphase.models.recurrent.moments import Moments
+from powerphase.models.recurrent.blocks import Moments, channel_slices, map_checkpointed
+from powerphase.models.recurrent.encoder import ScaledValues, input_share
 
 NETWORKS = 2
 """Networks of a coupling: one for the log-scale, one for the translation."""

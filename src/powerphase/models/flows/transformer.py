@@ -15,8 +15,12 @@ from torch.nn import functional as F
 
 from powerphase.models.flows.config import TransformerTempFlowConfig
 from powerphase.models.framework.ops import attend
-from powerphase.models.recurrent.encoder import EncodedContext
-from powerphase.models.recurrent.inputs import CLOCK_FEATURES, LagProjection, Window
+from powerphase.models.recurrent.encoder import (
+    CLOCK_FEATURES,
+    EncodedContext,
+    LagProjection,
+    Window,
+)
 
 
 class KeyValues(NamedTuple):

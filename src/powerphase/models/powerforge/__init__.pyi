@@ -11,9 +11,9 @@ from .encoder import ChannelEncoder as ChannelEncoder
 from .encoder import TokenMixer as TokenMixer
 from .encoder import mean_calendar as mean_calendar
 from .model import PowerForge as PowerForge
+from .model import PowerForgeNetwork as PowerForgeNetwork
+from .model import by_kind as by_kind
 from .model import memory_gib as memory_gib
-from .network import PowerForgeNetwork as PowerForgeNetwork
-from .network import by_kind as by_kind
 from .objective import PARTS as PARTS
 from .objective import Counts as Counts
 from .objective import Objective as Objective

@@ -1,9 +1,9 @@
-from .bags import Bags as Bags
-from .bags import draw_bags as draw_bags
-from .bags import draw_noise as draw_noise
-from .bags import forecast_bags as forecast_bags
 from .config import TactisConfig as TactisConfig
+from .copula import Bags as Bags
 from .copula import Copula as Copula
+from .copula import draw_bags as draw_bags
+from .copula import draw_noise as draw_noise
+from .copula import forecast_bags as forecast_bags
 from .encoder import AttentionLayer as AttentionLayer
 from .encoder import Encoder as Encoder
 from .encoder import Tokens as Tokens
@@ -14,4 +14,4 @@ from .encoder import context_scale as context_scale
 from .margins import Margin as Margin
 from .margins import Margins as Margins
 from .model import TACTiS as TACTiS
-from .network import TactisNetwork as TactisNetwork
+from .model import TactisNetwork as TactisNetwork

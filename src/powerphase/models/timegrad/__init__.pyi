@@ -9,10 +9,10 @@ from .launch import groups as groups
 from .model import KERNELS as KERNELS
 from .model import PLAIN as PLAIN
 from .model import ROW_TENSORS as ROW_TENSORS
+from .model import Schedule as Schedule
 from .model import TimeGrad as TimeGrad
+from .model import TimeGradNetwork as TimeGradNetwork
 from .model import partial_sums as partial_sums
-from .network import Schedule as Schedule
-from .network import TimeGradNetwork as TimeGradNetwork
 from .objective import PIECE_NUMBERS as PIECE_NUMBERS
 from .objective import NoisyRows as NoisyRows
 from .objective import Pieces as Pieces

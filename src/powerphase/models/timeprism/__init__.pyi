@@ -4,8 +4,8 @@ from .loss import distances as distances
 from .loss import nearest as nearest
 from .loss import overwrite_by_gradients as overwrite_by_gradients
 from .loss import split_outputs as split_outputs
+from .model import Heads as Heads
 from .model import TimePrism as TimePrism
+from .model import TimePrismNetwork as TimePrismNetwork
+from .model import average_weights as average_weights
 from .model import memory_gib as memory_gib
-from .network import Heads as Heads
-from .network import TimePrismNetwork as TimePrismNetwork
-from .network import average_weights as average_weights

@@ -27,8 +27,8 @@ from powerphase.models.flows.kernels.tiles import (
 )
 from powerphase.models.flows.normalisation import Affine
 from powerphase.models.framework.kernels import constexpr, jit, product_dtype, tanh, tl
-from powerphase.models.recurrent.inputs import ScaledValues
-from powerphase.models.recurrent.moments import Moments
+from powerphase.models.recurrent.blocks import Moments
+from powerphase.models.recurrent.encoder import ScaledValues
 
 
 def fused_transform(

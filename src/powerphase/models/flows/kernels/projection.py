@@ -21,7 +21,7 @@ from powerphase.models.flows.kernels.tiles import (
 )
 from powerphase.models.flows.normalisation import Affine
 from powerphase.models.framework.kernels import constexpr, jit, product_dtype, tl, triton
-from powerphase.models.recurrent.inputs import ScaledValues
+from powerphase.models.recurrent.encoder import ScaledValues
 
 
 def fused_projection(

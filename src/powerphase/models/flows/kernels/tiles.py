@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from powerphase.models.framework.kernels import constexpr, jit, tl, triton
-from powerphase.models.recurrent.blocks import channel_slices
-from powerphase.models.recurrent.inputs import ScaledValues
-from powerphase.models.recurrent.moments import Moments
+from powerphase.models.recurrent.blocks import Moments, channel_slices
+from powerphase.models.recurrent.encoder import ScaledValues
 
 ROWS, COLUMNS, WARPS = 8, 128, 4
 """Size of a tile: eight numbers per thread, for which the registers of an H100 hold all
