@@ -5,5 +5,7 @@ from .inputs import Layout as Layout
 from .inputs import Record as Record
 from .inputs import Training as Training
 from .inputs import Windows as Windows
+from .known import Known as Known
+from .known import check_complete as check_complete
 from .outputs import SCORED_DTYPES as SCORED_DTYPES
 from .outputs import Scenarios as Scenarios

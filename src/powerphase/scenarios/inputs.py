@@ -20,7 +20,9 @@ from powerphase.circuit import Circuit, Limits
 from powerphase.clock import GERMANY, Calendar
 from powerphase.errors import TaskError
 from powerphase.graph import pyg_data
+from powerphase.issued import DAY, Issued
 from powerphase.resolution import step_of, steps_per_day, time_of_day
+from powerphase.scenarios.known import Known, check_complete, check_known, join_known, known_at
 from powerphase.seeds import stream
 
 READ_STEPS = 960
@@ -96,6 +98,7 @@ class Record:
         time: start of each step, UTC; its length is the number of steps.
         read_states: returns states by step and channel, counted from the start of the record.
         read_observed: returns which of them are observed; without it all are.
+        forecasts: of national signals, which windows read as far as they had been issued.
     """
 
     def __init__(
@@ -104,11 +107,13 @@ class Record:
         time: Shaped[np.ndarray, " S"],
         read_states: StateReader,
         read_observed: MaskReader | None = None,
+        forecasts: Issued | None = None,
     ) -> None:
         self.layout = layout
         self.time = time
         self._read_states = read_states
         self._read_observed = read_observed
+        self._forecasts = forecasts
 
     def __len__(self) -> int:
         return len(self.time)
@@ -134,6 +139,38 @@ class Record:
             return None
         observed = self._read_observed(*self._selection(steps, channels))
         return None if observed is None else torch.from_numpy(observed)
+
+    def known_at(self, origin: Int[np.ndarray, " B"], past: int, horizon: int) -> Known | None:
+        """What is known at the origins of windows; None if the record has no forecasts.
+
+        Args:
+            origin: the first target step of each window, at most the end of the record.
+            past: steps before the origin.
+            horizon: steps from the origin on, which may follow the end of the record.
+        """
+        if self._forecasts is None:
+            return None
+        if origin.max() > len(self) or origin.min() < past:
+            raise TaskError(
+                f"origins from {origin.min()} to {origin.max()} with {past} steps before them do "
+                f"not lie in a record of {len(self)} steps"
+            )
+        step = np.timedelta64(self.step_s, "s")
+        time = self.time[0] + (origin[:, None] + np.arange(-past, horizon)) * step
+        return known_at(self._forecasts, time[:, past], time, horizon)
+
+    def known_a_day_ahead(self, origin_s: int) -> Known | None:
+        """For every step, what was known at the latest origin at or before it.
+
+        Args:
+            origin_s: the time of day at which windows start, in seconds, UTC.
+        """
+        if self._forecasts is None:
+            return None
+        # From the first origin after the record, all of its steps are past ones.
+        next_day = self.time[-1].astype("datetime64[D]") + DAY
+        origin = np.asarray(next_day + np.timedelta64(origin_s, "s"))
+        return known_at(self._forecasts, origin, self.time, 0)
 
     def _selection(self, steps: slice, channels: slice) -> tuple[slice, slice]:
         """The steps and channels, with both ends; raise if some do not exist."""
@@ -171,6 +208,12 @@ class Context:
     observed: Bool[Tensor, "B T C"] | None = None
     """Which of the past states are observed: the others were missing, and are filled. None if all
     are."""
+    known: Known | None = None
+    """Forecasts of national signals that had been issued by the origin; None without any."""
+
+    def __post_init__(self) -> None:
+        if self.known is not None:
+            check_known(self.known, self.time)
 
     @property
     def horizon(self) -> int:
@@ -195,7 +238,8 @@ class Context:
     def to(self, device: torch.device | str) -> "Context":
         """A copy of the context on another device."""
         observed = None if self.observed is None else self.observed.to(device)
-        return Context(self.past.to(device), self.time, self.layout, observed)
+        known = None if self.known is None else self.known.to(device)
+        return Context(self.past.to(device), self.time, self.layout, observed, known)
 
 
 class Windows:
@@ -234,7 +278,10 @@ class Windows:
         past, observed = self.record.read(steps), self.record.read_observed(steps)
         time = self.record.time[origin - self.context_steps : origin + self.horizon]
         mask = None if observed is None else observed[None]
-        return Context(past[None], time[None], self.record.layout, mask)
+        known = self.record.known_at(np.array([origin]), self.context_steps, self.horizon)
+        if known is not None:
+            check_complete(known, time[None])
+        return Context(past[None], time[None], self.record.layout, mask, known)
 
     def target(self, window: int, channels: slice = slice(None)) -> Float32[Tensor, "1 H C"]:
         """The target of one window: what happened."""
@@ -260,6 +307,7 @@ class Windows:
                 np.concatenate([contexts[k].time for k in part]),
                 self.record.layout,
                 _join_masks([contexts[k].observed for k in part]),
+                join_known([contexts[k].known for k in part]),
             )
             target = torch.cat([self.target(k) for k in part])
             batches.append((context.to(device), target.to(device)))
@@ -313,7 +361,10 @@ class Batches:
         values = self._values[steps]
         time = self.record.time[origins + np.arange(-past, self.horizon)]
         mask = None if self._observed is None else self._observed[steps[:, :past]]
-        context = Context(values[:, :past], time, self.record.layout, mask)
+        known = self.record.known_at(origins[:, 0], past, self.horizon)
+        if known is not None:
+            known = known.to(self._values.device)
+        context = Context(values[:, :past], time, self.record.layout, mask, known)
         return context, values[:, past:]
 
     def __iter__(self) -> Iterator[tuple[Context, Float32[Tensor, "B H C"]]]:
@@ -380,6 +431,14 @@ class Training:
         windows = self.validation
         first = windows.record.time[windows.origins[0]] if len(windows) else self.time[0]
         return time_of_day(first)
+
+    @property
+    def known(self) -> Known | None:
+        """For every step of the record, what was known a day ahead; None without forecasts.
+
+        Compared with what happened, it shows how good the forecasts have been.
+        """
+        return self.record.known_a_day_ahead(self.origin_s)
 
     def batches(self, size: int, seed: int, device: torch.device | str = "cpu") -> Batches:
         """Random windows of the same size as the validation windows, on the device."""

@@ -1,3 +1,4 @@
+from .day_ahead import day_ahead_forecasts as day_ahead_forecasts
 from .injections import ARCHETYPES as ARCHETYPES
 from .injections import BASELINE as BASELINE
 from .injections import EV as EV

@@ -1,3 +1,4 @@
+from .known import KnownSource as KnownSource
 from .protocol import PAPER_TASK as PAPER_TASK
 from .protocol import PROTOCOL_VERSION as PROTOCOL_VERSION
 from .protocol import Protocol as Protocol

@@ -29,6 +29,7 @@ from powerphase.resolution import (
     steps_per_day,
     time_of_day,
 )
+from powerphase.task.known import WORDS, KnownSource
 
 PROTOCOL_VERSION = 1
 
@@ -50,7 +51,9 @@ RECORD_END = "end"
 WindowCount = int | Literal["all"]
 
 _NAME = re.compile(
-    r"powerphase-(?:day|(?P<horizon>[1-9]\d{,5})-steps)-ahead(?:-from-(?P<context>[1-9]\d{,5}))?"
+    r"powerphase-(?:day|(?P<horizon>[1-9]\d{,5})-steps)-ahead"
+    rf"(?P<known>{WORDS})?"
+    r"(?:-from-(?P<context>[1-9]\d{,5}))?"
     r"(?:-(?P<minutes>\d{1,2})-minute-steps)?(?:-origin-(?P<hour>\d\d)(?P<minute>\d\d))?"
     r"(?:-country-(?P<country>[a-z]+))?(?:-zone-(?P<zone>[a-z0-9-]+?))?"
     r"(?:-(?P<windows>all)|-(?P<count>[1-9]\d{,5})-windows)?"
@@ -94,6 +97,8 @@ class Protocol:
     """The country whose holidays models know, or `none`; None for that of the data set."""
     zone: str | None = None
     """The time zone of the calendar; None for that of the country."""
+    known: KnownSource | None = None
+    """The forecasts of load, sun and wind that models are given; None for none."""
 
     def __post_init__(self) -> None:
         check_limits(self.limits, self.rating)
@@ -122,6 +127,7 @@ class Protocol:
         country: str | None = None,
         zone: str | None = None,
         calendar: Calendar = GERMANY,
+        known: KnownSource | None = None,
     ) -> "Protocol":
         """The protocol for a data set with this step and calendar.
 
@@ -136,6 +142,7 @@ class Protocol:
             country: the country whose holidays models know, or "none"; None for the data set's.
             zone: time zone of their calendar; None for that of the country.
             calendar: that of the data set.
+            known: the forecasts of load, sun and wind that models are given.
         """
         check_step(step_s)
         if calendar.override(country, zone) == calendar:
@@ -150,6 +157,7 @@ class Protocol:
             origin_s=parse_time_of_day(origin, step_s),
             country=None if country is None else country.lower(),
             zone=zone,
+            known=known,
         )
 
     @property
@@ -164,6 +172,8 @@ class Protocol:
         name = "powerphase-day-ahead"
         if self.horizon != self._per_day:
             name = f"powerphase-{self.horizon}-steps-ahead"
+        if self.known is not None:
+            name += self.known.words
         if self.context != 7 * self._per_day:
             name += f"-from-{self.context}"
         if self.step_s != PAPER_STEP_S:
@@ -290,6 +300,7 @@ def _read_name(match: re.Match[str]) -> Protocol:
         origin_s=HOUR_S * int(match["hour"] or 0) + MINUTE_S * int(match["minute"] or 0),
         country=match["country"],
         zone=_zones_by_slug().get(match["zone"], match["zone"]),
+        known=KnownSource.of_match(match) if match["known"] else None,
     )
 
 

@@ -14,15 +14,18 @@ from powerphase.dataset.store import Store, open_store
 from powerphase.errors import TaskError
 from powerphase.grid.case import BASE_KV, Grid
 from powerphase.grid.limits import common_band, limits_of
+from powerphase.issued import Issued
 from powerphase.resolution import (
     DAY_S,
     MINUTE_S,
     PAPER_STEP_S,
     Duration,
+    count_steps,
     time_of_day,
 )
-from powerphase.scenarios import Context, Layout, Record, Training, Windows
+from powerphase.scenarios import Context, Layout, Record, Training, Windows, check_complete
 from powerphase.task import exports
+from powerphase.task.known import KnownSource, open_known
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
@@ -56,6 +59,9 @@ class Task:
         as_of: an earlier fingerprint of an imported record that has grown since: training, scales
             and test windows are those of then, so that a model that was fitted then can be used
             again; `tomorrow` follows the newest rows.
+        known: forecasts of load, sun and wind that models are given: "made" from the true signals
+            of a generated data set, "record" for those of OPSD, a file of forecasts, or an object;
+            without it models see past states only.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Task:
         country: str | None = None,
         zone: str | None = None,
         as_of: str | None = None,
+        known: str | Path | Issued | KnownSource | None = None,
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         self.store.verify_files()
@@ -78,6 +85,10 @@ class Task:
         """That of the record on which models are fitted: it may have grown since."""
         n_steps = self.store.steps_of(self.fingerprint)
         self.calendar = self.store.calendar.override(country, zone)
+        source, self._forecasts = None, None
+        if known is not None:
+            n_ahead = count_steps(horizon, self.store.step_s, "horizon")
+            source, self._forecasts = open_known(known, self.store, n_ahead)
         self.protocol = Protocol.of(
             self.store.step_s,
             context=context,
@@ -89,6 +100,7 @@ class Task:
             country=country,
             zone=zone,
             calendar=self.store.calendar,
+            known=source,
         )
         self.splits: Splits = self.protocol.splits(self.store.time[:n_steps])
         self._origins = self.protocol.test_origins(self.splits)
@@ -106,6 +118,7 @@ class Task:
             rating=protocol.rating,
             country=protocol.country,
             zone=protocol.zone,
+            known=protocol.known,
         )
         if task.protocol.step_s != protocol.step_s:
             raise TaskError(
@@ -173,7 +186,11 @@ class Task:
         offsets = np.arange(n_past + protocol.horizon) * step
         observed = past.read_observed()
         mask = None if observed is None else observed[None]
-        return Context(past.read()[None], (past.time[0] + offsets)[None], self.layout, mask)
+        time = (past.time[0] + offsets)[None]
+        known = past.known_at(np.array([n_past]), n_past, protocol.horizon)
+        if known is not None:
+            check_complete(known, time)
+        return Context(past.read()[None], time, self.layout, mask, known)
 
     def to_gluonts(self, channels: Sequence[int] | None = None, *, targets: bool = False) -> Any:
         """The task for GluonTS: `train` and `test` data sets of univariate series.
@@ -248,6 +265,7 @@ class Task:
             "origin_s": (protocol.origin_s, 0),
             "country": (protocol.country, None),
             "zone": (protocol.zone, None),
+            "known": (protocol.known and protocol.known.words.removeprefix("-"), None),
         }
         return {
             "grid": manifest.grid,
@@ -274,7 +292,7 @@ class Task:
             return self.store.read_observed(shifted, channels)
 
         mask = read_observed if self.store.is_imported else None
-        return Record(self.layout, self.store.time[first:stop], read, mask)
+        return Record(self.layout, self.store.time[first:stop], read, mask, self._forecasts)
 
 
 def _layout_without_grid(task: Task, p_scale_mw: float, q_scale_mvar: float) -> Layout:

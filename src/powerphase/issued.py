@@ -1,0 +1,154 @@
+"""Forecasts of national signals with the times at which they were issued.
+
+An operator has forecasts of tomorrow's load, sun and wind, and receives new ones several times a
+day. `Issued` holds them all and answers one question: what was the newest forecast of a time, among
+those that had been issued by another time? Nothing else is read from it, so that no window sees a
+forecast that was issued after its origin.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int, Shaped
+
+from powerphase.errors import SignalError
+
+DAY = np.timedelta64(1, "D")
+
+_BITS = 32
+"""Seconds from the first time of a table, of which 32 bits hold 136 years."""
+
+
+@dataclass(frozen=True, eq=False)
+class IssuedSeries:
+    """All forecasts of one quantity: R values, in any order."""
+
+    name: str
+    """Such as `wind`."""
+    unit: str
+    """Such as `MW`."""
+    issued: Shaped[np.ndarray, " R"]
+    """When each value was issued, `datetime64[s]`, UTC."""
+    valid: Shaped[np.ndarray, " R"]
+    """Start of the step that each value is for, `datetime64[s]`, UTC."""
+    values: Float32[np.ndarray, " R"]
+
+    def __post_init__(self) -> None:
+        if not len(self.values):
+            raise SignalError(f"forecasts of {self.name}: there is no value; give one or more")
+        if not np.isfinite(self.values).all():
+            first = self.valid[~np.isfinite(self.values)][0]
+            raise SignalError(
+                f"forecasts of {self.name}: the value for {first}Z is not finite; leave it out"
+            )
+        late = self.issued > self.valid
+        if late.any():
+            raise SignalError(
+                f"forecasts of {self.name}: the value for {self.valid[late][0]}Z was issued later, "
+                f"at {self.issued[late][0]}Z, so it is no forecast; leave it out"
+            )
+        order, key = self._index
+        twice = np.flatnonzero(np.diff(key) == 0)
+        if twice.size:
+            row = order[twice[0]]
+            raise SignalError(
+                f"forecasts of {self.name} overlap: those issued at {self.issued[row]}Z have two "
+                f"values for {self.valid[row]}Z; leave one of them out"
+            )
+
+    def newest(
+        self, valid: Shaped[np.ndarray, "*S"], by: Shaped[np.ndarray, "*S"]
+    ) -> tuple[Float32[np.ndarray, "*S"], Shaped[np.ndarray, "*S"]]:
+        """The newest values for these times that had been issued by other times, and when.
+
+        NaN and NaT where none had been issued.
+        """
+        order, key = self._index
+        # Before the first issue nothing is known: -1 is less than any issue of the same time.
+        latest = np.maximum(_seconds(by, self._first), -1)
+        position = np.searchsorted(key, self._combine(valid, latest), side="right") - 1
+        row = order[np.maximum(position, 0)]
+        exists = (position >= 0) & (self.valid[row] == valid)
+        values = np.where(exists, self.values[row], np.float32(np.nan))
+        return values, np.where(exists, self.issued[row], np.datetime64("NaT", "s"))
+
+    @cached_property
+    def _first(self) -> np.datetime64:
+        """The first time in the table."""
+        return np.datetime64(self.issued.min())
+
+    @cached_property
+    def _index(self) -> tuple[Int[np.ndarray, " R"], Int[np.ndarray, " R"]]:
+        """The rows by valid time, then by time of issue, and a number with this order for each."""
+        key = self._combine(self.valid, _seconds(self.issued, self._first))
+        order = np.argsort(key, kind="stable")
+        return order, key[order]
+
+    def _combine(
+        self, valid: Shaped[np.ndarray, "*S"], issued_s: Int[np.ndarray, "*S"]
+    ) -> Int[np.ndarray, "*S"]:
+        return (_seconds(valid, self._first) << _BITS) + issued_s
+
+
+class IssuedValues(NamedTuple):
+    """Values of K quantities and the times at which they were issued; NaN and NaT where missing."""
+
+    values: Float32[np.ndarray, "*S K"]
+    issued: Shaped[np.ndarray, "*S K"]
+
+
+@dataclass(frozen=True, eq=False)
+class Issued:
+    """Forecasts of K quantities."""
+
+    series: Sequence[IssuedSeries]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The quantities."""
+        return tuple(each.name for each in self.series)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The unit of each quantity."""
+        return tuple(each.unit for each in self.series)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Content hash, which does not depend on the order of rows."""
+        digest = hashlib.sha256()
+        for each in sorted(self.series, key=lambda series: series.name):
+            order = np.lexsort((each.issued, each.valid))
+            digest.update(f"{each.name}\n{each.unit}\n".encode())
+            for part, kind in ((each.issued, "<i8"), (each.valid, "<i8"), (each.values, "<f4")):
+                digest.update(part[order].astype(kind).tobytes())
+        return digest.hexdigest()
+
+    def seen_from(
+        self, origin: Shaped[np.ndarray, "*B"], time: Shaped[np.ndarray, "*B S"]
+    ) -> IssuedValues:
+        """What whoever forecasts at an origin has for these steps.
+
+        From the origin on: the newest forecast that had been issued by the origin. Before: that
+        which had been issued by the latest earlier time a whole number of days before the origin,
+        so that past steps have what was known a day ahead.
+
+        Args:
+            origin: the first step of each window's horizon.
+            time: the start of each of its steps.
+        """
+        ahead = origin[..., None] - time
+        days = np.maximum(-(-ahead // DAY), 0)
+        by = np.broadcast_to(origin[..., None], time.shape) - days * DAY
+        parts = [each.newest(time, by) for each in self.series]
+        values, issued = (np.stack(part, axis=-1) for part in zip(*parts, strict=True))
+        return IssuedValues(values, issued)
+
+
+def _seconds(time: Shaped[np.ndarray, "*S"], first: np.datetime64) -> Int[np.ndarray, "*S"]:
+    """Seconds since the first time."""
+    return np.asarray((time - first).astype("timedelta64[s]").astype(np.int64))

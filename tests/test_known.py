@@ -1,0 +1,171 @@
+"""Forecasts as inputs: a window has the newest that had been issued by its origin, and no other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from powerphase.dataset import Store
+from powerphase.errors import SignalError, TaskError
+from powerphase.issued import Issued, IssuedSeries
+from powerphase.scenarios import Context, Windows
+from powerphase.task import Protocol, Task
+
+START = np.datetime64("2015-01-01", "s")
+HOUR, DAY = np.timedelta64(3600, "s"), np.timedelta64(1, "D")
+
+
+def issued_every(hours: int, n_issues: int, n_leads: int) -> Issued:
+    """Hourly forecasts whose value is the hour of issue plus a thousandth of the valid hour."""
+    issue = np.repeat(np.arange(n_issues) * hours, n_leads)
+    valid = issue + np.tile(np.arange(n_leads), n_issues)
+    values = (issue + valid / 1000).astype(np.float32)
+    return Issued([IssuedSeries("wind", "MW", START + issue * HOUR, START + valid * HOUR, values)])
+
+
+@given(st.integers(1, 30), st.integers(1, 60), st.integers(0, 200), st.integers(-100, 60))
+def test_the_newest_issue_is_read_that_had_been_issued_by_then(
+    hours: int, n_leads: int, origin: int, ahead: int
+) -> None:
+    forecasts, valid = issued_every(hours, 12, n_leads), origin + ahead
+    seen = forecasts.seen_from(
+        np.array([START + origin * HOUR]), START + np.array([[valid]]) * HOUR
+    )
+    by = origin if ahead >= 0 else origin - 24 * -(ahead // 24)
+    issues = [k * hours for k in range(12) if k * hours <= by and 0 <= valid - k * hours < n_leads]
+    if issues:
+        assert seen.values.item() == np.float32(max(issues) + valid / 1000)
+        assert seen.issued.item() == (START + max(issues) * HOUR).item()
+    else:
+        assert np.isnan(seen.values).all()
+        assert np.isnat(seen.issued).all()
+
+
+def test_rows_may_be_in_any_order() -> None:
+    forecasts = issued_every(6, 20, 30)
+    (series,) = forecasts.series
+    order = np.random.default_rng(0).permutation(len(series.values))
+    columns = {name: getattr(series, name)[order] for name in ("issued", "valid", "values")}
+    shuffled = Issued([replace(series, **columns)])
+    assert shuffled.sha256 == forecasts.sha256
+    time = START + np.arange(0, 80) * HOUR
+    origin = np.asarray(START + 2 * DAY)
+    for part, other in zip(
+        forecasts.seen_from(origin, time), shuffled.seen_from(origin, time), strict=True
+    ):
+        np.testing.assert_array_equal(part, other)
+
+
+def broken(**changes: np.ndarray) -> None:
+    (series,) = issued_every(6, 2, 4).series
+    replace(series, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"values": np.full(8, np.nan, np.float32)},
+        {"valid": np.full(8, START)},
+        {"issued": np.full(8, START + DAY)},
+        {"issued": np.full(8, START), "valid": START + np.repeat(np.arange(4), 2) * HOUR},
+    ],
+)
+def test_forecasts_that_cannot_be_are_rejected(changes: dict[str, np.ndarray]) -> None:
+    with pytest.raises(SignalError):
+        broken(**changes)
+
+
+@pytest.fixture(scope="module")
+def task(sixty_days: Store) -> Task:
+    return Task(sixty_days, known="made", windows=3)
+
+
+def origins_of(windows: Windows) -> list[np.datetime64]:
+    return [windows.record.time[origin] for origin in windows.origins]
+
+
+def test_nothing_that_a_window_knows_was_issued_after_its_origin(task: Task) -> None:
+    for windows in (task.test, task.training.validation):
+        for number, origin in enumerate(origins_of(windows)):
+            known = windows.context(number).known
+            assert known is not None
+            assert (known.issued <= origin).all()
+            assert known.future.isfinite().all()
+            assert (known.issued[0] <= windows.context(number).time[0][:, None]).all()
+
+
+def test_a_batch_knows_only_what_had_been_issued_by_its_origins(task: Task) -> None:
+    context, _ = task.training.batches(16, seed=1)[0]
+    assert context.known is not None
+    origin = context.future_time[:, 0]
+    assert (context.known.issued <= origin[:, None, None]).all()
+    assert context.known.past.shape[:2] == context.past.shape[:2]
+    assert context.known.future.shape[1] == context.horizon
+
+
+def test_a_context_with_a_later_issue_cannot_be_made(task: Task) -> None:
+    context = task.test.context(0)
+    assert context.known is not None
+    issued = context.known.issued.copy()
+    issued[0, -1, 2] = context.future_time[0, 0] + np.timedelta64(1, "s")
+    with pytest.raises(TaskError):
+        replace(context, known=replace(context.known, issued=issued))
+
+
+def test_the_past_of_a_window_is_what_the_training_has_of_these_steps(task: Task) -> None:
+    whole, validation = task.training.known, task.training.validation
+    known = validation.context(0).known
+    assert whole is not None
+    assert known is not None
+    # The record of a training ends where validation starts.
+    assert len(task.training.record) == len(whole.values)
+    n_past = validation.context_steps
+    assert torch.equal(whole.values[-n_past:], known.past[0])
+
+
+def test_a_task_without_forecasts_has_the_same_windows(task: Task, sixty_days: Store) -> None:
+    plain = Task(sixty_days, windows=3)
+    for number in range(3):
+        informed, usual = task.test.context(number), plain.test.context(number)
+        assert usual.known is None
+        assert plain.training.known is None
+        assert torch.equal(informed.past, usual.past)
+        assert np.array_equal(informed.time, usual.time)
+
+
+def test_windows_that_are_read_together_know_the_same(task: Task) -> None:
+    ((together, _),) = task.test.load(3)
+    parts = [task.test.context(number) for number in range(3)]
+    assert together.known is not None
+    assert torch.equal(together.known.values, torch.cat([part.known.values for part in parts]))
+    assert np.array_equal(
+        together.known.issued, np.concatenate([part.known.issued for part in parts])
+    )
+    assert isinstance(together.to("cpu"), Context)
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("made", "powerphase-day-ahead-informed"),
+        ("made:1:0", "powerphase-day-ahead-informed"),
+        ("made:0.5", "powerphase-day-ahead-informed-wind-0p5"),
+        ("made:2:3", "powerphase-day-ahead-informed-wind-2-seed-3"),
+        ("made:1:3", "powerphase-day-ahead-informed-seed-3"),
+    ],
+)
+def test_the_name_of_a_task_says_how_its_forecasts_were_made(
+    sixty_days: Store, option: str, name: str
+) -> None:
+    protocol = Task(sixty_days, known=option).protocol
+    assert protocol.name == name
+    assert Protocol.of_name(name) == protocol
+    again = Task.of_protocol(sixty_days, protocol)
+    expected = Task(sixty_days, known=option).test.context(0).known
+    actual = again.test.context(0).known
+    assert expected is not None
+    assert actual is not None
+    assert torch.equal(actual.values, expected.values)
