@@ -8,7 +8,7 @@ import pytest
 
 from powerphase import Signals
 from powerphase.bench import BenchRequest, DataSet, Scheduler, find_data_sets, make_plan
-from powerphase.bench import data as bench_data
+from powerphase.bench import request as bench_request
 from powerphase.cli.bench_display import BenchDisplay
 from powerphase.dataset import generation, open_store
 from powerphase.errors import CaseError, StoreError
@@ -24,7 +24,7 @@ def thirty_days(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(source: str, edition: str | None = None) -> Signals:
         return exact_signals()
 
-    monkeypatch.setattr(bench_data, "_load_signals", load)
+    monkeypatch.setattr(bench_request, "_load_signals", load)
     monkeypatch.setattr(generation, "load_signals", load)
 
 

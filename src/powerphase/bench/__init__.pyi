@@ -1,10 +1,10 @@
 from .budget import LADDER as LADDER
 from .budget import MARGIN as MARGIN
+from .budget import Timing as Timing
 from .budget import epochs_within as epochs_within
 from .budget import measure_budget as measure_budget
 from .budget import shared_budget as shared_budget
-from .data import DataSet as DataSet
-from .data import find_data_sets as find_data_sets
+from .budget import time_cell as time_cell
 from .estimates import Estimate as Estimate
 from .estimates import channel_count as channel_count
 from .estimates import estimate_memory as estimate_memory
@@ -24,11 +24,11 @@ from .ray_engine import RayEngine as RayEngine
 from .ray_engine import RemoteJob as RemoteJob
 from .request import ENGINES as ENGINES
 from .request import BenchRequest as BenchRequest
+from .request import DataSet as DataSet
+from .request import find_data_sets as find_data_sets
 from .scheduler import Scheduler as Scheduler
 from .scheduler import Watcher as Watcher
 from .scheduler import Work as Work
 from .scheduler import lock_results as lock_results
 from .scheduler import run_bench as run_bench
-from .timing import Timing as Timing
-from .timing import time_cell as time_cell
 from .worker import as_line as as_line

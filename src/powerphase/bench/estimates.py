@@ -12,10 +12,10 @@ from functools import cache
 from statistics import fmean
 from time import perf_counter, sleep
 
+from powerphase.bench.budget import Timing
 from powerphase.bench.job import Job
 from powerphase.bench.plan import Cell, Plan
 from powerphase.bench.processes import JobProcess, LocalEngine
-from powerphase.bench.timing import Timing
 from powerphase.cost import is_gpu
 from powerphase.errors import PowerphaseError
 from powerphase.grid.catalog import CATALOG, load_grid

@@ -7,8 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from powerphase.bench.budget import measure_budget
-from powerphase.bench.timing import time_cell
+from powerphase.bench.budget import measure_budget, time_cell
 from powerphase.cost import hardware
 from powerphase.errors import ForecastError, ResultError
 from powerphase.evaluation.forecasting import forecast

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from powerphase.bench.data import DataSet, find_data_sets
-from powerphase.bench.request import BenchRequest
+from powerphase.bench.request import BenchRequest, DataSet, find_data_sets
 from powerphase.errors import ForecastError, ResultError, TaskError
 from powerphase.evaluation.models import ModelSpec, resolve_model
 from powerphase.models.framework.base import Description

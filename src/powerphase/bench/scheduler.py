@@ -15,12 +15,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from powerphase.bench.budget import shared_budget
-from powerphase.bench.data import DataSet, Progress
 from powerphase.bench.estimates import estimate_memory
 from powerphase.bench.job import Job
 from powerphase.bench.plan import Cell, Plan, make_plan
 from powerphase.bench.processes import LocalEngine, Memory, Outcome
-from powerphase.bench.request import BenchRequest
+from powerphase.bench.request import BenchRequest, DataSet, Progress
 from powerphase.cost import commit, hardware
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.files import disk_errors, hold_lock

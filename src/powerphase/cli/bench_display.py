@@ -14,10 +14,10 @@ from rich.table import Table
 from powerphase.cli.display import console, problems, progress
 
 if TYPE_CHECKING:
-    from powerphase.bench.data import DataSet, Progress
     from powerphase.bench.estimates import Estimate
     from powerphase.bench.plan import Cell, Plan
     from powerphase.bench.processes import Outcome
+    from powerphase.bench.request import DataSet, Progress
     from powerphase.bench.scheduler import Scheduler, Work
     from powerphase.records.row_key import Failure
 
