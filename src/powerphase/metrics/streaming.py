@@ -16,12 +16,11 @@ from torch import Tensor
 
 from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.errors import ForecastError
-from powerphase.metrics.joint import OpenWindow, projections
+from powerphase.metrics.joint import OpenWindow, daily_products, projections, slope_of
 from powerphase.metrics.kernels import LANES
-from powerphase.metrics.line_totals import LineTotals, OpenStates
+from powerphase.metrics.lines import LineTotals, OpenStates
 from powerphase.metrics.marginal import ROUNDING, has_equal_weights
 from powerphase.metrics.points import channel_points, voltage_points
-from powerphase.metrics.slope import daily_products, slope_of
 from powerphase.scenarios import Layout, Scenarios
 
 CHANNEL_SCORES = ("crps", "mse", "fair_crps", "coverage_80", "width_80")
@@ -57,7 +56,7 @@ class Scorecard:
     """By violation probability: points, mean forecast probability, share of violations."""
     n_scenarios: int
     daily_slope: Float64[np.ndarray, " 4"]
-    """Of P, Q, V and θ; see `metrics.slope`."""
+    """Of P, Q, V and θ; see `metrics.daily_slope`."""
 
     def __getitem__(self, name: str) -> float:
         """The mean of a score over windows."""

@@ -57,7 +57,7 @@ def _quantile(
 
 
 def outside_band(voltage: Float[np.ndarray, "*points"]) -> Bool[np.ndarray, "*points"]:
-    """Whether each voltage is outside the band, as in `metrics.safety.violates`."""
+    """Whether each voltage is outside the band, as in `metrics.violates`."""
     low, high = NORMAL_BAND_PU
     return (voltage < low) | (voltage > high)
 
