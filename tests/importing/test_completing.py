@@ -10,7 +10,7 @@ import xarray as xr
 
 from powerphase.dataset import Store, certificate_facts, verify
 from powerphase.errors import RecordError
-from powerphase.grid import Grid, consumption_mva
+from powerphase.grid import Grid, admittance_matrix, consumption_mva
 from powerphase.importing import import_states
 from tests.conftest import Problem
 from tests.importing.conftest import long_table
@@ -52,14 +52,30 @@ def test_set_points_may_vary(original: Store, states: np.ndarray, tmp_path: Path
     changed = states[: 9 * 96].copy()
     changed[..., 2] += 0.002 * random.standard_normal(changed.shape[:2])
     voltage = changed[..., 2] * np.exp(1j * changed[..., 3])
-    from powerphase.grid import admittance_matrix
-
     power = consumption_mva(admittance_matrix(grid), grid.base_mva, voltage)
     changed[..., 0], changed[..., 1] = power.real, power.imag
     table = without(long_table(original, changed), grid, "types")
     store = import_states(table, tmp_path / "store", grid="ieee14", suspects="keep")
     np.testing.assert_allclose(store.read(variable="V"), changed[..., 2], atol=1e-6)
     np.testing.assert_allclose(store.read(variable="theta"), changed[..., 3], atol=1e-6)
+
+
+def test_a_spike_that_the_power_balance_confirms_is_no_bad_sensor(
+    original: Store, states: np.ndarray, tmp_path: Path
+) -> None:
+    grid, values = original.grid, states[: 9 * 96].copy()
+    values[500, 3, 3] += 0.3
+    voltage = values[500, :, 2] * np.exp(1j * values[500, :, 3])
+    power = consumption_mva(admittance_matrix(grid), grid.base_mva, voltage)
+    values[500, :, 0], values[500, :, 1] = power.real, power.imag
+    table = long_table(original, values)
+    store = import_states(table, tmp_path / "event", grid="ieee14", suspects="refuse")
+    assert store.kind == "simulated"
+    values[600, 3, 0] += values[500, 3, 0] - values[499, 3, 0]  # as large, but V and θ do not move
+    store = import_states(long_table(original, values), tmp_path / "sensor", grid="ieee14")
+    observed = store.read_observed(slice(0, len(values)), slice(0, 56))
+    assert observed is not None
+    assert np.argwhere(~observed).tolist() == [[600, 12]]
 
 
 def test_a_solved_value_is_observed_if_all_behind_it_is(

@@ -98,22 +98,23 @@ class AcCheck:
     ) -> tuple[Float[np.ndarray, "S 2"], Float[np.ndarray, " S"]]:
         """Largest |ΔP| [MW] and |ΔQ| [MVAr] of each step, and the worst share of its bound."""
         values = state.astype(np.float64).reshape(len(state), -1, len(VARIABLES))
+        error, allowed = self.errors(values)
+        # NaN counts as a violation; a maximum would hide it.
+        share = np.nan_to_num(error / allowed, nan=np.inf).max(axis=(1, 2))
+        return error.max(axis=1), share
+
+    def errors(
+        self, values: Float[np.ndarray, "S N 4"]
+    ) -> tuple[Float[np.ndarray, "S N 2"], Float[np.ndarray, "S N 2"]]:
+        """|ΔP| [MW] and |ΔQ| [MVAr] of each bus, and how much of them rounding can explain."""
         v, theta = values[..., V], values[..., THETA]
         solved_mva = consumption_mva(self._ybus, self._base_mva, v * np.exp(1j * theta))
         size = (self._size @ v.T).T
         size_theta = (self._size @ (v * abs(theta)).T).T
         bound = self._base_mva * HALF_ULP * v * ((2 + abs(theta)) * size + size_theta)
-        largest, share = [], np.zeros(len(state))
-        for stored, solved in (
-            (values[..., P], solved_mva.real),
-            (values[..., Q], solved_mva.imag),
-        ):
-            error = abs(solved - stored)
-            largest.append(error.max(axis=1))
-            allowed = bound + HALF_ULP * abs(stored) + SOLVER_MVA
-            # NaN counts as a violation; a maximum would hide it.
-            share = np.maximum(share, np.nan_to_num(error / allowed, nan=np.inf).max(axis=1))
-        return np.stack(largest, axis=1), share
+        stored = values[..., [P, Q]]
+        error = abs(np.stack([solved_mva.real, solved_mva.imag], axis=-1) - stored)
+        return error, bound[..., None] + HALF_ULP * abs(stored) + SOLVER_MVA
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float32
 
 from powerphase.errors import StoreError
 
-IMPORT_VERSION = 1
+IMPORT_VERSION = 2
 """Increased whenever the same source would give other values."""
 
 Kind = Literal["simulated", "measured"]

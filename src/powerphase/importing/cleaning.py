@@ -1,5 +1,8 @@
 """Suspect values and gaps of a record: found, then filled by a rule that is stated.
 
+A value is not suspect if the power balance of its bus confirms it: a generator that runs for one
+step is a spike of P, but V and θ around it then imply the same P.
+
 The rule uses no later value, so that a context knows nothing of its target, and a record that grows
 keeps what it has. Only the first weeks of a record, which nothing precedes, are filled from later
 ones.
@@ -9,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from powerphase.axes import KINDS, V
+from powerphase.dataset.certificate import AcCheck
 from powerphase.errors import RecordError
 from powerphase.importing.draft import POSSIBLE_PU, Draft
 
@@ -34,6 +38,7 @@ LEAST_KNOWN = 0.5
 """A channel of which less is known is not filled."""
 
 CHANNELS_AT_ONCE = 256
+STEPS_AT_ONCE = 96
 
 TITLES = {
     "impossible": f"voltages outside {POSSIBLE_PU[0]:g} to {POSSIBLE_PU[1]:g} p.u.",
@@ -57,15 +62,29 @@ def remove_suspects(draft: Draft, past: Float[np.ndarray, "T N 4"] | None = None
     volts[impossible] = np.nan
     flat, run = draft.values.reshape(draft.n_steps, -1), STUCK_S // draft.step_s
     before = np.zeros((0, flat.shape[1])) if past is None else past.reshape(len(past), -1)
+    confirmed = np.repeat(confirmed_points(draft), KINDS, axis=1)
     for first in range(0, flat.shape[1], CHANNELS_AT_ONCE):
         channels = slice(first, first + CHANNELS_AT_ONCE)
         joined = np.concatenate([before[:, channels], flat[:, channels]])
         for name, suspect in (("stuck", _stuck(joined, run)), ("spike", _spikes(joined))):
-            recent = suspect[len(before) :]
+            recent = suspect[len(before) :] & ~confirmed[:, channels]
             flat[:, channels][recent] = np.nan
             for column in np.flatnonzero(recent.any(axis=0)):
                 found[TITLES[name]].append((first + int(column), int(recent[:, column].sum())))
     return [_finding(draft, title, channels) for title, channels in found.items() if channels]
+
+
+def confirmed_points(draft: Draft) -> Bool[np.ndarray, "S N"]:
+    """Where all four values of a bus satisfy its power balance, as far as rounding allows."""
+    confirmed = np.zeros(draft.values.shape[:2], dtype=bool)
+    if draft.grid is None or not draft.given.all(axis=1).any():
+        return confirmed
+    check = AcCheck(draft.grid)
+    for first in range(0, draft.n_steps, STEPS_AT_ONCE):
+        steps = slice(first, first + STEPS_AT_ONCE)
+        error, allowed = check.errors(draft.values[steps])
+        confirmed[steps] = (error <= allowed).all(axis=2)  # False where something is missing
+    return confirmed
 
 
 def _finding(draft: Draft, title: str, channels: list[tuple[int, int]]) -> str:
