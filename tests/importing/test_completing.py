@@ -65,9 +65,9 @@ def test_a_spike_that_the_power_balance_confirms_is_no_bad_sensor(
 ) -> None:
     grid, values = original.grid, states[: 9 * 96].copy()
     values[500, 3, 3] += 0.3
-    voltage = values[500, :, 2] * np.exp(1j * values[500, :, 3])
+    voltage = values[500:501, :, 2] * np.exp(1j * values[500:501, :, 3])
     power = consumption_mva(admittance_matrix(grid), grid.base_mva, voltage)
-    values[500, :, 0], values[500, :, 1] = power.real, power.imag
+    values[500, :, 0], values[500, :, 1] = power[0].real, power[0].imag
     table = long_table(original, values)
     store = import_states(table, tmp_path / "event", grid="ieee14", suspects="refuse")
     assert store.kind == "simulated"
