@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from powerphase import Store, Task, outlook, score
+from powerphase import Store, Task, export, outlook, score
 from powerphase.dataset import open_store, verify
-from powerphase.errors import PowerphaseError, RecordError, StoreError
+from powerphase.errors import ExportError, PowerphaseError, RecordError, StoreError
 from powerphase.evaluation import make_forecaster
 from powerphase.evaluation.forecasting import forecast
 from powerphase.importing import import_states, storing
@@ -129,6 +129,20 @@ def test_a_training_forecasts_what_follows_the_newest_rows(grown: Any, tmp_path:
     task = Task(store, windows=1, as_of=chain[0])
     table = outlook(make_forecaster(str(training), task, 42), task).to_pandas()
     assert len(table) == 14
+
+
+def test_scenarios_of_a_record_without_a_grid_have_its_buses(
+    grown: Any, sixty_days: Store, months: np.ndarray, tmp_path: Path
+) -> None:
+    buses = long_table(sixty_days, months).assign(bus=lambda table: "Werk " + table.bus.astype(str))
+    store = import_states(buses, tmp_path / "store")
+    task = Task(store, windows=1)
+    days = forecast(make_forecaster("last-7-days", task, 42), task)
+    table = pd.read_parquet(export(days, store, to="parquet", out=tmp_path / "days.parquet"))
+    assert set(table.bus) == set(store.bus_id.tolist())
+    for form in ("pandapower", "pypsa"):  # there is nothing to tell loads from generators
+        with pytest.raises(ExportError):
+            export(days, store, to=form, out=tmp_path / form)
 
 
 def test_a_training_of_another_record_is_rejected(

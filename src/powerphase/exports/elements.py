@@ -38,7 +38,7 @@ class Elements:
     """
 
     def __init__(self, store: Store) -> None:
-        grid, recipe = store.grid, _recipe_of(store)
+        recipe, grid = _recipe_of(store), store.grid
         self.grid: Grid = grid
         self.setpoint_pu: Float[np.ndarray, " N"] = np.where(
             grid.bus_type == PQ, np.nan, setpoints_pu(recipe, grid)

@@ -36,7 +36,7 @@ def write(file: Path, days: Iterator[Day], store: Store) -> None:
 
 def _create(content: h5netcdf.File, day: Day, store: Store) -> None:
     """Dimensions, coordinates and variables, which have no window yet."""
-    n_steps, n_buses = len(day.time), store.grid.n_buses
+    n_steps, n_buses = len(day.time), len(store.bus_id)
     content.dimensions = {
         "window": None,
         "scenario": day.n_scenarios,
@@ -48,7 +48,7 @@ def _create(content: h5netcdf.File, day: Day, store: Store) -> None:
     for variable, meaning in ((window, "start of the window"), (time, "start of the step")):
         variable.attrs.update(units=EPOCH, calendar="proleptic_gregorian", long_name=meaning)
     content.create_variable("scenario", ("scenario",), data=np.arange(day.n_scenarios))
-    content.create_variable("bus", ("bus",), data=store.grid.bus_id)
+    content.create_variable("bus", ("bus",), data=store.bus_id)
     weight = content.create_variable(
         "weight", ("window", "scenario"), "f8", chunks=(1, day.n_scenarios)
     )

@@ -20,14 +20,14 @@ step."""
 
 def write_long(file: Path, days: Iterator[Day], store: Store) -> None:
     """A row for each window, scenario, step and bus; a row group for each scenario."""
-    bus_id = store.grid.bus_id
+    bus_id = store.bus_id
     columns = {**KEYS, "bus": pa.int64(), **dict.fromkeys(QUANTITIES, pa.float32())}
     _write(file, days, columns, lambda day, scenario: _long_columns(day, scenario, bus_id))
 
 
 def write_wide(file: Path, days: Iterator[Day], store: Store) -> None:
     """A row for each window, scenario and step; columns such as `p_mw_59` for bus 59."""
-    bus_id = store.grid.bus_id.tolist()
+    bus_id = store.bus_id.tolist()
     names = [f"{quantity}_{bus}" for quantity in QUANTITIES for bus in bus_id]
     columns = {**KEYS, **dict.fromkeys(names, pa.float32())}
     _write(file, days, columns, _wide_columns)
