@@ -164,6 +164,15 @@ unit = "degree"
     np.testing.assert_array_equal(store.time, original.time)
 
 
+@pytest.mark.parametrize("form", ["to_long", "to_pandas", "to_xarray"])
+def test_what_a_store_gives_can_be_imported_again(
+    form: str, original: Store, tmp_path: Path
+) -> None:
+    store = import_states(getattr(original, form)(), tmp_path / "store", grid="ieee14")
+    np.testing.assert_array_equal(store.read(), original.read())
+    np.testing.assert_array_equal(store.time, original.time)
+
+
 def test_without_a_grid_nothing_needs_one(
     original: Store, table: pd.DataFrame, tmp_path: Path
 ) -> None:

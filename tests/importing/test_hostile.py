@@ -45,6 +45,12 @@ def scaled(column: str, factor: float) -> Change:
     return lambda table: table.assign(**{column: factor * table[column]})
 
 
+def values_of(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a row for each value."""
+    names = {"p_mw": "P", "q_mvar": "Q", "vm_pu": "V", "va_rad": "theta"}
+    return table.rename(columns=names).melt(["time", "bus"])
+
+
 LONG = {"time": "time", "bus": "bus"}
 P_MW = {"column": "p_mw", "unit": "MW", "sign": "load"}
 
@@ -124,6 +130,13 @@ TABLES = {
         lambda t: t, "'p_kw'", {**LONG, "P": {**P_MW, "column": "p_kw"}}
     ),
     "a wide column without a bus": Bad(lambda t: t, "{bus}", {"P": P_MW}),
+    "a row of an unknown variable": Bad(
+        lambda t: cell(7, "variable", "I")(values_of(t)), "row 9, column 'variable': 'I'"
+    ),
+    "two values of one variable that differ": Bad(
+        lambda t: pd.concat([values_of(t), values_of(t)[30:31].assign(value=7.0)]),
+        "row 32 of the same time",
+    ),
     "a local time that does not exist": Bad(
         times(lambda t: t.str.replace("2015-01", "2015-03").str.replace("-03-12", "-03-29")
               .str.rstrip("Z")),

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+ZONE = "time_zone"
+"""The attribute of tables and time axes that names the zone of times without an offset."""
+
 TimeRange = slice | str | np.datetime64 | None
 """A slice of step numbers or of UTC times, a day as text, or all."""
 Buses = int | Iterable[int] | None
@@ -24,7 +27,8 @@ Names = str | Iterable[str] | None
 class Tables:
     """What a reader of states needs to give them as labelled arrays and tables.
 
-    Times are UTC, without a zone; P and Q are net consumption [MW] and [MVAr], V [p.u.], θ [rad].
+    Times are UTC, without an offset; the attribute `time_zone` says so. P and Q are net consumption
+    [MW] and [MVAr], V [p.u.], θ [rad].
     """
 
     manifest: Manifest
@@ -74,6 +78,7 @@ class Tables:
             },
         )
         states["bus"].attrs["meaning"] = "bus number in the case file"
+        states["time"].attrs[ZONE] = "UTC"
         return states
 
     def to_pandas(
@@ -91,7 +96,9 @@ class Tables:
         if not isinstance(bus, int | np.integer):
             columns = pd.MultiIndex.from_product([buses, names], names=["bus", "variable"])
         index = pd.DatetimeIndex(self.select_times(time), name="time")
-        return pd.DataFrame(values.reshape(len(values), len(columns)), index, columns)
+        table = pd.DataFrame(values.reshape(len(values), len(columns)), index, columns)
+        table.attrs[ZONE] = "UTC"
+        return table
 
     def to_long(
         self, time: TimeRange = None, bus: Buses = None, variable: Names = None
@@ -102,7 +109,7 @@ class Tables:
         buses, names = self._chosen(bus, variable)
         values, times = self.read(time, buses, names), self.select_times(time)
         n_steps, n_buses, n_names = values.shape
-        return pd.DataFrame(
+        table = pd.DataFrame(
             {
                 "time": np.repeat(times, n_buses * n_names),
                 "bus": np.tile(np.repeat(buses, n_names), n_steps),
@@ -110,6 +117,8 @@ class Tables:
                 "value": values.ravel(),
             }
         )
+        table.attrs[ZONE] = "UTC"
+        return table
 
     def _chosen(self, bus: Buses, variable: Names) -> tuple[list[int], list[str]]:
         """The numbers of the buses and the names of the variables, all where None is given."""

@@ -1,5 +1,6 @@
 """Arrays with named axes as sources: xarray, NetCDF and Zarr, with a time and a bus axis."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from powerphase.axes import VARIABLES
+from powerphase.dataset.tables import ZONE
 from powerphase.errors import RecordError
 from powerphase.importing.mapping import NAMES, Column, SourceMapping
 from powerphase.importing.readings import Readings
@@ -34,7 +36,8 @@ def read_dataset(source: str | Path | Any, mapping: SourceMapping) -> Readings:
         pairs = zip(arrays, parts, strict=True)
         values[variable] = np.sum([array * part.factor(variable) for array, part in pairs], axis=0)
         in_kv |= variable == "V" and parts[0].unit != "p.u."
-    index = dataset.coords[mapping.time].to_index()
+    clock = dataset.coords[mapping.time]
+    index, mapping = clock.to_index(), replace(mapping, zone=mapping.zone or clock.attrs.get(ZONE))
     time = parse_times(pd.Series(index), None, mapping, lambda row: f"{name}, step {row}")
     order = np.argsort(time, kind="stable")
     repeated = np.flatnonzero(np.diff(time[order]).astype(np.int64) == 0)

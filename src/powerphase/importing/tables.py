@@ -1,7 +1,7 @@
 """Tables as sources: CSV and Parquet files and data frames, wide or long.
 
-A long table has a row for each time and bus. A wide table has a row for each time, and a column for
-each variable and bus.
+A long table has a row for each time and bus, or for each time, bus and variable. A wide table has a
+row for each time, and a column for each variable and bus.
 """
 
 import csv
@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int, Shaped
 
-from powerphase.axes import VARIABLES
+from powerphase.axes import KINDS, VARIABLES
+from powerphase.dataset.tables import ZONE
 from powerphase.errors import RecordError
 from powerphase.importing.mapping import BUS, NAMES, Column, SourceMapping
 from powerphase.importing.readings import Readings
@@ -36,6 +37,8 @@ class Table:
     """The number of the first row of values: 2 below the header of a CSV file."""
     decimal: str = "."
     """The decimal separator of a text file."""
+    zone: str | None = None
+    """The zone of times without an offset, if the table itself names it."""
 
     def locate(self, column: str) -> Locate:
         """Names the rows of a column."""
@@ -77,6 +80,9 @@ def read_table(table: Table, mapping: SourceMapping) -> Readings:
     """The readings of a table, by a mapping or by names of columns that say what they are."""
     if not len(table.frame):
         raise RecordError(f"{table.source}: has no rows")
+    mapping = replace(mapping, zone=mapping.zone or table.zone)
+    if not mapping.columns and {"variable", "value"} <= set(table.frame.columns):
+        return _read_values(table, mapping)
     mapping = complete_mapping(table, mapping)
     return _read_wide(table, mapping) if mapping.bus is None else _read_long(table, mapping)
 
@@ -108,11 +114,7 @@ def complete_mapping(table: Table, mapping: SourceMapping) -> SourceMapping:
 def _read_long(table: Table, mapping: SourceMapping) -> Readings:
     """The readings of a table with a row for each time and bus."""
     assert mapping.bus is not None
-    names = table.column(mapping.bus, "buses").map(bus_name)
-    blank = np.flatnonzero((names == "").to_numpy())
-    if blank.size:
-        raise RecordError(f"{table.locate(mapping.bus)(int(blank[0]))}: the name is missing")
-    codes, buses = pd.factorize(names)
+    codes, buses = _buses(table, mapping.bus)
     when = table.column(mapping.time, "times")
     time = parse_times(when, codes, mapping, table.locate(mapping.time))
     axis, steps = np.unique(time, return_inverse=True)
@@ -131,7 +133,46 @@ def _read_long(table: Table, mapping: SourceMapping) -> Readings:
         values = np.full(len(axis) * len(buses), np.nan)
         values[cell[rows]] = total
         readings[variable] = values.reshape(len(axis), len(buses))
-    return _finish(table, mapping, axis, tuple(map(str, buses)), readings, note)
+    return _finish(table, mapping, axis, buses, readings, note)
+
+
+def _read_values(table: Table, mapping: SourceMapping) -> Readings:
+    """The readings of a table with a row for each time, bus and variable, as `to_long` gives it.
+
+    Values are in MW, MVAr, p.u. and rad, and powers are consumption.
+    """
+    kinds = table.column("variable", "variables").astype(str)
+    number = kinds.map({variable: k for k, variable in enumerate(VARIABLES)})
+    unknown = np.flatnonzero(number.isna())
+    if unknown.size:
+        row = int(unknown[0])
+        raise RecordError(
+            f"{table.locate('variable')(row)}: {kinds.iloc[row]!r} is none of "
+            f"{', '.join(VARIABLES)}"
+        )
+    kind = number.to_numpy(dtype=np.int64)
+    codes, buses = _buses(table, mapping.bus or "bus")
+    channel = KINDS * codes + kind
+    when = table.column(mapping.time, "times")
+    time = parse_times(when, channel, mapping, table.locate(mapping.time))
+    axis, steps = np.unique(time, return_inverse=True)
+    cell, values = steps * KINDS * len(buses) + channel, table.numbers("value")
+    rows, note = _distinct(cell, {"value": values}, table, mapping.time)
+    every = np.full(len(axis) * len(buses) * KINDS, np.nan)
+    every[cell[rows]] = values[rows]
+    states = every.reshape(len(axis), len(buses), KINDS)
+    readings = {VARIABLES[k]: states[..., k] for k in np.unique(kind).tolist()}
+    return _finish(table, mapping, axis, buses, readings, note)
+
+
+def _buses(table: Table, column: str) -> tuple[Int[np.ndarray, " S"], tuple[str, ...]]:
+    """The number of the bus of each row, and the names of all; raise if a name is missing."""
+    names = table.column(column, "buses").map(bus_name)
+    blank = np.flatnonzero((names == "").to_numpy())
+    if blank.size:
+        raise RecordError(f"{table.locate(column)(int(blank[0]))}: the name is missing")
+    codes, buses = pd.factorize(names)
+    return codes, tuple(map(str, buses))
 
 
 def _read_wide(table: Table, mapping: SourceMapping) -> Readings:
@@ -309,13 +350,19 @@ def read_parquet(path: Path) -> Table:
 
 
 def frame_table(frame: pd.DataFrame, source: str = "the table") -> Table:
-    """The table of a data frame, of which a named index is one more column."""
+    """The table of a data frame, of which a named index is one more column.
+
+    Columns that have both a bus and a variable become rows, as `Store.to_pandas` gives them.
+    """
+    zone = frame.attrs.get(ZONE)
+    if set(frame.columns.names) == {"bus", "variable"}:
+        frame = frame.stack(["bus", "variable"], future_stack=True).rename("value").to_frame()
     frame = frame.reset_index() if any(name is not None for name in frame.index.names) else frame
     names = [str(name) for name in frame.columns]
     repeated = [name for k, name in enumerate(names) if name in names[:k]]
     if repeated:
         raise RecordError(f"{source}: two columns are called {repeated[0]!r}; rename one")
-    return Table(frame.set_axis(names, axis=1).reset_index(drop=True), source)
+    return Table(frame.set_axis(names, axis=1).reset_index(drop=True), source, zone=zone)
 
 
 def missing_package(what: str, package: str) -> RecordError:
