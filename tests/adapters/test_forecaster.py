@@ -1,6 +1,7 @@
 """A function as a forecaster: over channels and factors, in processes, and when it fails."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,13 @@ import pytest
 import torch
 
 from powerphase import Context, Scenarios, Task, couple, forecast, score
-from powerphase.adapters import SeriesForecaster, from_callable
+from powerphase.adapters import STAND_IN, SeriesForecaster, from_callable
 from powerphase.errors import ConfigError, ForecastError, PowerphaseError
 from powerphase.models import FactorForge, LastSevenDays
+from tests import command_line
 from tests.adapters.functions import Array, deciles, last_days, noise, yesterday
+
+NO_SUCH_SERIES = "ZeroDivisionError: no such series"
 
 
 def predict(model: SeriesForecaster, task: Task, context: Context) -> Scenarios:
@@ -35,7 +39,7 @@ def failing(
         if not is_bad(past):
             return function(past, time, horizon)
         if answer is None:
-            raise ZeroDivisionError("no such series")
+            raise ZeroDivisionError(NO_SUCH_SERIES.split(": ")[1])
         return answer
 
     return model
@@ -109,13 +113,70 @@ def test_a_channel_that_fails_has_its_last_days_and_is_counted(
     values = predict(model, task, context).values
     expected = predict(from_callable(last_days), task, context).values
     assert [failure.series for failure in model.failures] == [context.layout.name_of(number)]
-    assert "ZeroDivisionError" in model.failures[0].reason
+    assert model.failures[0].reason == NO_SUCH_SERIES
     # Seven samples of seven days are these days, by their quantiles at the middles of sevenths.
     middles = (torch.arange(7) + 0.5) / 7
     filled = torch.quantile(expected[0, :, :, number], middles, dim=0)
     assert torch.allclose(values[0, :, :, number], filled, atol=1e-5)
     others = [k for k in range(values.shape[-1]) if k != number]
     assert torch.equal(values[..., others], expected[..., others])
+
+
+def test_a_row_names_what_failed_in_each_window_and_what_it_has_instead(
+    task: Task, context: Context, tmp_path: Path
+) -> None:
+    number = varying(context)[5]
+    model = couple(from_callable(failing(last_days, nth(context, number)), name="bad"), "schaake")
+    live = forecast(model, task)
+    row = score(live, task).row
+    name, window = context.layout.name_of(number), task.test.start(0)
+    assert row.failed == {"instead": STAND_IN, "series": {window: {name: NO_SUCH_SERIES}}}
+    assert score(live, task).row.failed == row.failed  # made a second time
+    written = forecast(model, task, out=tmp_path / "whole")
+    assert score(written, task).row.failed == row.failed
+    assert score(forecast(from_callable(last_days), task), task).row.failed is None
+
+
+def test_after_an_interruption_it_is_unknown_what_failed_before(
+    task: Task, context: Context, tmp_path: Path
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    model = from_callable(failing(last_days, nth(context, varying(context)[5])), name="bad")
+    with pytest.raises(KeyboardInterrupt):
+        forecast(model, task, out=tmp_path / "days", on_progress=stop)
+    continued = forecast(model, task, out=tmp_path / "days")
+    row = score(continued, task).row
+    assert row.failed == {"instead": STAND_IN, "series": {task.test.start(0): None}}
+
+
+def test_the_command_shows_what_failed(
+    task: Task, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = context.past[0, :, varying(context)[5]].numpy()
+    np.save(tmp_path / "series.npy", series)
+    code = """
+import numpy as np
+from tests.adapters.functions import last_days
+
+series = np.load("series.npy")
+
+def picky(past, time, horizon):
+    return None if np.array_equal(past, series) else last_days(past, time, horizon)
+"""
+    (tmp_path / "picky_module.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    arguments = ("--data", str(task.store.path), "--windows", "2")
+    scored = command_line.invoke("score", "picky_module:picky", *arguments)
+    written = command_line.invoke("forecast", "picky_module:picky", *arguments, "--out", "days")
+    name = context.layout.name_of(varying(context)[5])
+    for shown in (scored, written):
+        assert shown.exit_code == 0, shown.output
+        assert name in shown.stdout
+        assert STAND_IN in " ".join(shown.stdout.split())
 
 
 def test_a_series_that_fails_in_a_batch_does_not_lose_the_batch(

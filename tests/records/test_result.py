@@ -61,6 +61,16 @@ def test_a_row_survives_a_round_trip_through_text(weighted: bool) -> None:
     assert json.loads(text)["schema"] == SCHEMA
 
 
+def test_a_row_names_the_series_that_failed_and_says_nothing_if_none_did() -> None:
+    windows = {WINDOWS[0]: {"P of bus 7": "a reason", "P of bus 3": "another"}, WINDOWS[1]: None}
+    failed = {"instead": "the last days", "series": windows}
+    result = row(failed=failed)
+    assert Result.from_json(result.to_json(), "row.json") == result
+    assert result.failed_series == ["P of bus 3", "P of bus 7"]
+    assert "failed" not in json.loads(row().to_json())
+    assert row().failed_series == []
+
+
 FIRST_SCHEMA = json.dumps(first_schema())
 
 
@@ -175,6 +185,9 @@ INVALID = [
     ("training/curve/loss", GONE, r"training is "),
     ("training/curve/loss", [0.5], r"training.curve has columns of different lengths"),
     ("training/curve/step/0", 0.5, r"training is "),
+    ("failed", {"instead": "days"}, r"failed is "),
+    ("failed", {"instead": "days", "series": ["P of bus 1"]}, r"failed is "),
+    ("failed", {"instead": "days", "series": {WINDOWS[0]: {"P of bus 1": 3}}}, r"failed is "),
     ("data_verified", GONE, r"data_verified"),
     ("data_verified", "yes", r"data_verified is 'yes'"),
     ("parameters", 1.5, r"parameters is 1.5"),

@@ -25,6 +25,7 @@ from powerphase.report import (
     COLUMNS,
     COSTS,
     COUPLING,
+    FAILED_NOTE,
     FLAT,
     FLAT_NOTE,
     LEGEND,
@@ -528,6 +529,16 @@ def test_rows_that_did_not_learn_the_day_are_marked(daily_slope: Any, is_flat: b
         cells = [text for lines in sheet.groups for line in lines for text, _ in line]
         assert label in cells
         assert (FLAT_NOTE in sheet.below) == (is_flat is True)
+
+
+def test_rows_with_series_that_failed_are_marked() -> None:
+    failed = {"instead": "the last days", "series": {"2016-07-01T00:00": {"P of bus 7": "why"}}}
+    unknown = {"instead": "the last days", "series": {"2016-07-01T00:00": None}}
+    for value, is_marked in ((failed, True), (unknown, False), (None, False)):
+        (table,) = leaderboard([row(model="ets", failed=value), row(model="timemcl")], False)
+        labels = {entry.name: entry.label for entry in table.entries}
+        assert (labels["ets"] != "ets", labels["timemcl"]) == (is_marked, "timemcl")
+        assert (FAILED_NOTE in board_sheet(table).below) == is_marked
 
 
 def test_of_the_golden_rows_only_flat_week_is_flat() -> None:

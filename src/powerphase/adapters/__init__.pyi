@@ -1,3 +1,4 @@
+from .answers import STAND_IN as STAND_IN
 from .answers import Marginals as Marginals
 from .answers import read_answer as read_answer
 from .answers import recent_days as recent_days

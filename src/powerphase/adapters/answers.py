@@ -22,6 +22,9 @@ levels to arrays (series, H)."""
 
 DAYS = 7
 
+STAND_IN = "the same time of day on the last seven days"
+"""What a series has instead of a forecast that failed; see `recent_days`."""
+
 CROSSING = 1e-5
 """Quantiles of float32 may cross by this share of the largest value of a series."""
 

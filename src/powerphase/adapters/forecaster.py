@@ -4,7 +4,7 @@ Over channels, the model forecasts every channel that varies. Over factors, it f
 series that drive the grid, and FactorForge's loadings and noise turn them into channels.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from powerphase.adapters.answers import STAND_IN
 from powerphase.adapters.runner import Estimate, Failure, SeriesRunner, varies
 from powerphase.adapters.running import reason_of
 from powerphase.adapters.series import SeriesModel, SeriesRecord
@@ -75,6 +76,8 @@ class SeriesForecaster:
         self.seed = seed if model.is_random or on == FACTORS else 0
         self._forge: FittedFactorForge | None = None
         self._runner: SeriesRunner | None = None
+        self.failed: dict[str, Any] = {}
+        """The series that failed since the fit, by window, and what they have instead."""
         self._step_s: int | None = None
 
     @property
@@ -95,12 +98,17 @@ class SeriesForecaster:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The series that failed since the fit; each got the distribution of the last days."""
-        return () if self._runner is None else tuple(self._runner.failures)
+        """The series that failed since the fit, each once; they have `STAND_IN` instead."""
+        return tuple(
+            Failure(window, series, reason)
+            for window, reasons in self.failed.get("series", {}).items()
+            for series, reason in reasons.items()
+        )
 
     def fit(self, train: Training) -> None:
         """Find the factors if they are forecast, and fit a model that learns from the record."""
         self._forge = self._runner = factors = None
+        self.failed = {"instead": STAND_IN, "series": {}}
         if self.on == FACTORS:
             forge = FactorForge(seed=self.seed)
             forge.fit(train)
@@ -144,11 +152,11 @@ class SeriesForecaster:
         self, context: Context, runner: SeriesRunner, forge: FittedFactorForge
     ) -> Prediction:
         """Scenarios from draws of the factors, all of which must be forecast."""
-        n_failed, quantiles = len(runner.failures), []
+        quantiles = []
         for past, time in zip(self._series(context), context.time, strict=True):
             names = [f"factor {k + 1}" for k in range(len(past))]
-            marginals = runner.forecast(past, time, names)
-            self._check_failures(n_failed, 0)
+            marginals, failures = runner.forecast(past, time, names)
+            self._note_failures(failures, 0)
             quantiles.append(marginals.quantiles(self.n_scenarios))
         ascending = torch.stack(quantiles).to(context.past)
         make = partial(forge.draws_with, ascending, context.future_time[:, 0], self.seed)
@@ -160,15 +168,17 @@ class SeriesForecaster:
         self, context: Context, runner: SeriesRunner
     ) -> Iterator[tuple[slice, Scenarios]]:
         pasts, n_channels = self._series(context), context.layout.n_channels
-        n_failed, n_varying = len(runner.failures), sum(int(varies(past).sum()) for past in pasts)
+        allowed = int(MAX_FAILED * sum(int(varies(past).sum()) for past in pasts))
+        failures: list[Failure] = []
         for first in range(0, n_channels, CHANNELS_AT_ONCE):
             channels = slice(first, min(first + CHANNELS_AT_ONCE, n_channels))
             names = [context.layout.name_of(k) for k in range(channels.start, channels.stop)]
-            windows = [
-                runner.forecast(past[channels], time, names, first).scenarios()
-                for past, time in zip(pasts, context.time, strict=True)
-            ]
-            self._check_failures(n_failed, int(MAX_FAILED * n_varying))
+            windows = []
+            for past, time in zip(pasts, context.time, strict=True):
+                marginals, failed = runner.forecast(past[channels], time, names, first)
+                windows.append(marginals.scenarios())
+                failures += failed
+            self._note_failures(failures, allowed)
             if self.on_progress is not None:
                 self.on_progress(channels.stop, n_channels)
             values, weights = (
@@ -182,9 +192,10 @@ class SeriesForecaster:
         past: Tensor = context.past if self._forge is None else self._forge.factors.of(context.past)
         return [window.T.float().cpu().contiguous().numpy() for window in past]
 
-    def _check_failures(self, before: int, allowed: int) -> None:
-        """Raise if more series have failed than allowed."""
-        failures = self.failures[before:]
+    def _note_failures(self, failures: Sequence[Failure], allowed: int) -> None:
+        """Add them to those before; raise if more series of a forecast have failed than allowed."""
+        for failure in failures:
+            self.failed["series"].setdefault(failure.window, {})[failure.series] = failure.reason
         if len(failures) > allowed:
             first = failures[0]
             raise ForecastError(

@@ -53,7 +53,7 @@ class Estimate:
 
 
 class SeriesRunner:
-    """Calls a fitted model with all series of a window that vary, and collects what fails.
+    """Calls a fitted model with all series of a window that vary.
 
     Args:
         model: the model, in the state that is forecast with.
@@ -64,7 +64,6 @@ class SeriesRunner:
 
     def __init__(self, model: SeriesModel, seed: int, workers: int, rearrange: bool) -> None:
         self.model, self.seed, self.rearrange = model, seed, rearrange
-        self.failures: list[Failure] = []
         self._n_workers, self._workers = workers, Workers(model, workers)
         self._form: Marginals | None = None
 
@@ -74,11 +73,11 @@ class SeriesRunner:
         time: Shaped[np.ndarray, " steps"],
         names: Sequence[str],
         first: int = 0,
-    ) -> Marginals:
-        """The distributions of these series of a window.
+    ) -> tuple[Marginals, list[Failure]]:
+        """The distributions of these series of a window, and those that failed.
 
         A constant series stays as it is. One that fails has the distribution of the same time of
-        day on the last days, and is added to `failures`.
+        day on the last days.
 
         Args:
             past: the series of the context.
@@ -91,15 +90,16 @@ class SeriesRunner:
         form = self._form_of_answers(past[varying], time)
         values = np.empty((len(past), *form.values.shape[1:]), np.float32)
         values[:] = past[:, -1, None, None]
+        failures = []
         for number, result in self._results(past, time, varying, first):
             if isinstance(result, Marginals):
                 result = _same_form(result, form)
             if isinstance(result, str):
                 window = str(time[n_past].astype("datetime64[m]"))
-                self.failures.append(Failure(window, names[number], result))
+                failures.append(Failure(window, names[number], result))
                 result = recent_days(past[number : number + 1], len(time) - n_past, per_day, form)
             values[number] = result.values[0]
-        return Marginals(values, form.levels)
+        return Marginals(values, form.levels), failures
 
     def estimate(
         self, past: Float32[np.ndarray, "X T"], time: Shaped[np.ndarray, " steps"]

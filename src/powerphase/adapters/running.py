@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing import get_context
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ class Block:
         return Block(past, self.time, self.horizon, self.seed + series, self.rearrange)
 
 
+MAX_REASON = 200
+"""Characters of a reason: rows hold those of all series that failed."""
+
 Outcome = list[Marginals | str]
 """The distributions of each series of a block, or why there are none."""
 
@@ -79,8 +83,9 @@ def run_block(model: SeriesModel, block: Block) -> Outcome:
 
 def reason_of(error: Exception) -> str:
     """What went wrong in foreign code, in one line."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, PowerphaseError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, PowerphaseError) and str(error):
+        return " ".join(str(error).split())
+    return f"{type(error).__name__}: {shorten(str(error), MAX_REASON)}"
 
 
 @contextmanager

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from powerphase.records.row_key import Failure
     from powerphase.report.sheet import Cell, Sheet
 
+NAMED = 5
+"""Series that failed are named up to this number; a row has all of them."""
+
 IS_FOLLOWER = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
 """Whether torchrun started this process next to one of rank zero, which prints."""
 
@@ -122,6 +125,7 @@ def show_forecast(file: "ForecastFile") -> None:
         "scenarios", f"{h.scenarios} of {h.horizon} steps, from {h.context} steps of context"
     )
     _add_cost(table, file.cost)
+    _add_failures(table, file.cost.get("failed"))
     console.print(table)
 
 
@@ -136,6 +140,7 @@ def show_result(row: "Result") -> None:
         shown = number(row.scores[name])
         table.add_row(SCORES[name].title, f"{shown:<10}  {SCORES[name].question}")
     _add_cost(table, row.cost)
+    _add_failures(table, row.failed)
     console.print(table)
 
 
@@ -156,6 +161,23 @@ def _add_cost(table: Table, cost: Mapping[str, Any]) -> None:
     if cost.get("peak_memory_gib") is not None:
         shown.append(f"peak memory {cost['peak_memory_gib']:.1f} GiB")
     table.add_row("cost", f"{', '.join(shown)} on {cost['hardware']}")
+
+
+def _add_failures(table: Table, failed: Mapping[str, Any] | None) -> None:
+    """Say which series a model could not forecast, what they have instead, and why the first."""
+    if failed is None:
+        return
+    windows = failed["series"].values()
+    reasons = {name: reason for window in windows for name, reason in (window or {}).items()}
+    unknown = sum(window is None for window in windows)
+    if reasons:
+        names = sorted(reasons)
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        shown = ", ".join(names[:NAMED]) + more
+        table.add_row("failed", f"{len(names)} series, which have {failed['instead']}: {shown}")
+        table.add_row("reason", f"of {names[0]}: {reasons[names[0]]}")
+    if unknown:
+        table.add_row("failed", f"unknown in {unknown} windows, forecast before an interruption")
 
 
 def _model(model: str, variant: str | None, seed: int) -> str:

@@ -169,7 +169,6 @@ def forecast(
             written = make_physical(live, task, out=out, on_progress=show)
         else:
             written = make_forecast(forecaster, task, out=out, device=device, on_progress=show)
-    display.show_failures()
     show_forecast(open_forecast(out))
     _show_balance(written.balance, written.description.variant)
 
@@ -383,7 +382,6 @@ def evaluate(
         if physical:
             source = make_physical(source, task)
         evaluation = score_forecast(source, task, device=device, on_progress=display.show_windows)
-    display.show_failures()
     return evaluation
 
 

@@ -1,4 +1,4 @@
-"""How a long forecast of single series is shown: its time, its progress, and what failed."""
+"""How a long forecast of single series is shown: its time and its progress."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from powerphase.cli.display import problems
 
 if TYPE_CHECKING:
-    from powerphase.adapters import Estimate, SeriesForecaster
+    from powerphase.adapters import Estimate
     from powerphase.models.framework.base import Forecaster
 
 SHORT_S = 10.0
@@ -23,7 +23,6 @@ class SeriesDisplay:
 
     def __init__(self, report: Callable[[Any, int], None], windows: int) -> None:
         self._report, self._total, self._done = report, windows, 0
-        self._model: SeriesForecaster | None = None
 
     def watch(self, model: "Forecaster") -> None:
         """Watch this model, whether coupled or not."""
@@ -32,23 +31,12 @@ class SeriesDisplay:
 
         inner = unwrap(model)
         if isinstance(inner, SeriesForecaster):
-            self._model = inner
             inner.on_progress, inner.on_estimate = self._show_channels, self._show_estimate
 
     def show_windows(self, done: int, total: int) -> None:
         """Show the windows that are done."""
         self._done, self._total = done, total
         self._report(done, total)
-
-    def show_failures(self) -> None:
-        """Show how many series failed, and why the first one did."""
-        failures = () if self._model is None else self._model.failures
-        if failures:
-            first = failures[0]
-            problems.print(
-                f"{len(failures)} series failed and have the distribution of the last days; the "
-                f"first is {first.series} in window {first.window}: {first.reason}"
-            )
 
     def _show_channels(self, done: int, total: int) -> None:
         self._report(self._done + done / total, self._total)

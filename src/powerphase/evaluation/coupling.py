@@ -132,6 +132,7 @@ def couple_forecast(
         cost,
         lambda skip: _couple_windows(source, task, coupling, cost, fit_s, skip),
         training=source.training,
+        failed=source.failed,
     )
     return live if out is None else write_forecast(live, out, on_progress)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from powerphase.adapters.forecaster import SeriesForecaster
 from powerphase.cost import UNKNOWN, Stopwatch, hardware, peak_memory_gib, reset_peak_memory
 from powerphase.errors import ForecastError
 from powerphase.models.framework.base import (
@@ -63,6 +64,8 @@ class Forecast:
     """How the network was trained, if it is one; see `NeuralForecaster.training`."""
     reduction: dict[str, Any] | None = None
     """The fields of `evaluation.reduction.Reduction`, if only some scenarios were kept."""
+    failed: dict[str, Any] | None = None
+    """Which series a model of single series could not forecast, see `Result.failed`."""
 
     @property
     def name(self) -> str:
@@ -115,6 +118,7 @@ def forecast(
         cost,
         lambda skip: _predict(model, task, torch_device, cost, skip),
         training=inner.training if isinstance(inner, NeuralForecaster) else None,
+        failed=inner.failed if isinstance(inner, SeriesForecaster) else None,
     )
     return live if out is None else write_forecast(live, out, on_progress)
 
@@ -167,7 +171,7 @@ UNKNOWN_COST: dict[str, Any] = {
 }
 """The cost of a file that does not state it."""
 
-EXTRAS = ("balance", "training", "reduction")
+EXTRAS = ("balance", "training", "reduction", "failed")
 """The attributes of a forecast that a file keeps within its cost, unless they are None."""
 
 
@@ -307,11 +311,11 @@ def _write(live: Forecast, out: Path, report: Progress) -> None:
         raise ForecastError("the model returned no scenarios", window=0)
     with forecast_writer(out, _header(live, first[2])) as writer:
         report(len(writer.finished), n_windows)
-        continued = bool(writer.finished)
+        before = [live.facts["windows"][window] for window in writer.finished]
         if first[0] in writer.finished:
             _check_same_scenarios(out, *first)
         n_written, n_channels = 0, live.facts["n_channels"]
-        remaining = live.pieces(writer.finished) if continued else chain([first], pieces)
+        remaining = live.pieces(writer.finished) if before else chain([first], pieces)
         del first
         for window, channels, scenarios in remaining:
             writer.write(window, channels, *_as_arrays(scenarios))
@@ -321,13 +325,14 @@ def _write(live: Forecast, out: Path, report: Progress) -> None:
                 writer.finish_window(window)
                 report(len(writer.finished), n_windows)
                 n_written = 0
-        # The cost of an uninterrupted forecast is unknown if this one was interrupted.
+        # What the windows before an interruption cost is unknown, and what failed in them.
         extras = {name: getattr(live, name) for name in EXTRAS}
+        if live.failed is not None:
+            series = live.failed["series"] | dict.fromkeys(before)
+            extras["failed"] = {**live.failed, "series": dict(sorted(series.items()))}
         cost = {**live.cost, **{name: v for name, v in extras.items() if v is not None}}
         unknown = (
-            {"predict_s", "peak_memory_gib", "balance", "reduction"} & cost.keys()
-            if continued
-            else ()
+            {"predict_s", "peak_memory_gib", "balance", "reduction"} & cost.keys() if before else ()
         )
         writer.close({**cost, **dict.fromkeys(unknown)})
 

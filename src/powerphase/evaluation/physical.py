@@ -130,7 +130,8 @@ def physical(
         cost,
         lambda skip: _solve_windows(source, task, cost, balance, skip),
         balance,
-        source.training,
+        training=source.training,
+        failed=source.failed,
     )
     return live if out is None else write_forecast(live, out, on_progress)
 

@@ -90,6 +90,7 @@ def reduce(
         cost,
         lambda skip: _reduce_windows(source, choice, cost, reduction, skip),
         training=source.training,
+        failed=source.failed,
         reduction=reduction,
     )
     return live if out is None else _write_whole(live, Path(out), on_progress)

@@ -171,7 +171,15 @@ def _make_row(forecast: Forecast, task: Task, card: Scorecard, cost: dict[str, A
         data_verified=task.targets_verified,
         daily_slope=dict(zip(VARIABLES, map(_number, card.daily_slope), strict=True)),
         training=forecast.training,
+        failed=_failures(forecast),
     )
+
+
+def _failures(forecast: Forecast) -> dict[str, Any] | None:
+    """What a row says about series that failed; None if there are none."""
+    if forecast.failed is None or not forecast.failed["series"]:
+        return None
+    return forecast.failed
 
 
 def _type_scores(card: Scorecard, kind: int) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from zarr.storage import LocalStore, MemoryStore
 from powerphase.axes import VARIABLES, WEIGHT_TOLERANCE
 from powerphase.errors import ForecastError
 from powerphase.files import hold_lock, is_json_object, read_regular_file, replace_file
-from powerphase.records.result_rules import are_window_starts
+from powerphase.records.result_rules import FAILED, are_window_starts
 from powerphase.records.row_key import RowKey
 from powerphase.resolution import PAPER_STEP_S, STEPS_S
 from powerphase.schema import (
@@ -31,6 +31,7 @@ from powerphase.schema import (
     list_of,
     nullable,
     number,
+    object_with,
     one_of,
     plain_object,
     read_json,
@@ -80,7 +81,7 @@ HEADER_SCHEMA: dict[str, Schema] = {
 MANIFEST_SCHEMA: dict[str, Schema] = {
     **HEADER_SCHEMA,
     "format": one_of([FORMAT]),
-    "cost": nullable(plain_object),
+    "cost": nullable(object_with({}, {"failed": nullable(FAILED)})),
     "finished": list_of(integer(0)),
     "sha256": Rule(
         "checksums by file",

@@ -83,6 +83,9 @@ class Result:
     training: dict[str, Any] | None = None
     """How a network was trained, see `result_rules.TRAINING`; None of other models and in schema
     1."""
+    failed: dict[str, Any] | None = None
+    """What a model of single series could not forecast, see `result_rules.FAILED`; None if that is
+    nothing, or if the model is of another kind."""
     schema: int = SCHEMA
     """The schema of its file; older schemas lack facts and scores, which are None here."""
 
@@ -121,6 +124,12 @@ class Result:
         pretraining = self.config.get("pretraining")
         editions = pretraining.get("may_have_seen") if isinstance(pretraining, dict) else None
         return isinstance(editions, list) and self.edition in editions
+
+    @property
+    def failed_series(self) -> list[str]:
+        """The names of the series that failed in any window."""
+        windows = (self.failed or {}).get("series", {}).values()
+        return sorted({name for reasons in windows for name in reasons or ()})
 
     @property
     def path(self) -> PurePosixPath:
@@ -235,7 +244,7 @@ def _check_same_row(path: Path, result: Result) -> None:
 def _as_line(row: Result) -> dict[str, Any]:
     """The row without its longer parts, as the line of a table."""
     prefixes = ("truth", "cost", "daily_slope")
-    blocks = ("scores", "by_type", "by_window", "windows", "config", "schema", "training")
+    blocks = ("scores", "by_type", "by_window", "windows", "config", "schema", "training", "failed")
     facts = {name: v for name, v in vars(row).items() if name not in (*blocks, *prefixes)}
     prefixed = {
         f"{block}.{name}": value

@@ -22,6 +22,7 @@ from powerphase.schema import (
     exactly,
     integer,
     list_of,
+    mapping_of,
     nullable,
     number,
     one_of,
@@ -72,7 +73,7 @@ def check_schema(schema: object, where: str) -> None:
 def add_missing(row: dict[str, Any]) -> dict[str, Any]:
     """The row of a file, with None for whatever its schema does not have."""
     newer = dict.fromkeys(_newer_scores(row["schema"]))
-    complete = dict.fromkeys(_newer_facts(row["schema"])) | row
+    complete = dict.fromkeys((*_newer_facts(row["schema"]), *RARE)) | row
     if row["schema"] == 1 and "truth" in row:
         complete["truth"] = _merge({"overloads": None}, row["truth"])
     for name in ("scores", "by_window"):
@@ -89,7 +90,11 @@ def add_missing(row: dict[str, Any]) -> dict[str, Any]:
 def drop_missing(row: dict[str, Any]) -> dict[str, Any]:
     """The row as its file has it, without what its schema does not have."""
     scores, facts = _newer_scores(row["schema"]), _newer_facts(row["schema"])
-    kept = {name: value for name, value in row.items() if name not in facts}
+    kept = {
+        name: value
+        for name, value in row.items()
+        if name not in facts and not (name in RARE and value is None)
+    }
     if row["schema"] == 1:
         kept["truth"] = {key: value for key, value in row["truth"].items() if key != "overloads"}
     for name in ("scores", "by_window"):
@@ -224,6 +229,16 @@ TRAINING = exactly(
 """How a network was trained: the windows of all its steps, the epoch whose weights were kept by
 which criterion on the validation windows, and both losses by epoch."""
 
+FAILED = exactly(
+    {
+        "instead": text(),
+        "series": mapping_of(nullable(mapping_of(text()))),
+    }
+)
+"""The series that a model could not forecast, and what they have instead: by the start of each
+window that has any, the names with the reasons, or null for windows of which that is unknown since
+they were forecast before an interruption."""
+
 SCORED = ("windows", "scores", "by_type", "by_window")
 """What must agree within a row."""
 
@@ -231,6 +246,9 @@ FACTS_SINCE = dict.fromkeys(
     ("model_version", "joint", "data_verified", "daily_slope", "training"), 2
 )
 """The facts that older rows lack, with the first schema that has each."""
+
+RARE = ("failed",)
+"""Facts that a file states only where they are not None."""
 
 
 @cache
@@ -257,6 +275,7 @@ def row_rules(schema: int) -> dict[str, Schema]:
         "joint": nullable(one_of([True, False])),
         "daily_slope": nullable(exactly(dict.fromkeys(VARIABLES, nullable(number())))),
         "training": nullable(TRAINING),
+        "failed": nullable(FAILED),
         "truth": _truth(schema),
         "scores": {name: _score(score, schema) for name, score in SCORES.items()},
         "by_type": {

@@ -32,6 +32,7 @@ from .drawing import store_layouts as store_layouts
 from .drawing import stored_position as stored_position
 from .drawing import unique_pairs as unique_pairs
 from .entries import COSTS as COSTS
+from .entries import FAILED_NOTE as FAILED_NOTE
 from .entries import FLAT as FLAT
 from .entries import FLAT_NOTE as FLAT_NOTE
 from .entries import OUTDATED as OUTDATED

@@ -57,6 +57,13 @@ PRETRAINED_NOTE = (
     "contain the signals of this edition."
 )
 
+FAILED = "§"
+"""The mark of entries whose model failed on some series."""
+FAILED_NOTE = (
+    f"{FAILED} marks models that failed on some series; their rows name these, and what stands for "
+    "them."
+)
+
 FLAT = "flat"
 """The mark of entries that did not learn the day."""
 FLAT_NOTE = (
@@ -94,6 +101,8 @@ class Entry:
     """Whether each scenario is one future of the whole grid; None if unknown."""
     may_have_seen: bool = False
     """Whether the pretraining of its model may have contained the signals of the data."""
+    has_failures: bool = False
+    """Whether the model failed on some series of a seed, see `Result.failed`."""
 
     @property
     def is_variant(self) -> bool:
@@ -112,6 +121,7 @@ class Entry:
         words = [*kind, *[FLAT] * self.is_flat]
         name = f"{self.name} ({', '.join(words)})" if words else self.name
         marks = [OUTDATED] * self.is_outdated + [PRETRAINED] * self.may_have_seen
+        marks += [FAILED] * self.has_failures
         return " ".join([name, *marks])
 
 
@@ -122,7 +132,8 @@ def label_notes(entries: Iterable[Entry]) -> list[str]:
     flat = [FLAT_NOTE] * any(entry.is_flat for entry in known)
     outdated = [OUTDATED_NOTE] * any(entry.is_outdated for entry in known)
     pretrained = [PRETRAINED_NOTE] * any(entry.may_have_seen for entry in known)
-    return tuned + flat + outdated + pretrained
+    failed = [FAILED_NOTE] * any(entry.has_failures for entry in known)
+    return tuned + flat + outdated + pretrained + failed
 
 
 def edition_of(rows: Iterable[Result], requested: str | None, which: str) -> str:
@@ -205,6 +216,7 @@ def entry_of(rows: Sequence[Result]) -> Entry:
         is_flat=any(row.is_flat for row in rows),
         is_outdated=any(map(_is_outdated, rows)),
         may_have_seen=any(row.may_have_seen_signals for row in rows),
+        has_failures=any(row.failed_series for row in rows),
     )
 
 
