@@ -8,9 +8,9 @@ forecast that was issued after its origin.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int, Shaped
@@ -18,6 +18,9 @@ from jaxtyping import Float32, Int, Shaped
 from powerphase.errors import SignalError
 
 DAY = np.timedelta64(1, "D")
+
+COLUMNS = ("issued", "valid", "values")
+"""The arrays of a series, which have an entry for each value."""
 
 _BITS = 32
 """Seconds from the first time of a table, of which 32 bits hold 136 years."""
@@ -76,6 +79,31 @@ class IssuedSeries:
         values = np.where(exists, self.values[row], np.float32(np.nan))
         return values, np.where(exists, self.issued[row], np.datetime64("NaT", "s"))
 
+    def check_step(self, step_s: int) -> None:
+        """Raise unless the values are for the steps of a record with this step."""
+        order = np.lexsort((self.valid, self.issued))
+        issued, valid = self.issued[order], self.valid[order]
+        apart = _seconds(valid[1:], valid[:-1])[issued[1:] == issued[:-1]]
+        # Some may be missing, but those that follow each other say what the step is.
+        if apart.size and (apart.min() != step_s or (apart % step_s).any()):
+            raise SignalError(
+                f"forecasts of {self.name}: their steps have {apart.min() / 60:g} minutes, those "
+                f"of the record {step_s / 60:g}; resample the forecasts"
+            )
+        odd = np.flatnonzero(_seconds(valid, valid.astype("datetime64[D]")) % step_s)
+        if odd.size:
+            raise SignalError(
+                f"forecasts of {self.name}: no step of {step_s / 60:g} minutes starts at "
+                f"{valid[odd[0]]}Z; shift or resample the forecasts"
+            )
+
+    def why_missing(self, valid: np.datetime64, by: np.datetime64) -> str:
+        """Why no value for a time had been issued by another."""
+        issued = self.issued[self.valid == valid]
+        if issued.size:
+            return f"that for {valid}Z was issued at {issued.min()}Z, after the origin {by}Z"
+        return f"there is none for {valid}Z; they end at {self.valid.max()}Z"
+
     @cached_property
     def _first(self) -> np.datetime64:
         """The first time in the table."""
@@ -128,6 +156,20 @@ class Issued:
                 digest.update(part[order].astype(kind).tobytes())
         return digest.hexdigest()
 
+    def until(self, end: np.datetime64) -> "Issued":
+        """Those for times before this one."""
+        parts = [
+            replace(each, **{n: getattr(each, n)[each.valid < end] for n in COLUMNS})
+            for each in self.series
+            if (each.valid < end).any()
+        ]
+        return Issued(parts)
+
+    def check_step(self, step_s: int) -> None:
+        """Raise unless the values are for the steps of a record with this step."""
+        for each in self.series:
+            each.check_step(step_s)
+
     def seen_from(
         self, origin: Shaped[np.ndarray, "*B"], time: Shaped[np.ndarray, "*B S"]
     ) -> IssuedValues:
@@ -149,6 +191,6 @@ class Issued:
         return IssuedValues(values, issued)
 
 
-def _seconds(time: Shaped[np.ndarray, "*S"], first: np.datetime64) -> Int[np.ndarray, "*S"]:
-    """Seconds since the first time."""
+def _seconds(time: Shaped[np.ndarray, "*S"], first: Any) -> Int[np.ndarray, "*S"]:
+    """Seconds since another time, or since that of each."""
     return np.asarray((time - first).astype("timedelta64[s]").astype(np.int64))

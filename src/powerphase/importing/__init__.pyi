@@ -1,3 +1,5 @@
+from .forecasts import read_forecasts as read_forecasts
+from .forecasts import table_forecasts as table_forecasts
 from .importer import import_states as import_states
 from .mapping import Column as Column
 from .mapping import SourceMapping as SourceMapping

@@ -1,11 +1,10 @@
 from .inputs import READ_STEPS as READ_STEPS
 from .inputs import Batches as Batches
 from .inputs import Context as Context
-from .inputs import Layout as Layout
 from .inputs import Record as Record
 from .inputs import Training as Training
 from .inputs import Windows as Windows
 from .known import Known as Known
-from .known import check_complete as check_complete
+from .layout import Layout as Layout
 from .outputs import SCORED_DTYPES as SCORED_DTYPES
 from .outputs import Scenarios as Scenarios

@@ -1,4 +1,4 @@
-"""What a model is given: `Layout`, `Training` and `Context`, read from a `Record`.
+"""What a model is given: `Training` and `Context`, read from a `Record`.
 
 All values are normalised: P and Q are each divided by one number; V [p.u.] and θ [rad] are not
 changed. A forecaster sees nothing else of a data set, and never a target: a `Context` ends at the
@@ -15,14 +15,11 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Shaped
 from torch import Tensor
 
-from powerphase.axes import VARIABLES, P, Q
-from powerphase.circuit import Circuit, Limits
-from powerphase.clock import GERMANY, Calendar
 from powerphase.errors import TaskError
-from powerphase.graph import pyg_data
 from powerphase.issued import DAY, Issued
 from powerphase.resolution import step_of, steps_per_day, time_of_day
 from powerphase.scenarios.known import Known, check_complete, check_known, join_known, known_at
+from powerphase.scenarios.layout import Layout
 from powerphase.seeds import stream
 
 READ_STEPS = 960
@@ -34,60 +31,8 @@ StateReader = Callable[[slice, slice], Float32[np.ndarray, "S C"]]
 MaskReader = Callable[[slice, slice], Bool[np.ndarray, "S C"] | None]
 """Returns which of these states are observed; None if all are."""
 
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """The meaning of the channels, [P, Q, V, θ] of bus after bus, and the grid of the buses."""
-
-    grid: str
-    bus_id: Int[np.ndarray, " N"]
-    """Bus numbers as in the case file."""
-    bus_type: Int[np.ndarray, " N"]
-    """MATPOWER's codes: 1 load (PQ), 2 generator with a voltage set-point (PV), 3 slack."""
-    nominal_kv: Float[np.ndarray, " N"]
-    circuit: Circuit
-    """Branches and shunts; buses are positions in `bus_id`."""
-    limits: Limits
-    """What counts as a violation when a forecast is scored."""
-    p_scale_mw: float
-    q_scale_mvar: float
-    calendar: Calendar = GERMANY
-    """Holidays and the wall clock of the people who use the grid."""
-
-    @property
-    def n_buses(self) -> int:
-        """Number of buses, N."""
-        return len(self.bus_id)
-
-    @property
-    def n_channels(self) -> int:
-        """Number of channels, C = 4N."""
-        return len(VARIABLES) * self.n_buses
-
-    @property
-    def channel_type(self) -> Int[np.ndarray, " C"]:
-        """The variable of each channel, as a position in `axes.VARIABLES`."""
-        return np.tile(np.arange(len(VARIABLES)), self.n_buses)
-
-    @property
-    def scale(self) -> Float32[np.ndarray, " C"]:
-        """The divisor of each channel's state: MW, MVAr, 1 and 1."""
-        one_bus = np.ones(len(VARIABLES), dtype=np.float32)
-        one_bus[[P, Q]] = self.p_scale_mw, self.q_scale_mvar
-        return np.tile(one_bus, self.n_buses)
-
-    def to_pyg(self) -> Any:
-        """The grid for PyTorch Geometric: buses as nodes, branches in both directions as edges.
-
-        `powerphase.graph` names the columns of `x` and `edge_attr`; `branch` is the branch of each
-        edge.
-        """
-        return pyg_data(self.circuit, self.limits, self.bus_id, self.bus_type, self.nominal_kv)
-
-    def name_of(self, channel: int) -> str:
-        """The name of a channel, such as `V of bus 104`."""
-        bus, kind = divmod(channel, len(VARIABLES))
-        return f"{VARIABLES[kind]} of bus {self.bus_id[bus]}"
+ForecastReader = Callable[[], Issued]
+"""Returns the forecasts of national signals."""
 
 
 class Record:
@@ -98,7 +43,8 @@ class Record:
         time: start of each step, UTC; its length is the number of steps.
         read_states: returns states by step and channel, counted from the start of the record.
         read_observed: returns which of them are observed; without it all are.
-        forecasts: of national signals, which windows read as far as they had been issued.
+        read_forecasts: returns those of national signals, which windows read as far as they had
+            been issued; without it there are none.
     """
 
     def __init__(
@@ -107,13 +53,13 @@ class Record:
         time: Shaped[np.ndarray, " S"],
         read_states: StateReader,
         read_observed: MaskReader | None = None,
-        forecasts: Issued | None = None,
+        read_forecasts: ForecastReader | None = None,
     ) -> None:
         self.layout = layout
         self.time = time
         self._read_states = read_states
         self._read_observed = read_observed
-        self._forecasts = forecasts
+        self._read_forecasts = read_forecasts
 
     def __len__(self) -> int:
         return len(self.time)
@@ -140,24 +86,30 @@ class Record:
         observed = self._read_observed(*self._selection(steps, channels))
         return None if observed is None else torch.from_numpy(observed)
 
-    def known_at(self, origin: Int[np.ndarray, " B"], past: int, horizon: int) -> Known | None:
+    def known_at(
+        self, origin: Int[np.ndarray, " B"], past: int, horizon: int, *, complete: bool = True
+    ) -> Known | None:
         """What is known at the origins of windows; None if the record has no forecasts.
 
         Args:
             origin: the first target step of each window, at most the end of the record.
             past: steps before the origin.
             horizon: steps from the origin on, which may follow the end of the record.
+            complete: whether to raise if a step of a horizon has no forecast.
         """
-        if self._forecasts is None:
+        if self._read_forecasts is None:
             return None
         if origin.max() > len(self) or origin.min() < past:
             raise TaskError(
                 f"origins from {origin.min()} to {origin.max()} with {past} steps before them do "
                 f"not lie in a record of {len(self)} steps"
             )
-        step = np.timedelta64(self.step_s, "s")
+        step, forecasts = np.timedelta64(self.step_s, "s"), self._read_forecasts()
         time = self.time[0] + (origin[:, None] + np.arange(-past, horizon)) * step
-        return known_at(self._forecasts, time[:, past], time, horizon)
+        known = known_at(forecasts, time[:, past], time, horizon)
+        if complete:
+            check_complete(known, time, forecasts)
+        return known
 
     def known_a_day_ahead(self, origin_s: int) -> Known | None:
         """For every step, what was known at the latest origin at or before it.
@@ -165,12 +117,12 @@ class Record:
         Args:
             origin_s: the time of day at which windows start, in seconds, UTC.
         """
-        if self._forecasts is None:
+        if self._read_forecasts is None:
             return None
         # From the first origin after the record, all of its steps are past ones.
         next_day = self.time[-1].astype("datetime64[D]") + DAY
         origin = np.asarray(next_day + np.timedelta64(origin_s, "s"))
-        return known_at(self._forecasts, origin, self.time, 0)
+        return known_at(self._read_forecasts(), origin, self.time, 0)
 
     def _selection(self, steps: slice, channels: slice) -> tuple[slice, slice]:
         """The steps and channels, with both ends; raise if some do not exist."""
@@ -279,8 +231,6 @@ class Windows:
         time = self.record.time[origin - self.context_steps : origin + self.horizon]
         mask = None if observed is None else observed[None]
         known = self.record.known_at(np.array([origin]), self.context_steps, self.horizon)
-        if known is not None:
-            check_complete(known, time[None])
         return Context(past[None], time[None], self.record.layout, mask, known)
 
     def target(self, window: int, channels: slice = slice(None)) -> Float32[Tensor, "1 H C"]:
@@ -361,7 +311,7 @@ class Batches:
         values = self._values[steps]
         time = self.record.time[origins + np.arange(-past, self.horizon)]
         mask = None if self._observed is None else self._observed[steps[:, :past]]
-        known = self.record.known_at(origins[:, 0], past, self.horizon)
+        known = self.record.known_at(origins[:, 0], past, self.horizon, complete=False)
         if known is not None:
             known = known.to(self._values.device)
         context = Context(values[:, :past], time, self.record.layout, mask, known)

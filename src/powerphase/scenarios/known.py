@@ -97,14 +97,15 @@ def check_known(known: Known, time: Shaped[np.ndarray, "B S"]) -> None:
         )
 
 
-def check_complete(known: Known, time: Shaped[np.ndarray, "B S"]) -> None:
+def check_complete(known: Known, time: Shaped[np.ndarray, "B S"], forecasts: Issued) -> None:
     """Raise if some step of a horizon has no forecast that had been issued by the origin."""
     missing = known.future.isnan()
     if missing.any():
         window, step, column = (int(k) for k in missing.nonzero()[0])
         n_past = time.shape[1] - known.horizon
+        origin, valid = time[window, n_past], time[window, n_past + step]
         raise TaskError(
-            f"forecasts of {known.names[column]}: none for {time[window, n_past + step]}Z had been "
-            f"issued by the origin {time[window, n_past]}Z of a window; give longer forecasts, "
-            "shorten the horizon or choose another origin"
+            f"forecasts of {known.names[column]} for the window from {origin}Z on: "
+            f"{forecasts.series[column].why_missing(valid, origin)}; give forecasts of its whole "
+            "horizon, or choose another horizon or origin"
         )

@@ -12,6 +12,8 @@ from .injections import Injections as Injections
 from .injections import Roles as Roles
 from .injections import assign_roles as assign_roles
 from .injections import load_shapes as load_shapes
+from .opsd_forecasts import FORECAST_COLUMNS as FORECAST_COLUMNS
+from .opsd_forecasts import read_opsd_forecasts as read_opsd_forecasts
 from .signals import COLUMNS as COLUMNS
 from .signals import SIGNALS as SIGNALS
 from .signals import TIME_COLUMN as TIME_COLUMN

@@ -102,13 +102,30 @@ def read_signals(
     Raises:
         SignalError: The file cannot be used without guessing; the message lists the reasons.
     """
-    rows = _read_rows(path)
+    rows = _read_rows(path, tuple(COLUMNS.values()))
     time = _read_clock(path, rows)
     record = _find_record(path, time)
     values, filled = _read_values(path, rows.select(record))
     source = f"load, solar and wind from a user's file, {path.name!r}; its provider's terms apply"
     signals = Signals(time[record], values, edition or "", attribution or source, filled)
     return signals if edition else replace(signals, edition=f"custom-{signals.sha256[:8]}")
+
+
+def read_column(
+    path: Path, column: str
+) -> tuple[Shaped[np.ndarray, " S"], Float[np.ndarray, " S"]]:
+    """The times and values [MW] of one column of such a file, NaN where values are missing."""
+    rows = _read_rows(path, (column,))
+    numbers = _parse_numbers(rows.cells[column])
+    values = np.array(numbers, dtype=np.float64)
+    is_text = np.array([number is None for number in numbers])
+    problems = [
+        *rows.faults(column, is_text, "expected a number in MW; correct or empty the cell"),
+        *rows.faults(column, np.isinf(values) | (values < 0), "expected 0 or more; empty the cell"),
+    ]
+    if problems:
+        raise _file_error(path, *problems)
+    return _read_clock(path, rows), values
 
 
 @dataclass(frozen=True)
@@ -139,15 +156,15 @@ def _file_error(path: Path, *problems: str) -> SignalError:
     return SignalError(f"signals file {str(path)!r} has {len(problems)} problems: {listed}")
 
 
-def _read_rows(path: Path) -> _Rows:
-    """Every row of the file, as text."""
+def _read_rows(path: Path, columns: Sequence[str]) -> _Rows:
+    """Every row of the file with its time and these columns, as text."""
     try:
         if path.exists() and not path.is_file():
             raise OSError(EINVAL, "not a regular file")
         with path.open("rb") as file:
             opener = gzip.open if file.read(2) == b"\x1f\x8b" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as text:
-            return _parse(path, _lines(path, text))
+            return _parse(path, _lines(path, text), (TIME_COLUMN, *columns))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         problem = f"its gzip stream is truncated or damaged ({error}); fetch or compress it again"
     except FileNotFoundError:
@@ -182,13 +199,12 @@ def _lines(path: Path, text: TextIOWrapper) -> Iterator[str]:
 
 
 # csv, not pandas: pandas drops line numbers and pads a truncated row with missing values.
-def _parse(path: Path, text: Iterable[str]) -> _Rows:
+def _parse(path: Path, text: Iterable[str], names: Sequence[str]) -> _Rows:
     """The needed columns of CSV lines that start with a header."""
     reader = csv.reader(text)
     header = [name.strip() for name in next(reader, [])]
-    if problems := _header_problems(header):
+    if problems := _header_problems(header, names):
         raise _file_error(path, *problems)
-    names = (TIME_COLUMN, *COLUMNS.values())
     pick = itemgetter(*map(header.index, names))
     lines, cells = [], []
     for row in filter(None, reader):
@@ -202,13 +218,13 @@ def _parse(path: Path, text: Iterable[str]) -> _Rows:
     return _Rows(lines, dict(zip(names, zip(*cells, strict=True), strict=True)))
 
 
-def _header_problems(header: Sequence[str]) -> list[str]:
+def _header_problems(header: Sequence[str], needed: Sequence[str]) -> list[str]:
     """Why a needed column is missing or ambiguous."""
     if not any(header):
         return [f"it is empty or starts with an empty line; expected a header with {TIME_COLUMN!r}"]
     if len(header) == 1 and (marks := [mark for mark in ";\t|" if mark in header[0]]):
         return [f"its fields are separated by {marks[0]!r}; save it with commas"]
-    problems, needed = [], (TIME_COLUMN, *COLUMNS.values())
+    problems: list[str] = []
     others = [name for name in header if name not in needed]
     for name in needed:
         n, near = header.count(name), get_close_matches(name, others, n=1)

@@ -112,6 +112,11 @@ def load_opsd(folder: Path | None = None) -> Signals:
         DownloadError: The file has not been fetched, or has changed since.
         SignalError: The file cannot be read.
     """
+    return read_signals(opsd_file(folder), "opsd", attribution=OPSD_ATTRIBUTION)
+
+
+def opsd_file(folder: Path | None = None) -> Path:
+    """The cached official file of OPSD; raise if it is missing or has changed."""
     path = _cache_path(OPSD_URL, folder)
     if not path.exists():
         raise DownloadError(
@@ -123,7 +128,7 @@ def load_opsd(folder: Path | None = None) -> Signals:
             f"{str(path)!r} is not the published OPSD file ({OPSD_SIZE:,} bytes with sha256 "
             f"{OPSD_SHA256}); run `powerphase signals fetch` to replace it"
         )
-    return read_signals(path, "opsd", attribution=OPSD_ATTRIBUTION)
+    return path
 
 
 class _Interrupted(Exception):

@@ -6,15 +6,21 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
+from powerphase.axes import STEP_S
 from powerphase.dataset.store import Store
 from powerphase.errors import TaskError, UnknownName
+from powerphase.importing.forecasts import read_forecasts
 from powerphase.issued import Issued
 from powerphase.synthesis.day_ahead import day_ahead_forecasts
+from powerphase.synthesis.opsd_forecasts import load_opsd_forecasts
 from powerphase.synthesis.signals import Signals
 
 Kind = Literal["made", "record", "file"]
 
 MADE, RECORD, FILE = "made", "record", "file"
+
+OPSD = "opsd"
+"""The edition whose file has forecasts of its own."""
 
 DIGEST_DIGITS = 8
 
@@ -63,6 +69,11 @@ class KnownSource:
             return cls(FILE, digest=match["digest"])
         return cls(MADE, float((match["wind"] or "1").replace("p", ".")), int(match["seed"] or 0))
 
+    @classmethod
+    def of_table(cls, table: Issued) -> "KnownSource":
+        """The source of a user's forecasts."""
+        return cls(FILE, digest=table.sha256[:DIGEST_DIGITS])
+
     @property
     def words(self) -> str:
         """The words of a task's name: `-informed`, and whatever differs from the default."""
@@ -74,31 +85,74 @@ class KnownSource:
         return f"-informed{wind}" + (f"-seed-{self.seed}" if self.seed else "")
 
 
-def open_known(
-    known: "str | Path | Issued | KnownSource", store: Store, horizon: int
-) -> tuple[KnownSource, Issued]:
-    """The forecasts for a data set, and where they come from.
+@dataclass(frozen=True)
+class KnownForecasts:
+    """The forecasts of a task, and where they come from."""
 
-    Args:
-        known: `made`, `record`, a file, forecasts, or what a task's name says of them.
-        store: the data set.
-        horizon: for how many steps a window needs them.
-    """
-    if isinstance(known, Issued):
-        return KnownSource(FILE, digest=known.sha256[:DIGEST_DIGITS]), known
-    source = known if isinstance(known, KnownSource) else KnownSource.of_option(str(known))
-    if source is None or source.kind != MADE:
-        raise UnknownName.among("source of forecasts", str(known), [MADE])
-    return source, _make(source, store, horizon)
+    source: KnownSource
+    table: Issued | None = None
+    """Those of a file, if they are at hand."""
+
+    def forecasts(self, store: Store, horizon: int) -> Issued:
+        """The forecasts for a data set.
+
+        Args:
+            store: the data set.
+            horizon: for how many steps a window needs them.
+        """
+        if self.source.kind == MADE:
+            return _make(self.source, store, horizon)
+        table = _read_record(store) if self.source.kind == RECORD else self.table
+        if table is None:
+            raise TaskError(
+                f"the task has forecasts from a file (content {self.source.digest}…), which its "
+                "name does not have; give the file"
+            )
+        table.check_step(store.step_s)
+        return table
+
+
+KnownInput = str | Path | Issued | KnownSource | KnownForecasts | None
+"""Forecasts for a task: `made`, `record`, a file, a table, what a name says of them, or none."""
+
+
+def read_known(known: KnownInput) -> KnownForecasts | None:
+    """The forecasts that are meant; a file is read, others are made when they are needed."""
+    if known is None or isinstance(known, KnownForecasts):
+        return known
+    if isinstance(known, KnownSource):
+        return KnownForecasts(known)
+    source = None if isinstance(known, Issued) else KnownSource.of_option(str(known))
+    if source is not None:
+        return KnownForecasts(source)
+    table = known if isinstance(known, Issued) else _read_file(str(known))
+    return KnownForecasts(KnownSource.of_table(table), table)
+
+
+def _read_file(path: str) -> Issued:
+    if not Path(path).exists():
+        raise UnknownName(
+            f"no forecasts {path!r}; give {MADE}, {MADE}:WIND, {MADE}:WIND:SEED, {RECORD} or a file"
+        )
+    return read_forecasts(path)
+
+
+def _read_record(store: Store) -> Issued:
+    """Those of OPSD, for a data set that was made from its signals."""
+    if store.manifest.edition != OPSD:
+        raise TaskError(
+            f"{store.path}: edition {store.manifest.edition} has no forecasts of its own, only "
+            f"{OPSD} has; give {MADE} or a file of forecasts"
+        )
+    return load_opsd_forecasts()
 
 
 def _make(source: KnownSource, store: Store, horizon: int) -> Issued:
     """Forecasts from the true signals of a generated data set."""
-    if store.is_imported:
+    if store.is_imported or store.step_s != STEP_S:
         raise TaskError(
-            f"{store.path}: was imported, so it has no signals from which forecasts could be made; "
-            "give a file of forecasts"
+            f"{store.path}: forecasts are made from the signals of a generated data set, which it "
+            "is not; give a file of forecasts"
         )
-    manifest = store.manifest
-    signals = Signals(store.time, store.signals_mw, manifest.edition, "")
+    signals = Signals(store.time, store.signals_mw, store.manifest.edition, "")
     return day_ahead_forecasts(signals, horizon, wind=source.wind, seed=source.seed)

@@ -20,12 +20,11 @@ from powerphase.resolution import (
     MINUTE_S,
     PAPER_STEP_S,
     Duration,
-    count_steps,
     time_of_day,
 )
-from powerphase.scenarios import Context, Layout, Record, Training, Windows, check_complete
+from powerphase.scenarios import Context, Layout, Record, Training, Windows
 from powerphase.task import exports
-from powerphase.task.known import KnownSource, open_known
+from powerphase.task.known import FILE, MADE, KnownInput, KnownSource, read_known
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
@@ -77,7 +76,7 @@ class Task:
         country: str | None = None,
         zone: str | None = None,
         as_of: str | None = None,
-        known: str | Path | Issued | KnownSource | None = None,
+        known: KnownInput = None,
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         self.store.verify_files()
@@ -85,10 +84,8 @@ class Task:
         """That of the record on which models are fitted: it may have grown since."""
         n_steps = self.store.steps_of(self.fingerprint)
         self.calendar = self.store.calendar.override(country, zone)
-        source, self._forecasts = None, None
-        if known is not None:
-            n_ahead = count_steps(horizon, self.store.step_s, "horizon")
-            source, self._forecasts = open_known(known, self.store, n_ahead)
+        self.known = read_known(known)
+        """The forecasts that models are given, and where they come from; None without any."""
         self.protocol = Protocol.of(
             self.store.step_s,
             context=context,
@@ -100,14 +97,22 @@ class Task:
             country=country,
             zone=zone,
             calendar=self.store.calendar,
-            known=source,
+            known=self.known and self.known.source,
         )
         self.splits: Splits = self.protocol.splits(self.store.time[:n_steps])
         self._origins = self.protocol.test_origins(self.splits)
 
     @classmethod
-    def of_protocol(cls, store: Store | str | Path, protocol: Protocol) -> "Task":
-        """The task of this protocol on a data set with its step."""
+    def of_protocol(
+        cls, store: Store | str | Path, protocol: Protocol, known: KnownInput = None
+    ) -> "Task":
+        """The task of this protocol on a data set with its step.
+
+        Args:
+            store: the data set, or its path.
+            protocol: the task.
+            known: the file of its forecasts, if they come from one; scores do not need it.
+        """
         task = cls(
             store,
             context=protocol.context,
@@ -118,8 +123,12 @@ class Task:
             rating=protocol.rating,
             country=protocol.country,
             zone=protocol.zone,
-            known=protocol.known,
+            known=protocol.known if known is None else known,
         )
+        if task.protocol.known != protocol.known:
+            raise TaskError(
+                f"{protocol.name}: was made with other forecasts than those given; give the same"
+            )
         if task.protocol.step_s != protocol.step_s:
             raise TaskError(
                 f"{protocol.name}: its steps are of {protocol.step_s // MINUTE_S} minutes, those "
@@ -175,6 +184,11 @@ class Task:
         """
         protocol, time = self.protocol, self.store.time
         n_past, step = protocol.context, np.timedelta64(protocol.step_s, "s")
+        if self.known is not None and self.known.source.kind == MADE:
+            raise TaskError(
+                f"{self.name}: forecasts are made from what happened, which nobody knows of the "
+                "day after the record; give a file of forecasts"
+            )
         too_late = (time_of_day(time[-1] + step) - protocol.origin_s) % DAY_S // protocol.step_s
         stop = len(time) - too_late
         if stop < n_past:
@@ -188,8 +202,6 @@ class Task:
         mask = None if observed is None else observed[None]
         time = (past.time[0] + offsets)[None]
         known = past.known_at(np.array([n_past]), n_past, protocol.horizon)
-        if known is not None:
-            check_complete(known, time)
         return Context(past.read()[None], time, self.layout, mask, known)
 
     def to_gluonts(self, channels: Sequence[int] | None = None, *, targets: bool = False) -> Any:
@@ -265,7 +277,7 @@ class Task:
             "origin_s": (protocol.origin_s, 0),
             "country": (protocol.country, None),
             "zone": (protocol.zone, None),
-            "known": (protocol.known and protocol.known.words.removeprefix("-"), None),
+            "known": (self._known_words, None),
         }
         return {
             "grid": manifest.grid,
@@ -277,6 +289,14 @@ class Task:
             # Only where they differ: trainings of the paper's task have always had the rest.
             **{name: value for name, (value, usual) in facets.items() if value != usual},
         }
+
+    @property
+    def _known_words(self) -> str | None:
+        """What identifies the forecasts that a model is fitted on: a table may grow afterwards."""
+        if self.known is None or self.known.source.kind != FILE:
+            return self.known and self.known.source.words.removeprefix("-")
+        fitted = self._forecasts.until(self.store.time[self.splits.fit_stop - 1])
+        return KnownSource.of_table(fitted).words.removeprefix("-")
 
     def _windows(self, origins: Int[np.ndarray, " B"], stop: int) -> Windows:
         record = self._record(0, stop)
@@ -292,7 +312,17 @@ class Task:
             return self.store.read_observed(shifted, channels)
 
         mask = read_observed if self.store.is_imported else None
-        return Record(self.layout, self.store.time[first:stop], read, mask, self._forecasts)
+        known = None if self.known is None else self._read_forecasts
+        return Record(self.layout, self.store.time[first:stop], read, mask, known)
+
+    def _read_forecasts(self) -> Issued:
+        return self._forecasts
+
+    @cached_property
+    def _forecasts(self) -> Issued:
+        """The forecasts of national signals, which are made or read when they are needed."""
+        assert self.known is not None
+        return self.known.forecasts(self.store, self.protocol.horizon)
 
 
 def _layout_without_grid(task: Task, p_scale_mw: float, q_scale_mvar: float) -> Layout:
