@@ -165,6 +165,7 @@ def _time_cell(
         out=str(request.out.resolve()),
         run=str(plan.run_folder(cell.key).resolve()),
         task=cell.task,
+        known=request.known_file,
         device=request.device,
         epochs=request.epochs,
         batch_size=request.batch_size,

@@ -42,6 +42,8 @@ class Job:
     """The folder of its training."""
     task: str = PAPER_TASK
     """The name of the task, which contains all of its options."""
+    known: str | None = None
+    """The file of the task's forecasts, if they come from one."""
     device: str = "auto"
     epochs: int | None = None
     """The epochs requested for all networks."""
@@ -67,7 +69,7 @@ class Job:
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Measure or make the cell; returns the epochs or the path of the row."""
     send({"hardware": hardware(choose_device(job.device))})
-    task = Task.of_protocol(job.data, Protocol.of_name(job.task))
+    task = Task.of_protocol(job.data, Protocol.of_name(job.task), job.known)
     spec = resolve_model(job.model, {"epochs": job.epochs, "batch_size": job.batch_size})
     if job.measure_s is not None:
         return {"epochs": measure_budget(spec, task, job.seed, job.device, job.measure_s)}

@@ -5,7 +5,7 @@ Missing data sets can be made.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from powerphase.clock import GERMANY, Calendar
@@ -20,6 +20,7 @@ from powerphase.registry import bench_models
 from powerphase.resolution import PAPER_STEP_S, Duration
 from powerphase.synthesis.signals import Signals
 from powerphase.synthesis.sources import NAMED_SOURCES, load_signals
+from powerphase.task.known import FILE, KnownSource, read_known
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
@@ -198,6 +199,7 @@ class BenchRequest:
     origin: str = PAPER_ORIGIN
     country: str | None = None
     zone: str | None = None
+    known: str | None = None
     limits: str = "normal"
     rating: str = "a"
     device: str = "auto"
@@ -239,7 +241,20 @@ class BenchRequest:
             country=self.country,
             zone=self.zone,
             calendar=data.calendar,
+            known=self._known_source,
         )
+
+    @property
+    def known_file(self) -> str | None:
+        """The absolute path of the forecasts that models are given, if they are in a file."""
+        source = self._known_source
+        is_file = source is not None and source.kind == FILE
+        return str(Path(str(self.known)).resolve()) if is_file else None
+
+    @cached_property
+    def _known_source(self) -> KnownSource | None:
+        known = read_known(self.known)
+        return None if known is None else known.source
 
     @property
     def training(self) -> dict[str, int | None]:

@@ -267,6 +267,7 @@ class Scheduler:
             out=str(request.out.resolve()),
             run=str(self.plan.run_folder(key).resolve()),
             task=cell.task,
+            known=request.known_file,
             device=request.device,
             epochs=request.epochs,
             batch_size=request.batch_size,

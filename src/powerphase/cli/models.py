@@ -25,6 +25,7 @@ from powerphase.cli.options import (
     Data,
     Device,
     Horizon,
+    Known,
     Limits,
     Origin,
     Physical,
@@ -63,6 +64,7 @@ def train(
     origin: Origin = ORIGIN,
     country: Country = None,
     zone: Zone = None,
+    known: Known = None,
     seed: Seed = 42,
     config: Annotated[
         Path | None, typer.Option(help="A .toml or .json file with fields of the model's config.")
@@ -110,6 +112,7 @@ def train(
         origin=origin,
         country=country,
         zone=zone,
+        known=known,
     )
     run = out or Path("runs") / f"{model}-{task.layout.grid}-{seed}"
     if request.is_network:
@@ -133,6 +136,7 @@ def forecast(
     origin: Origin = ORIGIN,
     country: Country = None,
     zone: Zone = None,
+    known: Known = None,
     seed: Seed = 42,
     device: Device = "auto",
     couple: Couple = None,
@@ -158,6 +162,7 @@ def forecast(
         origin=origin,
         country=country,
         zone=zone,
+        known=known,
     )
     with progress(f"{model} windows", MofNCompleteColumn()) as report:
         forecaster = make_forecaster(model, task, seed, device, couple)
@@ -192,6 +197,7 @@ def score(
     origin: Origin = ORIGIN,
     country: Country = None,
     zone: Zone = None,
+    known: Known = None,
     seed: Seed = 42,
     device: Device = "auto",
     couple: Couple = None,
@@ -215,6 +221,7 @@ def score(
         origin=origin,
         country=country,
         zone=zone,
+        known=known,
     )
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
@@ -236,6 +243,7 @@ def tomorrow(
     origin: Origin = "end",
     country: Country = None,
     zone: Zone = None,
+    known: Known = None,
     limits: Limits = "normal",
     rating: Rating = "a",
     fail_above: Annotated[
@@ -280,6 +288,7 @@ def tomorrow(
         origin=origin,
         country=country,
         zone=zone,
+        known=known,
         as_of=fitted_on(model, open_store(data)),
     )
     forecaster = make_forecaster(model, task, seed, device, couple)
@@ -308,6 +317,7 @@ def calibration(
     origin: Origin = ORIGIN,
     country: Country = None,
     zone: Zone = None,
+    known: Known = None,
     split: Annotated[
         str, typer.Option(help="test, for a final score, or validation, for choices.")
     ] = "test",
@@ -347,6 +357,7 @@ def calibration(
         origin=origin,
         country=country,
         zone=zone,
+        known=known,
     )
     forecaster = make_forecaster(model, task, seed, device, couple)
     with progress(f"{Path(model).name} windows", MofNCompleteColumn()) as report:

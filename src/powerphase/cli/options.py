@@ -31,6 +31,15 @@ Zone = Annotated[
         show_default="the country's",
     ),
 ]
+Known = Annotated[
+    str | None,
+    typer.Option(
+        metavar="made|record|FILE",
+        help="Forecasts of load, sun and wind that models are given: made from the true signals "
+        "(made:2 doubles the error of the wind), OPSD's record of them, or a table.",
+        show_default="none",
+    ),
+]
 HORIZON, CONTEXT, ORIGIN = "24h", "7d", "00:00"
 """The paper's."""
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto to use a GPU if there is one.")]
@@ -78,6 +87,7 @@ def make_task(
     country: str | None = None,
     zone: str | None = None,
     as_of: str | None = None,
+    known: str | None = None,
 ) -> "Task":
     """The task on a data set."""
     from powerphase.task.windows import Task
@@ -93,6 +103,7 @@ def make_task(
         country=country,
         zone=zone,
         as_of=as_of,
+        known=known,
     )
 
 
