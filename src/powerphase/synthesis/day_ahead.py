@@ -54,8 +54,8 @@ class ErrorProcess:
 
 
 LOAD = ErrorProcess("load", at_once=0.015, a_day_ahead=0.038, memory_h=5.0)
-SOLAR = ErrorProcess("solar", at_once=0.5, a_day_ahead=1.1, memory_h=5.0)
-WIND = ErrorProcess("wind", at_once=0.12, a_day_ahead=0.36, memory_h=5.0, timing_h=1.5)
+SOLAR = ErrorProcess("solar", at_once=0.35, a_day_ahead=0.85, memory_h=5.0)
+WIND = ErrorProcess("wind", at_once=0.10, a_day_ahead=0.34, memory_h=5.0, timing_h=1.5)
 
 
 def day_ahead_forecasts(
