@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from powerphase.clock import GERMANY, Calendar
-from powerphase.dataset.layout import Manifest
+from powerphase.dataset.manifest import Manifest
 from powerphase.dataset.recipe import make_recipe
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import CaseError, StoreError, TaskError, UnknownName

@@ -3,6 +3,10 @@
 Every stored state is inserted into the AC equations, with an admittance matrix built anew from the
 stored branches. Rounding to float32 leaves a mismatch, whose size is bounded bus by bus from the
 admittances: a state passes exactly if float32 rounding can explain its mismatch.
+
+Of imported data, the content is checked and the residual of the power balance stated. Measured
+states satisfy the AC equations only roughly. How roughly is stated bus by bus: a bus whose residual
+is far above those of the others has a bad sensor, or the grid is wrong around it.
 """
 
 import os
@@ -13,16 +17,146 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int
 
-from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
+from powerphase.axes import KINDS, STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
 from powerphase.dataset.layout import AS_IMPORTED, PROVENANCE, STATE, largest_power
-from powerphase.dataset.reactive import ReactiveLimits
-from powerphase.dataset.residuals import BusResidual, examine
+from powerphase.dataset.recipe import ImportRecipe, SegmentDigest
 from powerphase.dataset.store import Store, open_store
 from powerphase.grid.admittance import admittance_matrix, consumption_mva
-from powerphase.grid.case import Grid
+from powerphase.grid.case import PD, PV, QD, QMAX, QMIN, Grid
 from powerphase.grid.limits import limits_of
+
+
+class ReactiveLimits:
+    """The reactive limits of the generators of a grid, bus by bus.
+
+    The generator of data sets fixes the voltage at PV buses and solves for Q, without limits: a
+    limit that is enforced would turn a PV bus into a PQ bus, and change its voltage by a jump. What
+    that costs in realism is counted here. A stored Q is the net consumption of a bus, so it shows
+    the generators' Q only where the load does not vary: at PV buses without active load.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        on = grid.generator_on
+        lowest, highest = np.zeros(grid.n_buses), np.zeros(grid.n_buses)
+        np.add.at(lowest, grid.generator_row[on], grid.gen[on, QMIN])
+        np.add.at(highest, grid.generator_row[on], grid.gen[on, QMAX])
+        # A bus whose limits are missing or contradict each other has none that it could leave.
+        is_known = (grid.bus_type == PV) & (grid.bus[:, PD] == 0) & (lowest <= highest)
+        self.buses = np.flatnonzero(is_known)
+        """The buses at which the generators' Q is known, as positions in the case file."""
+        self._load_mvar = grid.bus[self.buses, QD]
+        self._lowest, self._highest = lowest[self.buses], highest[self.buses]
+
+    def outside(self, state: Float[np.ndarray, "S C"]) -> Bool[np.ndarray, "S buses"]:
+        """Where the generators of a bus give more or take more Q than they can."""
+        produced = self._load_mvar - state[:, Q::KINDS][:, self.buses].astype(np.float64)
+        return (produced < self._lowest) | (produced > self._highest)
+
+
+LEVELS = (0.5, 0.99, 1.0)
+"""The quantiles of a residual over steps; the last is the largest."""
+
+SAMPLED_STEPS = 4096
+"""Quantiles come from so many steps at most, evenly spread; the largest is that of all."""
+
+
+@dataclass(frozen=True)
+class BusResidual:
+    """How far the stored P and Q of a measured bus are from what V and θ imply [MW, MVAr].
+
+    Only steps count in which its values, and V and θ around it, are observed.
+    """
+
+    bus: int
+    n_steps: int
+    """The steps that count."""
+    p_mw: dict[float, float]
+    """|ΔP| by quantile; 1 is the largest."""
+    q_mvar: dict[float, float]
+    largest_time: str
+    """When the larger of both is largest, UTC."""
+
+    @property
+    def largest(self) -> float:
+        """The largest residual."""
+        return max(self.p_mw[1.0], self.q_mvar[1.0])
+
+
+def examine(store: Store) -> tuple[list[str], tuple[BusResidual, ...], float]:
+    """Which segments are not those of the recipe, the residuals, and the share that is observed."""
+    recipe, manifest = ImportRecipe.from_json(store.manifest.recipe), store.manifest
+    channels = slice(0, KINDS * manifest.n_buses)
+    balance = _Balance(store) if store.has_grid and store.kind == "measured" else None
+    damaged, n_observed, first = [], 0, 0
+    for number, segment in enumerate(recipe.segments):
+        digest, stop = SegmentDigest(), first + segment.n_steps
+        for start in range(first, stop, manifest.block_steps):
+            steps = slice(start, min(start + manifest.block_steps, stop))
+            states, observed = (
+                store.read_states(steps, channels),
+                store.read_observed(steps, channels),
+            )
+            assert observed is not None, "an imported record says what is observed"
+            digest.add(states, observed)
+            n_observed += int(observed.sum())
+            if balance is not None:
+                balance.add(start, states, observed)
+        if digest.sha256 != segment.sha256:
+            damaged.append(f"manifest (content of segment {number} contradicts its recipe)")
+        first = stop
+    residuals = () if balance is None else balance.residuals(store)
+    return damaged, residuals, n_observed / (manifest.n_steps * channels.stop)
+
+
+class _Balance:
+    """The residuals of all buses, step by step."""
+
+    def __init__(self, store: Store) -> None:
+        grid = store.grid
+        self._ybus, self._base_mva = admittance_matrix(grid), grid.base_mva
+        self._pattern = abs(self._ybus) > 0
+        self._stride = -(-store.manifest.n_steps // SAMPLED_STEPS)
+        self._sampled: list[Float[np.ndarray, "S N 2"]] = []
+        self._largest = np.zeros((grid.n_buses, 2))
+        self._when = np.zeros(grid.n_buses, dtype=np.int64)
+        self._count = np.zeros(grid.n_buses, dtype=np.int64)
+
+    def add(self, start: int, states: np.ndarray, observed: np.ndarray) -> None:
+        """Add consecutive steps."""
+        values = states.astype(np.float64).reshape(len(states), -1, KINDS)
+        seen = observed.reshape(values.shape)
+        voltage = values[..., V] * np.exp(1j * values[..., THETA])
+        implied = consumption_mva(self._ybus, self._base_mva, voltage)
+        hidden = ~(seen[..., V] & seen[..., THETA])
+        known = np.asarray((self._pattern @ hidden.T.astype(np.float64)).T == 0)
+        known &= seen[..., P] & seen[..., Q]
+        error = np.stack([values[..., P] - implied.real, values[..., Q] - implied.imag], axis=-1)
+        error = np.where(known[..., None], np.abs(error), np.nan)
+        size = np.fmax.reduce(np.nan_to_num(error, nan=-1.0), axis=-1)
+        highest, before = size.max(axis=0), self._largest.max(axis=-1)
+        self._when = np.where(highest > before, start + size.argmax(axis=0), self._when)
+        self._largest = np.maximum(self._largest, np.nan_to_num(np.fmax.reduce(error, axis=0)))
+        self._count += known.sum(axis=0)
+        self._sampled.append(error[(-start) % self._stride :: self._stride].astype(np.float32))
+
+    def residuals(self, store: Store) -> tuple[BusResidual, ...]:
+        """The residual of each bus that has one, the largest first."""
+        sampled = np.concatenate(self._sampled)
+        found = []
+        for bus in np.flatnonzero(self._count):
+            part = sampled[:, bus][~np.isnan(sampled[:, bus, 0])]
+            inner = np.quantile(part, LEVELS[:-1], axis=0) if len(part) else np.full((2, 2), np.nan)
+            levels = np.concatenate([inner, self._largest[bus][None]])
+            p_mw, q_mvar = (
+                dict(zip(LEVELS, map(float, levels[:, k]), strict=True)) for k in (0, 1)
+            )
+            time = str(store.time[self._when[bus]].astype("datetime64[m]"))
+            number = int(store.bus_id[bus])
+            found.append(BusResidual(number, int(self._count[bus]), p_mw, q_mvar, time))
+        return tuple(sorted(found, key=lambda residual: -residual.largest))
+
 
 QUANTILES = (0.5, 0.99, 0.999)
 HALF_ULP = 2.0**-24

@@ -3,8 +3,8 @@
 from math import isnan
 
 from powerphase.dataset.certificate import Certificate
-from powerphase.dataset.imported import ImportRecipe
 from powerphase.dataset.layout import PROVENANCE
+from powerphase.dataset.recipe import ImportRecipe
 from powerphase.dataset.store import Store
 from powerphase.grid.limits import limits_of
 

@@ -9,16 +9,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from powerphase.dataset.layout import (
-    BLOCK_STEPS,
-    Block,
-    Manifest,
-    Static,
-    cpu_features,
-    library_versions,
-    sha256_of,
-    static_files,
-)
+from powerphase.dataset.layout import BLOCK_STEPS, Block, Static, is_url, sha256_of, static_files
+from powerphase.dataset.manifest import Manifest, cpu_features, library_versions
 from powerphase.dataset.options import RecipeOptions
 from powerphase.dataset.recipe import Recipe, make_recipe, setpoints_pu
 from powerphase.dataset.solving import (
@@ -27,7 +19,6 @@ from powerphase.dataset.solving import (
     solve_blocks,
     solve_blocks_on_ray,
 )
-from powerphase.dataset.storage import is_url
 from powerphase.dataset.store import Store, open_store
 from powerphase.dataset.writer import StoreWriter, open_writer
 from powerphase.errors import PowerFlowError, RecipeError, StoreError, UnknownName

@@ -1,24 +1,18 @@
-"""The files of a data set: its arrays (Zarr 3) and its manifest (one JSON file).
+"""The arrays of a data set (Zarr 3), in a local directory or at a URL that fsspec can read.
 
 The record is cut into blocks of ten days. A block of `state` is one shard of inner chunks of 960
 steps x 128 channels, a compromise between reading a window of all channels and one bus over all
 time. Chunks are transposed before compression, so that the steps of a channel are contiguous; the
 six data sets take 0.50 to 0.58 of their raw size. Every chunk has a CRC, so that any reader, not
 only `verify`, stops at a flipped bit.
-
-The manifest is replaced whole, never edited in place, and also records progress: a block counts as
-done once its checksums are in it. A killed generator can therefore leave a half-written file, but
-never a false claim. The manifest does not depend on when, where or with how many workers the data
-set was made.
 """
 
 import hashlib
-import json
-import platform
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass
+from errno import EFBIG
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,35 +20,45 @@ import zarr
 from jaxtyping import Bool, Float, Float32, UInt8
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.errors import ZarrUserWarning
-from zarr.storage import MemoryStore
+from zarr.storage import MemoryStore, StoreLike
 
 from powerphase.axes import STEPS_PER_DAY, UNITS, VARIABLES, P, Q
-from powerphase.clock import GERMANY, Calendar
-from powerphase.dataset.imported import is_import
-from powerphase.dataset.manifest_schema import manifest_schema
-from powerphase.errors import CalendarError, StoreError
-from powerphase.resolution import PAPER_STEP_S, steps_per_day
-from powerphase.schema import parse_object
+from powerphase.files import read_regular_file
+
+MAX_FILE_BYTES = 2**28
+"""No manifest and no file outside the blocks comes near this size."""
+
+
+def read_bytes(path: str) -> bytes:
+    """The content of a local file or of a URL."""
+    if not is_url(path):
+        return read_regular_file(Path(path), MAX_FILE_BYTES)
+    import fsspec
+
+    with fsspec.open(path, "rb") as file:
+        content = bytes(file.read(MAX_FILE_BYTES + 1))
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(EFBIG, f"larger than {MAX_FILE_BYTES:,} bytes", path)
+    return content
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether `path` is a URL, which fsspec reads."""
+    return isinstance(path, str) and "://" in path
+
+
+def zarr_store(path: str | Path, read_only: bool = True) -> StoreLike:
+    """The Zarr store of a directory or URL."""
+    if is_url(path):
+        return zarr.storage.FsspecStore.from_url(str(path), read_only=read_only)
+    return zarr.storage.LocalStore(Path(path), read_only=read_only)
+
 
 BLOCK_STEPS = 10 * STEPS_PER_DAY
 CHUNK_CHANNELS = 128
 STATE = "state"
 OBSERVED = "observed"
 """Which states of imported data are observed; the others were filled."""
-MANIFEST = "manifest.json"
-PACKAGES = (
-    "powerphase",
-    "lightsim2grid",
-    "llvmlite",
-    "numba",
-    "numcodecs",
-    "numpy",
-    "scipy",
-    "zarr",
-)
-FORMAT = 2
-"""Increased whenever a reader of older data sets would misread a newer one."""
-
 
 PROVENANCE = ("newton", "iwamoto", "backed off", "carried forward", "as imported")
 """Names of the codes in the array `provenance`; the first four are those of
@@ -74,7 +78,6 @@ PER_STEP: dict[str, tuple[str, float, str]] = {
     "mismatch": ("float32", np.nan, "largest AC mismatch before rounding to float32 [p.u.]"),
 }
 """Type, fill value and meaning of the arrays with one value per step."""
-
 
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "time": ("time",),
@@ -100,9 +103,6 @@ CLOCK_ATTRIBUTES = {
     "calendar": "proleptic_gregorian",
 }
 """By which readers such as xarray tell times from numbers; the times are UTC."""
-
-SCHEMA = manifest_schema(FORMAT, (STATE, *PER_STEP))
-ADVICE = "restore it or generate the data set anew"
 
 Static = Mapping[str, tuple[np.ndarray, str]]
 """Values and meaning of the arrays that describe the whole data set."""
@@ -237,124 +237,6 @@ def sha256_of(values: np.ndarray | bytes) -> str:
     """Checksum of a file's bytes, or of an array's decoded bytes in C order."""
     content = values if isinstance(values, bytes) else np.ascontiguousarray(values).data
     return hashlib.sha256(content).hexdigest()
-
-
-@dataclass(frozen=True)
-class BlockRecord:
-    """The checksums of a block's arrays (of their decoded bytes), and facts about its steps."""
-
-    sha256: dict[str, str]
-    provenance: list[int]
-    largest: list[float]
-    """Largest |P| [MW] and |Q| [MVAr], from which a task gets its scales without a long read."""
-    unsolved: int = 0
-    """Steps without a state until the last pass, which carries states forward."""
-    promised: dict[str, str] | None = None
-    """While a damaged block is made again: the checksums that it had and must have again."""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """Identity, origin, versions and checksums of a data set."""
-
-    grid: str
-    edition: str
-    fingerprint: str
-    recipe: dict[str, Any]
-    n_steps: int
-    n_buses: int
-    block_steps: int
-    attribution: list[str]
-    filled_signal_values: int
-    made_with: dict[str, str]
-    cpu_features: list[str]
-    static_sha256: dict[str, str]
-    """Checksums of all files outside the blocks: metadata, grid, clock, signals."""
-    step_s: int = PAPER_STEP_S
-    """Seconds from one step to the next."""
-    calendar: Calendar = GERMANY
-    """Holidays and wall clock of the people who use the grid."""
-    blocks: dict[int, BlockRecord] = field(default_factory=dict)
-
-    @property
-    def steps_per_day(self) -> int:
-        """How many steps a day has."""
-        return steps_per_day(self.step_s)
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks in the whole record."""
-        return -(-self.n_steps // self.block_steps)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every block is done and every step has a state."""
-        done = len(self.blocks) == self.n_blocks
-        return done and not any(record.unsolved for record in self.blocks.values())
-
-    @property
-    def provenance(self) -> list[int]:
-        """Number of steps by provenance, over the blocks that are done."""
-        total = np.zeros(len(PROVENANCE), dtype=int)
-        for record in self.blocks.values():
-            total[: len(record.provenance)] += record.provenance
-        return [int(n) for n in (total if is_import(self.recipe) else total[:AS_IMPORTED])]
-
-    def steps(self, block: int) -> slice:
-        """The steps of the record in the block."""
-        first = block * self.block_steps
-        return slice(first, min(first + self.block_steps, self.n_steps))
-
-    def to_json(self) -> str:
-        """The manifest as text; equal manifests give equal text."""
-        values = {"format": FORMAT, **asdict(self), "complete": self.complete}
-        values["blocks"] = {str(k): values["blocks"][k] for k in sorted(values["blocks"])}
-        return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str, path: str) -> "Manifest":
-        """The manifest in `text`, which was read from `path`."""
-        values = parse_object(
-            text.encode(), path, SCHEMA, StoreError, ADVICE, version=("format", FORMAT)
-        )
-        del values["format"], values["complete"]
-        if "calendar" in values:
-            values["calendar"] = _calendar(values["calendar"], path)
-        blocks = {key: BlockRecord(**record) for key, record in values.pop("blocks").items()}
-        n_blocks = -(-values["n_steps"] // values["block_steps"])
-        if not blocks.keys() <= set(map(str, range(n_blocks))):
-            raise StoreError(f"{path}: has other blocks than 0 to {n_blocks - 1}; {ADVICE}")
-        return cls(blocks={int(key): record for key, record in blocks.items()}, **values)
-
-
-def _calendar(values: dict[str, Any], path: str) -> Calendar:
-    try:
-        return Calendar(**values)
-    except CalendarError as error:
-        raise StoreError(f"{path}: {error}; {ADVICE}") from error
-
-
-def library_versions() -> dict[str, str]:
-    """The versions that determine the bytes of a data set."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-
-
-def cpu_features() -> list[str]:
-    """The vector instructions that NumPy uses; they can change a last bit."""
-    config = np.show_config(mode="dicts")
-    simd = config["SIMD Extensions"] if config else {}
-    return [platform.machine(), *simd.get("baseline", []), *simd.get("found", [])]
-
-
-def make_record(block: Block) -> BlockRecord:
-    """The manifest's record of a block."""
-    counts = np.bincount(block.provenance, minlength=4)
-    return BlockRecord(
-        sha256={name: sha256_of(values) for name, values in block.arrays()},
-        provenance=[int(count) for count in counts],
-        largest=largest_power(block.state),
-        unsolved=int(np.isnan(block.state[:, 0]).sum()),
-    )
 
 
 def largest_power(state: Float[np.ndarray, "S C"]) -> list[float]:

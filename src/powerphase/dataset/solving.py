@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from powerphase.axes import STEPS_PER_DAY, THETA, VARIABLES, P, Q, V
-from powerphase.dataset.layout import Block, cpu_features, library_versions
+from powerphase.dataset.layout import Block
+from powerphase.dataset.manifest import cpu_features, library_versions
 from powerphase.dataset.recipe import Recipe, setpoints_pu, step_range
 from powerphase.errors import RecipeError, StoreError
 from powerphase.grid.admittance import consumption_mva, mismatch_pu

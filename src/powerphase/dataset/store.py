@@ -13,19 +13,18 @@ from jaxtyping import Bool, Float, Float32, Int, Shaped, UInt8
 
 from powerphase.axes import VARIABLES
 from powerphase.clock import Calendar
-from powerphase.dataset.contradictions import contradictions
 from powerphase.dataset.layout import (
-    MANIFEST,
     OBSERVED,
     PER_STEP,
     STATE,
     Block,
-    Manifest,
+    is_url,
     largest_power,
+    read_bytes,
     sha256_of,
+    zarr_store,
 )
-from powerphase.dataset.origin import Origin
-from powerphase.dataset.storage import is_url, read_bytes, zarr_store
+from powerphase.dataset.manifest import MANIFEST, Manifest, Origin, contradictions
 from powerphase.dataset.tables import Tables, TimeRange
 from powerphase.errors import StoreError, UnknownName
 from powerphase.grid.case import Grid

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from powerphase.axes import UNITS, VARIABLES
-from powerphase.dataset.layout import Manifest
+from powerphase.dataset.manifest import Manifest
 from powerphase.errors import StoreError
 
 if TYPE_CHECKING:

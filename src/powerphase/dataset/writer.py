@@ -13,15 +13,8 @@ from pathlib import Path
 
 import zarr
 
-from powerphase.dataset.layout import (
-    MANIFEST,
-    Block,
-    BlockRecord,
-    Manifest,
-    make_record,
-    sha256_of,
-)
-from powerphase.dataset.storage import zarr_store
+from powerphase.dataset.layout import Block, sha256_of, zarr_store
+from powerphase.dataset.manifest import MANIFEST, BlockRecord, Manifest, make_record
 from powerphase.dataset.store import Store, read_manifest
 from powerphase.errors import StoreBusy, StoreError
 from powerphase.files import disk_errors, hold_lock, replace_file

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from powerphase.axes import KINDS, V
-from powerphase.dataset.layout import MANIFEST
+from powerphase.dataset.manifest import MANIFEST
 from powerphase.dataset.store import read_manifest
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.evaluation.forecasting import task_facts

@@ -12,9 +12,8 @@ from jaxtyping import Float
 from powerphase.axes import KINDS, THETA, VARIABLES, P, Q, V
 from powerphase.clock import GERMANY, Calendar
 from powerphase.dataset.certificate import AcCheck
-from powerphase.dataset.imported import ImportRecipe, Kind, import_recipe
-from powerphase.dataset.layout import AS_IMPORTED
-from powerphase.dataset.storage import is_url
+from powerphase.dataset.layout import AS_IMPORTED, is_url
+from powerphase.dataset.recipe import ImportRecipe, Kind, import_recipe
 from powerphase.dataset.store import Store, open_store
 from powerphase.errors import CaseError, RecordError, StoreError, UnknownName
 from powerphase.grid.admittance import admittance_matrix

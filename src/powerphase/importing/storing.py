@@ -18,18 +18,9 @@ from jaxtyping import Bool, Float32, Int, Shaped, UInt8
 
 from powerphase.axes import KINDS
 from powerphase.clock import Calendar
-from powerphase.dataset.imported import ImportRecipe, Segment, SegmentDigest
-from powerphase.dataset.layout import (
-    BLOCK_STEPS,
-    MANIFEST,
-    Block,
-    Manifest,
-    Static,
-    cpu_features,
-    library_versions,
-    sha256_of,
-    static_files,
-)
+from powerphase.dataset.layout import BLOCK_STEPS, Block, Static, sha256_of, static_files
+from powerphase.dataset.manifest import MANIFEST, Manifest, cpu_features, library_versions
+from powerphase.dataset.recipe import ImportRecipe, Segment, SegmentDigest
 from powerphase.dataset.store import Store, open_store
 from powerphase.dataset.writer import StoreWriter, open_writer
 from powerphase.errors import StoreBusy, StoreError
