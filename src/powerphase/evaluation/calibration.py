@@ -26,7 +26,8 @@ from powerphase.evaluation.day_risk import (
 )
 from powerphase.evaluation.day_states import StateReader, predict_states, rated_loading
 from powerphase.evaluation.forecasting import Progress, check_forecaster
-from powerphase.metrics.marginal import Fan, bus_band, crps
+from powerphase.metrics.marginal import Fan, crps
+from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.models.framework.device import choose_device
 from powerphase.resolution import HOUR_S

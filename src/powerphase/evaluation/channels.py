@@ -18,8 +18,9 @@ from powerphase.axes import KINDS, VARIABLES, V
 from powerphase.errors import ForecastError, UnknownName
 from powerphase.evaluation.forecasting import Forecast, load_forecast
 from powerphase.evaluation.scoring import check_task
-from powerphase.metrics.marginal import bus_band, has_equal_weights
+from powerphase.metrics.marginal import has_equal_weights
 from powerphase.metrics.points import Points, channel_points, voltage_points
+from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.device import choose_device
 from powerphase.records.scores import SCORES, score_format
 from powerphase.scenarios import Layout, Scenarios

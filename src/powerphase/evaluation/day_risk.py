@@ -16,7 +16,7 @@ from powerphase.cost import Stopwatch
 from powerphase.errors import ForecastError
 from powerphase.evaluation.coupling import MIN_SCENARIOS, SCHAAKE, Coupled, Coupling
 from powerphase.evaluation.forecasting import predict_blocks
-from powerphase.metrics.marginal import Band
+from powerphase.metrics.safety import Band
 from powerphase.models.framework.base import Description, Forecaster, describe
 from powerphase.scenarios import Context, Scenarios, Training
 

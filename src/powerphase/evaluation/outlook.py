@@ -28,7 +28,8 @@ from powerphase.evaluation.forecasting import (
     task_facts,
     write_forecast,
 )
-from powerphase.metrics.marginal import Fan, bus_band
+from powerphase.metrics.marginal import Fan
+from powerphase.metrics.safety import bus_band
 from powerphase.models.framework.base import Description, Forecaster
 from powerphase.models.framework.device import choose_device
 from powerphase.resolution import HOUR_S

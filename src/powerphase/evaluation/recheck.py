@@ -24,7 +24,7 @@ from powerphase.dataset.store import read_manifest
 from powerphase.errors import PowerphaseError, ResultError
 from powerphase.evaluation.forecasting import task_facts
 from powerphase.evaluation.scoring import score
-from powerphase.metrics.marginal import bus_band, signed_excursion, violates
+from powerphase.metrics.safety import bus_band, signed_excursion, violates
 from powerphase.records.forecast_format import (
     FORECAST_MANIFEST,
     ForecastHeader,

@@ -17,7 +17,7 @@ from jaxtyping import Float, Float32, Int, UInt8
 from torch import Tensor
 
 from powerphase.axes import KINDS, V
-from powerphase.metrics.marginal import Band, bus_band, violates
+from powerphase.metrics.safety import Band, bus_band, violates
 from powerphase.metrics.streaming import Scorecard
 from powerphase.records.scores import NORMAL_BAND_PU, SCORES
 from powerphase.records.sidecar import (

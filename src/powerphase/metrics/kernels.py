@@ -19,7 +19,8 @@ from jaxtyping import Float, Float64, UInt64
 from numba import njit
 from torch import Tensor
 
-from powerphase.metrics.marginal import ROUNDING, TAIL, Band
+from powerphase.metrics.marginal import ROUNDING, TAIL
+from powerphase.metrics.safety import Band
 from powerphase.records.scores import NORMAL_BAND_PU
 
 LANES = 64

@@ -17,7 +17,8 @@ from torch import Tensor
 from powerphase.axes import KINDS, THETA, P, Q, V
 from powerphase.circuit import Circuit
 from powerphase.metrics import line_kernels
-from powerphase.metrics.marginal import Fan, brier, bus_band, crps
+from powerphase.metrics.marginal import Fan, crps
+from powerphase.metrics.safety import brier, bus_band
 from powerphase.scenarios import Layout, Scenarios
 
 BRANCH_SCORES = ("loading_crps", "overload_brier", "overload_twcrps")

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from powerphase.metrics import kernels, marginal
-from powerphase.metrics.marginal import Band, Fan
+from powerphase.metrics import kernels, marginal, safety
+from powerphase.metrics.marginal import Fan
+from powerphase.metrics.safety import Band
 from powerphase.records.scores import NORMAL_BAND_PU
 from powerphase.scenarios import Scenarios
 
@@ -36,13 +37,13 @@ def voltage_points(
 ) -> Points:
     """The scores of voltages, and the probabilities, violations and excursions behind them."""
     probability, expected, twcrps, cvar = voltage_sums(scenarios, target, band).unsqueeze(1)
-    violated, signed = marginal.violates(target, band), marginal.signed_excursion(target, band)
+    violated, signed = safety.violates(target, band), safety.signed_excursion(target, band)
     excursion = signed.abs()
     return {
-        "safety_mbrier": marginal.safety_mbrier(probability, violated),
+        "safety_mbrier": safety.safety_mbrier(probability, violated),
         "necv": expected,
         "cvar_0.1": cvar,
-        "brier": marginal.brier(probability, violated),
+        "brier": safety.brier(probability, violated),
         "twcrps": twcrps,
         "excursion_error": (expected - excursion).abs(),
         "excursion_bias": expected - excursion,
@@ -69,5 +70,5 @@ def voltage_sums(
     if target.device.type == "cpu":
         return kernels.voltage_sums(scenarios.values, scenarios.normalised_weights, target, band)
     fan = Fan.of(scenarios)
-    expected = marginal.violation_probability(fan, band), marginal.expected_excursion(fan, band)
-    return torch.cat([*expected, marginal.twcrps(fan, target, band), marginal.cvar(fan, band)])
+    expected = safety.violation_probability(fan, band), safety.expected_excursion(fan, band)
+    return torch.cat([*expected, safety.twcrps(fan, target, band), safety.cvar(fan, band)])
