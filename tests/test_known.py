@@ -70,6 +70,7 @@ def broken(**changes: np.ndarray) -> None:
         {"values": np.full(8, np.nan, np.float32)},
         {"valid": np.full(8, START)},
         {"issued": np.full(8, START + DAY)},
+        {"valid": START + np.arange(8) * 10_000 * DAY},
         {"issued": np.full(8, START), "valid": START + np.repeat(np.arange(4), 2) * HOUR},
     ],
 )

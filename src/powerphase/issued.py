@@ -23,7 +23,7 @@ COLUMNS = ("issued", "valid", "values")
 """The arrays of a series, which have an entry for each value."""
 
 _BITS = 32
-"""Seconds from the first time of a table, of which 32 bits hold 136 years."""
+"""Holds the seconds from the first time of a table to the issue of a value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,11 @@ class IssuedSeries:
             raise SignalError(
                 f"forecasts of {self.name}: the value for {self.valid[late][0]}Z was issued later, "
                 f"at {self.issued[late][0]}Z, so it is no forecast; leave it out"
+            )
+        if self.valid.max() - self._first >= np.timedelta64(2**31, "s"):
+            raise SignalError(
+                f"forecasts of {self.name}: from {self._first}Z to {self.valid.max()}Z are more "
+                "than 68 years; check the times"
             )
         order, key = self._index
         twice = np.flatnonzero(np.diff(key) == 0)

@@ -63,9 +63,30 @@ def test_calibration_takes_a_task(sixty_days: Store) -> None:
     assert windows[0] != windows[1]
 
 
+def test_forecasts_given_to_models_are_part_of_the_task(sixty_days: Store, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "ieee14").symlink_to(sixty_days.path)
+    device = ("--device", "cpu", "--windows", 2, "--known", "made:0.5")
+    data = tmp_path / "data"
+    run("score", "last-week", "--data", data / "ieee14", "--out", tmp_path / "results", *device)
+    (row,) = read_results([tmp_path / "results"])
+    assert row.task == "powerphase-day-ahead-informed-wind-0p5-2-windows"
+    listed = run(
+        *("bench", "--grids", "ieee14", "--models", "last-week", "--dry-run", *device),
+        *("--data", data, "--out", tmp_path / "results", "--runs", tmp_path / "runs"),
+    )
+    assert "done" in listed.stdout
+    error = error_of("tomorrow", "last-week", "--data", data / "ieee14", "--known", "made")
+    assert "after the record" in error
+
+
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
+        (("--known", "nothing.csv"), "nothing.csv"),
+        (("--known", "made:-1"), "made:-1"),
+        (("--known", "record"), "opsd"),
+        (("--known", "made"), "generated"),
         (("--horizon", "0h"), "0h"),
         (("--horizon", "7m"), "7m"),
         (("--horizon", "1.5d"), "1.5d"),

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from powerphase.dataset import generate, open_store
 from powerphase.grid import admittance_matrix, case_folder, read_grid
-from powerphase.importing import read_mapping
+from powerphase.importing import read_forecasts, read_mapping
 from powerphase.models.factorforge import FactorForgeConfig
 from powerphase.models.framework import read_config
 from powerphase.models.powerforge import PowerForgeConfig
@@ -138,5 +139,33 @@ def test_a_mapping_is_read_faithfully_or_rejected(tmp_path: Path) -> None:
                     assert {key: getattr(part, key) for key in section} == section
             else:
                 assert getattr(mapping, name) == value
+
+    check_cases(file.parent, file, (*BYTES, *TEXT, *TEXT), read)
+
+
+def test_a_table_of_forecasts_is_read_faithfully_or_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "sound" / "forecasts.csv"
+    file.parent.mkdir()
+    columns = ("issued", "valid", "name", "unit", "value")
+    with file.open("w") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        for step in range(48):
+            valid = np.datetime64("2015-01-01T12:00") + 15 * step
+            for name, value in (("load", 50_000 + step), ("wind", 7_000.5 - step)):
+                writer.writerow(["2015-01-01T06:00Z", f"{valid}Z", name, "MW", value])
+
+    def read(damaged: Path) -> None:
+        accepted = read_forecasts(damaged)
+        with damaged.open(encoding="utf-8-sig", newline="") as text:
+            rows = list(csv.DictReader(text))
+        assert sum(len(each.values) for each in accepted.series) == len(rows)
+        for each in accepted.series:
+            own = [row for row in rows if row["name"].strip() == each.name]
+            for part, row in enumerate(own):
+                assert np.float32(row["value"]) == each.values[part]
+                moments = (each.valid[part], each.issued[part])
+                for moment, cell in zip(moments, (row["valid"], row["issued"]), strict=True):
+                    assert pd.Timestamp(moment, tz="UTC") == pd.Timestamp(cell.strip())
 
     check_cases(file.parent, file, (*BYTES, *TEXT, *TEXT), read)

@@ -33,14 +33,17 @@ def read_forecasts(path: str | Path) -> Issued:
 
 def table_forecasts(table: Table) -> Issued:
     """The forecasts in a table."""
+    missing = [column for column in COLUMNS if column not in table.frame]
+    if missing or not len(table.frame):
+        what = f"no column {missing[0]!r}" if missing else "no rows"
+        raise RecordError(f"{table.source}: {what}; forecasts have {', '.join(COLUMNS)}")
     names, units = (_words(table, column) for column in (NAME, UNIT))
     issued, valid = (
         parse_times(table.column(column, "times"), None, _MAPPING, table.locate(column))
         for column in (ISSUED, VALID)
     )
-    values = table.numbers(VALUE).astype(np.float32)
-    if not len(values):
-        raise RecordError(f"{table.source}: has no rows")
+    with np.errstate(over="ignore"):  # what is too large is refused as infinite
+        values = table.numbers(VALUE).astype(np.float32)
     series = []
     for name in names.unique():
         rows = np.flatnonzero((names == name).to_numpy())
