@@ -12,8 +12,7 @@ from powerphase import registry
 from powerphase.errors import UnknownName
 from powerphase.evaluation import resolve_model
 from powerphase.registry import MODELS, Look, ModelInfo, bench_models, model_class, model_kind
-from powerphase.report import looks_of
-from powerphase.report.site import page_looks
+from powerphase.report import looks_of, page_looks
 
 HOME_MADE = ModelInfo(
     "home-made",

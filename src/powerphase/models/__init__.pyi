@@ -8,8 +8,8 @@ from .anchors.dynamic_factors import DynamicFactors as DynamicFactors
 from .anchors.dynamic_factors import DynamicFactorsConfig as DynamicFactorsConfig
 from .deepar.model import DeepAR as DeepAR
 from .deepar.model import DeepARConfig as DeepARConfig
-from .ets.config import ETSConfig as ETSConfig
 from .ets.model import ETS as ETS
+from .ets.model import ETSConfig as ETSConfig
 from .factorforge.config import FactorForgeConfig as FactorForgeConfig
 from .factorforge.model import FactorForge as FactorForge
 from .flows.config import TempFlowConfig as TempFlowConfig

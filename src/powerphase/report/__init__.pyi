@@ -7,12 +7,6 @@ from .boards import boards_as_csv as boards_as_csv
 from .boards import leaderboard as leaderboard
 from .boards import like_the_best as like_the_best
 from .boards import scores_of as scores_of
-from .buses import WORST as WORST
-from .buses import HardBuses as HardBuses
-from .buses import by_bus as by_bus
-from .buses import hard_buses as hard_buses
-from .buses import survival as survival
-from .buses import worst as worst
 from .compact_tables import compact_sheets as compact_sheets
 from .comparison import ABLATION_SCORES as ABLATION_SCORES
 from .comparison import Comparison as Comparison
@@ -46,7 +40,6 @@ from .entries import paper_entries as paper_entries
 from .entries import representative as representative
 from .figure_rows import FigureRow as FigureRow
 from .figure_rows import rows_on as rows_on
-from .figure_style import looks_of as looks_of
 from .figures import FIGURES as FIGURES
 from .figures import FORMATS as FORMATS
 from .figures import DrawnFigure as DrawnFigure
@@ -58,10 +51,16 @@ from .quantiles import LEVELS as LEVELS
 from .quantiles import first_bus as first_bus
 from .quantiles import outside_band as outside_band
 from .quantiles import weighted_quantiles as weighted_quantiles
+from .safety_tables import WORST as WORST
 from .safety_tables import GridSafety as GridSafety
+from .safety_tables import HardBuses as HardBuses
+from .safety_tables import by_bus as by_bus
+from .safety_tables import hard_buses as hard_buses
 from .safety_tables import safety as safety
 from .safety_tables import safety_as_csv as safety_as_csv
 from .safety_tables import safety_sheets as safety_sheets
+from .safety_tables import survival as survival
+from .safety_tables import worst as worst
 from .sheet import MISSING as MISSING
 from .sheet import Cell as Cell
 from .sheet import Note as Note
@@ -100,3 +99,8 @@ from .statistics import skill as skill
 from .statistics import skills as skills
 from .statistics import spearman as spearman
 from .statistics import tradeoff as tradeoff
+from .style import DARK as DARK
+from .style import LIGHT as LIGHT
+from .style import contrast as contrast
+from .style import looks_of as looks_of
+from .style import page_looks as page_looks

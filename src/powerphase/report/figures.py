@@ -27,7 +27,7 @@ from powerphase.report.figure_rows import (
     rows_on,
     select,
 )
-from powerphase.report.figure_style import STYLE
+from powerphase.report.style import STYLE
 from powerphase.synthesis.sources import load_signals
 
 if TYPE_CHECKING:

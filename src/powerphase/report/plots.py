@@ -15,10 +15,11 @@ from powerphase.errors import ResultError
 from powerphase.records.scores import SCORES
 from powerphase.registry import MODELS, Look
 from powerphase.report.boards import Board
-from powerphase.report.buses import NEGLIGIBLE, survival, worst
 from powerphase.report.entries import Entry
 from powerphase.report.figure_rows import FigureRow
-from powerphase.report.figure_style import (
+from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
+from powerphase.report.safety_tables import NEGLIGIBLE, survival, worst
+from powerphase.report.style import (
     COLUMN_IN,
     LIMIT,
     PAGE_IN,
@@ -26,7 +27,6 @@ from powerphase.report.figure_style import (
     day_name,
     looks_of,
 )
-from powerphase.report.quantiles import LEVELS, first_bus, weighted_quantiles
 from powerphase.synthesis.injections import ARCHETYPES, load_shapes
 from powerphase.synthesis.signals import Signals
 from powerphase.task.protocol import band_of, step_hours_of

@@ -42,28 +42,28 @@ from powerphase.records import (
 from powerphase.registry import MODELS
 from powerphase.report import (
     COLUMNS,
+    DARK,
     LEVELS,
+    LIGHT,
     MISSING,
+    contrast,
     drawing,
     first_bus,
     leaderboard,
     like_the_best,
+    page_looks,
     weighted_quantiles,
 )
 from powerphase.report.site import (
-    DARK,
-    LIGHT,
     RANK,
     SIDES,
     Folder,
     board_pages,
     build_site,
-    contrast,
     decimals_of,
     duration,
     format_number,
     pack,
-    page_looks,
     script,
     table_groups,
 )

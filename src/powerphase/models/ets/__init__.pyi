@@ -1,4 +1,3 @@
-from .config import ETSConfig as ETSConfig
 from .fitting import FINE_TOLERANCE as FINE_TOLERANCE
 from .fitting import Fit as Fit
 from .fitting import descend as descend
@@ -9,6 +8,7 @@ from .fitting import gains_of as gains_of
 from .fitting import initial_states as initial_states
 from .fitting import path_deviations as path_deviations
 from .model import ETS as ETS
+from .model import ETSConfig as ETSConfig
 from .model import Smoothing as Smoothing
 from .scans import SEASON as SEASON
 from .scans import backward as backward

@@ -1,9 +1,10 @@
-"""ETS as a forecaster: fitting to a training record, saving, loading and predicting."""
+"""ETS as a forecaster: options, fitting to a training record, saving, loading and predicting."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Float32, Float64
@@ -18,8 +19,7 @@ from powerphase.cost import (
     peak_memory_gib,
     reset_peak_memory,
 )
-from powerphase.errors import CheckpointError, TrainingError
-from powerphase.models.ets.config import ETSConfig
+from powerphase.errors import CheckpointError, ConfigError, TrainingError
 from powerphase.models.ets.fitting import (
     expected_path,
     fit,
@@ -30,13 +30,60 @@ from powerphase.models.ets.fitting import (
 )
 from powerphase.models.ets.scans import SEASON, forward
 from powerphase.models.framework.checkpoint import check_axes
+from powerphase.models.framework.configuration import Variants, variant_of
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.ops import window_generators
 from powerphase.models.framework.run import RunFolder
 from powerphase.models.framework.saved import SavedForecaster
 from powerphase.models.framework.training import CheckpointStore
+from powerphase.resolution import rescale_steps
 from powerphase.scenarios import Context, Layout, Scenarios, Training
 from powerphase.schema import Schema, integer, nullable, number
+
+ORIGINS = ("context", "training-end")
+
+
+@dataclass(frozen=True)
+class ETSConfig:
+    """The season, where forecasts start, and their noise."""
+
+    season: int = 96
+    """Length of the season in quarter-hours, whatever the step of the record is."""
+    origin: Literal["context", "training-end"] = "context"
+    """Whether paths start at the end of the context or at the end of the training record."""
+    trend_noise: bool = False
+    """Whether errors change the trend of paths by β instead of αβ, which the fit uses."""
+    samples: int = 100
+
+    VARIANTS: ClassVar[Variants] = MappingProxyType(
+        {
+            "reference": {"season": 24, "origin": "training-end", "trend_noise": True},
+            "season-24": {"season": 24},
+            "stale": {"origin": "training-end"},
+            "trend-noise": {"trend_noise": True},
+        }
+    )
+
+    def __post_init__(self) -> None:
+        if self.season < 2:
+            raise ConfigError(f"season must be 2 or more, found {self.season}")
+        if self.samples < 1:
+            raise ConfigError(f"samples must be 1 or more, found {self.samples}")
+        if self.origin not in ORIGINS:
+            raise ConfigError(f"origin must be one of {ORIGINS}, found {self.origin!r}")
+
+    def season_steps(self, step_s: int) -> int:
+        """Length of the season in steps of so many seconds."""
+        return rescale_steps(self.season, step_s)
+
+    def for_grid(self, grid: str) -> "ETSConfig":
+        """This configuration: no option depends on the grid."""
+        return self
+
+    def variant(self, grid: str) -> str | None:
+        """The name of the options that are not the default."""
+        return variant_of(self, ETSConfig(), self.VARIANTS)
+
 
 OnBlock = Callable[[int, int], None]
 """Called with the number of fitted channels and the number of all channels."""

@@ -10,7 +10,3 @@ from .index_page import decimals_of as decimals_of
 from .index_page import duration as duration
 from .index_page import format_number as format_number
 from .index_page import table_groups as table_groups
-from .looks import DARK as DARK
-from .looks import LIGHT as LIGHT
-from .looks import contrast as contrast
-from .looks import page_looks as page_looks

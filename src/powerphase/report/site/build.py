@@ -24,7 +24,7 @@ from powerphase.report.site.index_page import (
     sides_of,
     table_groups,
 )
-from powerphase.report.site.looks import page_looks
+from powerphase.report.style import page_looks
 from powerphase.task.protocol import PAPER_TASK, has_paper_clock
 
 Progress = Callable[[int, int], None]
