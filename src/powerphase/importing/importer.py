@@ -34,6 +34,7 @@ from powerphase.importing.storing import (
     append_record,
     buses_of,
     new_recipe,
+    remove_leftovers,
     write_record,
 )
 from powerphase.importing.tables import frame_table, read_csv, read_parquet, read_table
@@ -162,6 +163,7 @@ def _import_more(draft: Draft, store: Store, gaps: str, suspects: str) -> Store:
     recipe = import_recipe(store.manifest.recipe, store.path)
     draft = _continue(draft, store)
     if draft.n_steps == 0:
+        remove_leftovers(store)
         return store
     past = _past(store)
     check_balance(draft)

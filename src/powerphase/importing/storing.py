@@ -136,6 +136,12 @@ def append_record(store: Store, buses: Buses, recipe: ImportRecipe, piece: Piece
     return open_store(path)
 
 
+def remove_leftovers(store: Store) -> None:
+    """Remove what an import that was killed left beside the record."""
+    with _beside(Path(store.path)):
+        pass
+
+
 def buses_of(store: Store) -> Buses:
     """The buses of an imported record."""
     grid = store.grid if store.has_grid else None
