@@ -82,6 +82,15 @@ def test_versions_are_those_of_the_constraints_and_extras() -> None:
         assert any(line.startswith(name.lower()) for line in extras[extra])
 
 
+def test_libraries_without_an_extra_are_those_that_the_tests_install() -> None:
+    installed = (ROOT / "tests" / "adapters" / "unpinned.txt").read_text()
+    rows = re.findall(r"^\| (\S+) ([\d.]+) \(", section(PAGE, "Versions"), re.MULTILINE)
+    assert {f"{name}=={version}" for name, version in rows} < set(installed.split("\n"))
+    (command,) = re.findall(r"--no-deps (.*)", section(PAGE, "Versions"))
+    pinned = [line for line in installed.splitlines() if "==" in line]
+    assert sorted(command.split()) == [line.partition("==")[0] for line in pinned]
+
+
 def test_every_backend_is_in_the_table() -> None:
     table = re.findall(r"^\| `([\w-]+)` \|", section(PAGE, "Pretrained models"), re.MULTILINE)
     assert table == list(BACKENDS)

@@ -165,6 +165,15 @@ def test_bad_weights_and_options_raise(tmp_path: Path, weights: Callable[[str], 
         ZeroShot("fracast", levels=(0.9, 0.1))
 
 
+@pytest.mark.parametrize("name", ["chronos-2", "toto", "moirai-2"])
+def test_a_missing_library_is_named_before_weights_are_sought(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BACKENDS[name], "library", "no-such-library")
+    with pytest.raises(ConfigError, match=BACKENDS[name].requirement or "no-such-library"):
+        ZeroShot(name, "no/such-weights")
+
+
 def test_levels_that_a_network_does_not_have_raise(task: Task) -> None:
     model = ZeroShot("fracast", levels=(0.05, 0.5), on="factors")
     model.fit(task.training)

@@ -1,11 +1,13 @@
 """Pretrained models in miniature: real networks of each library with a few random weights."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_model
 
 DECILES = [level / 10 for level in range(1, 10)]
 PATCHES = {"context_length": 128, "input_patch_size": 16, "input_patch_stride": 16}
@@ -97,10 +99,48 @@ def fracast(folder: Path) -> None:
         (folder / file.name).write_bytes(file.read_bytes())
 
 
+def toto(folder: Path) -> None:
+    config = {
+        "patch_size": 16,
+        "stride": 16,
+        "embed_dim": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "mlp_hidden_dim": 16,
+        "dropout": 0.0,
+        "spacewise_every_n_layers": 2,
+        "scaler_cls": "<class 'model.scaler.CausalPatchStdMeanScaler'>",
+        "output_distribution_classes": ["<class 'model.distribution.MixtureOfStudentTsOutput'>"],
+        "output_distribution_kwargs": {"k_components": 3},
+        "use_memory_efficient_attention": False,
+    }
+    network = module_of("toto.model.toto").Toto(**config)
+    folder.mkdir()
+    save_model(network, str(folder / "model.safetensors"))
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def moirai_2(folder: Path) -> None:
+    network = module_of("uni2ts.model.moirai2").Moirai2Module(
+        d_model=64,  # a head has 64 dimensions
+        d_ff=16,
+        num_layers=1,
+        patch_size=16,
+        max_seq_len=64,
+        attn_dropout_p=0.0,
+        dropout_p=0.0,
+        num_predict_token=2,
+        quantile_levels=DECILES,
+    )
+    network.save_pretrained(folder)
+
+
 MAKERS = {
     "chronos-2": chronos_2,
     "chronos-bolt": chronos_bolt,
     "fracast": fracast,
     "timesfm": timesfm,
     "tirex": tirex,
+    "toto": toto,
+    "moirai-2": moirai_2,
 }

@@ -4,6 +4,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
@@ -16,6 +17,8 @@ from powerphase.adapters.series import require
 from powerphase.adapters.weights import Weights, find_weights
 from powerphase.errors import ConfigError
 
+DECILES = tuple(level / 10 for level in range(1, 10))
+
 
 class Backend(ABC):
     """A pretrained network of one library.
@@ -26,7 +29,9 @@ class Backend(ABC):
     """
 
     library: ClassVar[str]
-    """The distribution, by which it is installed."""
+    """The distribution, by whose name it is installed."""
+    requirement: ClassVar[str | None] = None
+    """What pip installs, if that is more than the distribution."""
     default: ClassVar[str | None]
     """The hub's name of the weights that are used if none are given."""
 
@@ -38,6 +43,17 @@ class Backend(ABC):
         """The weights, downloaded if they are not here."""
         assert cls.default is not None, "a backend without a default has bundled weights"
         return find_weights(cls.default if source is None else source, revision)
+
+    @classmethod
+    def library_version(cls) -> str:
+        """The version of its library; raises `ConfigError` if that is not installed."""
+        try:
+            return version(cls.library)
+        except PackageNotFoundError as error:
+            needed = cls.requirement or cls.library
+            raise ConfigError(
+                f"{cls.library} is not installed; run `pip install {needed}`"
+            ) from error
 
     @property
     @abstractmethod
@@ -193,6 +209,81 @@ class TiRex(Backend):
         return self._own(answer, levels)
 
 
+class Toto(Backend):
+    """Toto of Datadog, which draws its samples step after step."""
+
+    library = "toto-ts"
+    requirement = "--no-deps toto-ts rotary-embedding-torch"
+    default = "Datadog/Toto-Open-Base-1.0"
+    levels = DECILES
+    n_samples = 128
+    """Of each series; the library recommends at least so many."""
+
+    def __init__(self, weights: Weights, device: str) -> None:
+        super().__init__(weights, device)
+        network = require("toto.model.toto", self.requirement).Toto.load_from_checkpoint(
+            str(weights.folder), map_location=device
+        )
+        inference = require("toto.inference.forecaster", self.requirement)
+        self.forecaster = inference.TotoForecaster(network.model)
+
+    def quantiles(
+        self, past: Float32[np.ndarray, "X T"], horizon: int, levels: Sequence[float]
+    ) -> Float32[np.ndarray, "X H M"]:
+        """Those of samples; every series has the same random numbers, whatever its chunk."""
+        levels_of_series = []
+        for series in past:
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                forecast = self.forecaster.forecast(
+                    self._inputs(series), horizon, self.n_samples, self.n_samples
+                )
+            samples = forecast.samples[0, 0].cpu().numpy()
+            levels_of_series.append(np.quantile(samples, levels, axis=-1).T)
+        return np.stack(levels_of_series).astype(np.float32)
+
+    def _inputs(self, series: Float32[np.ndarray, " T"]) -> object:
+        """The series as the library takes it: a group of one, whose times are not used."""
+        data = require("toto.data.util.dataset", self.requirement)
+        values = torch.from_numpy(series)[None].to(self.device)
+        zeros = torch.zeros_like(values, dtype=torch.int)
+        return data.MaskedTimeseries(values, zeros == 0, zeros, zeros, zeros[:, 0])
+
+
+class Moirai(Backend):
+    """Moirai 2 of Salesforce."""
+
+    library = "uni2ts"
+    requirement = "--no-deps uni2ts"
+    default = "Salesforce/moirai-2.0-R-small"
+
+    def __init__(self, weights: Weights, device: str) -> None:
+        super().__init__(weights, device)
+        self.library_module = require("uni2ts.model.moirai2", self.requirement)
+        with redirect_stdout(sys.stderr):  # it prints where it loads from
+            network = self.library_module.Moirai2Module.from_pretrained(str(weights.folder))
+        self.network = network.to(device)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The levels of the checkpoint."""
+        return tuple(self.network.quantile_levels)
+
+    def quantiles(
+        self, past: Float32[np.ndarray, "X T"], horizon: int, levels: Sequence[float]
+    ) -> Float32[np.ndarray, "X H M"]:
+        """Each series by itself."""
+        forecaster = self.library_module.Moirai2Forecast(
+            prediction_length=horizon,
+            target_dim=1,
+            feat_dynamic_real_dim=0,
+            past_feat_dynamic_real_dim=0,
+            context_length=past.shape[1],
+            module=self.network,
+        )
+        return self._own(forecaster.predict(list(past)).swapaxes(1, 2), levels)
+
+
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
     {
         "fracast": Fracast,
@@ -200,6 +291,8 @@ BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
         "chronos-bolt": ChronosBolt,
         "timesfm": TimesFM,
         "tirex": TiRex,
+        "toto": Toto,
+        "moirai-2": Moirai,
     }
 )
 """The pretrained models that are known, by the names of their rows."""

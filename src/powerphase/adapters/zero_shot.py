@@ -1,7 +1,6 @@
 """Pretrained models as forecasters: nothing is fitted, each series is forecast from its context."""
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,12 @@ class PretrainedModel(SeriesModel):
     ) -> None:
         self.name, self.block, self.device = name, chunk, device
         self.levels = None if levels is None else check_levels(levels)
+        library_version = kind.library_version()  # first: weights may be a long download
         self._kind, self._weights = kind, kind.find(weights, revision)
         self._network: Backend | None = None
         self.config: dict[str, Any] = {
             "library": kind.library,
-            "library_version": version(kind.library),
+            "library_version": library_version,
             "weights": self._weights.facts(),
             "levels": None if self.levels is None else list(self.levels),
             "pretraining": {"may_have_seen": list(SEEN)},
@@ -88,7 +88,7 @@ class ZeroShot(SeriesForecaster):
     signals the model may have seen.
 
     Args:
-        backend: `fracast`, `chronos-2`, `chronos-bolt`, `timesfm` or `tirex`.
+        backend: a name in `BACKENDS`, such as `fracast` or `chronos-2`.
         weights: a folder, or a name on the Hugging Face hub; None for the backend's usual ones,
             which those of fracast bring along.
         revision: the branch, tag or commit on the hub.
