@@ -33,6 +33,8 @@ from .exports.exporting import export as export
 from .grid.case import Grid as Grid
 from .grid.catalog import load_grid as load_grid
 from .importing.importer import import_states as import_states
+from .issued import Issued as Issued
+from .issued import IssuedSeries as IssuedSeries
 from .metrics.lines import branch_loading as branch_loading
 from .records.forecast_file import forecast_writer as forecast_writer
 from .records.forecast_format import ForecastHeader as ForecastHeader
@@ -47,6 +49,7 @@ from .report.figures import draw_figure as draw_figure
 from .report.figures import write_figure as write_figure
 from .scenarios import Batches as Batches
 from .scenarios import Context as Context
+from .scenarios import Known as Known
 from .scenarios import Layout as Layout
 from .scenarios import Scenarios as Scenarios
 from .scenarios import Training as Training
