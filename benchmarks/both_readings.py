@@ -1,7 +1,11 @@
 """Scores of validation days by scenarios as forecast, and after their power flow was solved."""
 
-from collections.abc import Sequence
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -48,6 +52,33 @@ def both_readings(model: Any, task: Task, solver: AcSolver, scores: Sequence[str
         solved.add(window, _scenarios(values, weights), windows.target(window))
     seconds = (predict_s / len(windows), solve_s / len(windows))
     return Readings(_numbers(forecast, scores), _numbers(solved, scores), *seconds, n_rescued)
+
+
+def measure_models(
+    description: str,
+    models: Callable[[Task, Path], Iterable[tuple[str, Any]]],
+    row: Callable[[str, Any, Task], dict[str, Any]],
+    facts: Callable[[Task], Mapping[str, Any]] | None = None,
+) -> None:
+    """Measure all models on the data set that the command line names; write their rows to --out.
+
+    Args:
+        description: the first line explains the command.
+        models: from the task and a folder for what is fitted to names and models.
+        row: from name, model and task to what was measured.
+        facts: what the file says of the task besides the grid and its edition.
+    """
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    task = Task(options.data)
+    with TemporaryDirectory() as folder:
+        rows = [row(name, model, task) for name, model in models(task, Path(folder))]
+    if options.out:
+        data = {"grid": task.layout.grid, "edition": task.store.manifest.edition}
+        result = {**data, **(facts(task) if facts else {}), "rows": rows}
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _scenarios(values: np.ndarray, weights: np.ndarray) -> Scenarios:

@@ -5,15 +5,13 @@
 With `--out` it writes the numbers to a file. All days are validation days.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.both_readings import both_readings
+from benchmarks.both_readings import both_readings, measure_models
 from powerphase import Task, couple
 from powerphase.evaluation import AcSolver
 from powerphase.models import Climatology, FactorForge
@@ -25,18 +23,12 @@ SCENARIOS = 16
 
 def main() -> None:
     """Compare marginal, coupled and drawn scenarios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    task = Task(options.data)
-    with TemporaryDirectory() as folder:
-        rows = [row(name, model, task) for name, model in models(task, Path(folder))]
-    if options.out:
-        facts = {"grid": task.layout.grid, "edition": task.store.manifest.edition}
-        days = len(task.training.validation)
-        result = {**facts, "scenarios": SCENARIOS, "days": days, "rows": rows}
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    measure_models(__doc__, models, row, facts)
+
+
+def facts(task: Task) -> dict[str, int]:
+    """What the file says besides the grid."""
+    return {"scenarios": SCENARIOS, "days": len(task.training.validation)}
 
 
 def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:

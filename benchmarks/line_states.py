@@ -5,17 +5,15 @@
 With `--out` it writes the numbers to a file. All days are validation days.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.both_readings import both_readings
+from benchmarks.both_readings import both_readings, measure_models
 from powerphase import Task, calibrate
 from powerphase.evaluation import AcSolver
 from powerphase.models import ETS, Climatology, FactorForge, LastSevenDays
@@ -27,16 +25,7 @@ COUNTS = (16, 100)
 
 def main() -> None:
     """Compare both readings of every model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    task = Task(options.data)
-    with TemporaryDirectory() as folder:
-        rows = [row(name, model, task) for name, model in models(task, Path(folder))]
-    if options.out:
-        facts = {"grid": task.layout.grid, "edition": task.store.manifest.edition}
-        options.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    measure_models(__doc__, models, row)
 
 
 def models(task: Task, folder: Path) -> Iterator[tuple[str, Any]]:

@@ -33,8 +33,8 @@ def pyg_data(
     from_from, from_to, to_from, to_to = circuit.admittance_pu
     rating = limits.rating_mva
 
-    def edge(own: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return np.stack([own.real, own.imag, other.real, other.imag, rating], axis=1)
+    def edge(diagonal: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return np.stack([diagonal.real, diagonal.imag, other.real, other.imag, rating], axis=1)
 
     # Both directions of a branch, which differ where a transformer shifts or scales the voltage.
     edges = np.concatenate([edge(from_from, from_to), edge(to_to, to_from)])

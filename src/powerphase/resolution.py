@@ -42,14 +42,14 @@ def step_of(time: Shaped[np.ndarray, "*any steps"]) -> int:
     first, second = time.reshape(-1, time.shape[-1])[0, :2].astype("datetime64[s]")
     step_s = int((second - first).astype(np.int64))
     if step_s not in STEPS_S:
-        raise TaskError(f"{second} is {step_s} s after {first}; a step has {_allowed()}")
+        raise TaskError(f"{second} is {step_s} s after {first}; a step has {_step_names()}")
     return step_s
 
 
 def check_step(step_s: int) -> None:
     """Raise unless a record may have this step."""
     if isinstance(step_s, bool) or step_s not in STEPS_S:
-        raise TaskError(f"a step of {step_s!r} s is not possible; a step has {_allowed()}")
+        raise TaskError(f"a step of {step_s!r} s is not possible; a step has {_step_names()}")
 
 
 def uneven_steps(time: Shaped[np.ndarray, " S"], step_s: int) -> Int[np.ndarray, " uneven"]:
@@ -108,6 +108,6 @@ def rescale_steps(steps: int, step_s: int) -> int:
     return max(1, round(steps * PAPER_STEP_S / step_s))
 
 
-def _allowed() -> str:
+def _step_names() -> str:
     *most, last = (str(step_s // MINUTE_S) for step_s in STEPS_S)
     return f"{', '.join(most)} or {last} minutes"

@@ -176,10 +176,10 @@ def _find_done(plan: Plan) -> None:
 
 def same_config(config: Mapping[str, Any], other: Mapping[str, Any], *, is_budgeted: bool) -> bool:
     """Whether two configs agree, apart from their epochs if trainings may be cut."""
-    return _compared(config, is_budgeted) == _compared(other, is_budgeted)
+    return _comparable(config, is_budgeted) == _comparable(other, is_budgeted)
 
 
-def _compared(config: Mapping[str, Any], is_budgeted: bool) -> Mapping[str, Any]:
+def _comparable(config: Mapping[str, Any], is_budgeted: bool) -> Mapping[str, Any]:
     training = config.get("training")
     if not is_budgeted or not isinstance(training, Mapping):
         return config
@@ -216,7 +216,7 @@ def _departures(
 def _config_changes(row: Result, description: Description, is_budgeted: bool) -> str:
     """The fields in which the row's config differs, in parentheses; empty if there are none."""
     configs = (row.config, description.config)
-    old, new = (_flat(_compared(config, is_budgeted)) for config in configs)
+    old, new = (_flat(_comparable(config, is_budgeted)) for config in configs)
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     changes = [f"{name} {old.get(name)!r}, not {new.get(name)!r}" for name in differing]
     if len(changes) > MAX_FIELDS:

@@ -144,7 +144,7 @@ class _Balance:
     def residuals(self, store: Store) -> tuple[BusResidual, ...]:
         """The residual of each bus that has one, the largest first."""
         sampled = np.concatenate(self._sampled)
-        found = []
+        residuals = []
         for bus in np.flatnonzero(self._count):
             part = sampled[:, bus][~np.isnan(sampled[:, bus, 0])]
             inner = np.quantile(part, LEVELS[:-1], axis=0) if len(part) else np.full((2, 2), np.nan)
@@ -154,8 +154,8 @@ class _Balance:
             )
             time = str(store.time[self._when[bus]].astype("datetime64[m]"))
             number = int(store.bus_id[bus])
-            found.append(BusResidual(number, int(self._count[bus]), p_mw, q_mvar, time))
-        return tuple(sorted(found, key=lambda residual: -residual.largest))
+            residuals.append(BusResidual(number, int(self._count[bus]), p_mw, q_mvar, time))
+        return tuple(sorted(residuals, key=lambda residual: -residual.largest))
 
 
 QUANTILES = (0.5, 0.99, 0.999)

@@ -203,8 +203,8 @@ def _create_state(store: MemoryStore, n_steps: int, n_channels: int) -> None:
 
 def dimensions_of(name: str, ndim: int) -> tuple[str, ...]:
     """The names of an array's axes; of an array that is not listed, numbered ones of its own."""
-    own = tuple(f"{name.rpartition('/')[2]}_{axis}" for axis in range(ndim))
-    return DIMENSIONS.get(name, own)
+    numbered = tuple(f"{name.rpartition('/')[2]}_{axis}" for axis in range(ndim))
+    return DIMENSIONS.get(name, numbered)
 
 
 def _channel_coordinates(static: Static) -> Static:

@@ -208,7 +208,7 @@ class Store(Tables, Origin):
         """
         if not self.is_imported:
             return None
-        for number in self._touched(steps):
+        for number in self._blocks_of(steps):
             self._verify_states(number)
         return self._load(OBSERVED, (steps, channels))
 
@@ -218,7 +218,7 @@ class Store(Tables, Origin):
         Raises if a block that holds some of these steps is not the one of the manifest. A block is
         checked once, and again if its file has changed since.
         """
-        for number in self._touched(steps):
+        for number in self._blocks_of(steps):
             self._verify_states(number)
         return self._load(STATE, (steps, channels))
 
@@ -234,7 +234,7 @@ class Store(Tables, Origin):
 
     def is_verified(self, steps: slice) -> bool:
         """Whether all blocks that hold some of these steps were checked when they were read."""
-        return all(number in self._verified for number in self._touched(steps))
+        return all(number in self._verified for number in self._blocks_of(steps))
 
     def verify_files(self) -> None:
         """Raise if metadata, clock, signals or grid are not those of the manifest and recipe."""
@@ -244,7 +244,7 @@ class Store(Tables, Origin):
     def largest_power(self, steps: slice) -> list[float]:
         """Largest |P| [MW] and |Q| [MVAr] in `steps`; reads only blocks that are cut by `steps`."""
         m, by_block = self.manifest, [[0.0, 0.0]]
-        for number in self._touched(steps):
+        for number in self._blocks_of(steps):
             block = m.steps(number)
             part = slice(max(block.start, steps.start), min(block.stop, steps.stop))
             if part == block:
@@ -279,7 +279,7 @@ class Store(Tables, Origin):
         """Files that changed, and claims of the manifest that contradict each other."""
         return [*(damaged := self.damaged_files()), *contradictions(self, damaged)]
 
-    def _touched(self, steps: slice) -> range:
+    def _blocks_of(self, steps: slice) -> range:
         """The blocks that hold some of these steps."""
         first, stop, _ = steps.indices(self.manifest.n_steps)
         size = self.manifest.block_steps

@@ -144,7 +144,9 @@ def lines(board: Board) -> Figure:
         axes.grid(axis="x", color="0.9", linewidth=0.5)
         axes.tick_params(axis="y", length=0)
     panels[0].set_yticks(range(len(entries)), [looks[entry.name].title for entry in entries])
-    figure.legend(handles=[_filled(True), _filled(False)], loc="outside upper center", ncols=2)
+    figure.legend(
+        handles=[_fill_marker(True), _fill_marker(False)], loc="outside upper center", ncols=2
+    )
     return figure
 
 
@@ -278,7 +280,7 @@ def _face(colour: str, joint: bool | None) -> str:
     return "white" if joint is False else colour
 
 
-def _filled(joint: bool) -> Line2D:
+def _fill_marker(joint: bool) -> Line2D:
     """The entry of a legend for joint or marginal scenarios."""
     return Line2D(
         [], [], color="0.3", marker="o", markersize=4.5, linestyle="none",

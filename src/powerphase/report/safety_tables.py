@@ -192,7 +192,7 @@ def safety(
 
 def safety_sheets(grids: Sequence[GridSafety]) -> list[Sheet]:
     """The agreement of the orders; for a chosen grid its ranks, buses and hardest buses."""
-    tables = (_ranks, _buses, _hardest, _shared)
+    tables = (_ranks, _buses, _hardest, _shared_buses)
     by_bus_sheets = [
         table(grid)
         for grid in grids
@@ -325,7 +325,7 @@ def _hardest(grid: GridSafety) -> Sheet:
     )
 
 
-def _shared(grid: GridSafety) -> Sheet:
+def _shared_buses(grid: GridSafety) -> Sheet:
     names, pairs = list(grid.per_bus), grid.pairs
     lines = []
     for k, name in enumerate(names):

@@ -35,12 +35,6 @@ def model() -> FactorForge:
 
 
 @pytest.fixture(scope="module")
-def state(model: FactorForge) -> FittedFactorForge:
-    assert model.fitted is not None
-    return model.fitted
-
-
-@pytest.fixture(scope="module")
 def context() -> Context:
     later = "2015-09-07"
     made = windows_of(WORLD.states(6, 1, later), CONTEXT, HORIZON, later)[0]

@@ -30,12 +30,6 @@ def model() -> FactorForge:
 
 
 @pytest.fixture(scope="module")
-def state(model: FactorForge) -> FittedFactorForge:
-    assert model.fitted is not None
-    return model.fitted
-
-
-@pytest.fixture(scope="module")
 def new_windows() -> tuple[Context, Tensor]:
     """Windows of later months, in five histories that the model was not fitted to."""
     parts = [

@@ -20,7 +20,7 @@ from powerphase.metrics.marginal import Fan, crps
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.kernels import check_backend, uses_triton
 from powerphase.models.framework.network import CapturableNetwork, Losses, Network
-from powerphase.models.framework.neural import NeuralForecaster
+from powerphase.models.framework.neural import NeuralForecaster, gib
 from powerphase.models.framework.ops import window_seeds
 from powerphase.models.framework.run import Domain
 from powerphase.models.framework.training import VALIDATION_SHARE
@@ -254,10 +254,6 @@ def by_kind(values: Float[Tensor, "B H C"]) -> Float[Tensor, "4 B H N"]:
     return values.unflatten(2, (-1, KINDS)).permute(3, 0, 1, 2).contiguous()
 
 
-NUMBER_BYTES = 4
-GIB = 2**30
-
-
 class Factors(NamedTuple):
     """Numbers of tensors of windows × channels × (scenarios × steps, input steps, hidden)."""
 
@@ -310,7 +306,7 @@ def memory_gib(
         validation = VALIDATION_TENSORS * share * n_channels * decoded
     # A captured step keeps its memory to itself.
     peak = training + validation if fast else max(training, validation)
-    return ALWAYS_GIB + NUMBER_BYTES * (data + peak) / GIB
+    return ALWAYS_GIB + gib(data + peak)
 
 
 class PowerForge(NeuralForecaster):

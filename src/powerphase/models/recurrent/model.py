@@ -272,10 +272,10 @@ class RecurrentNetwork(CapturableNetwork):
             return window
         assert window.target is not None
         parts = (window.past, window.target)
-        past, target = (self._standardised(part, window.scale) for part in parts)
+        past, target = (self._standardise_part(part, window.scale) for part in parts)
         return Window(past, target, torch.ones_like(window.scale))
 
-    def _standardised(
+    def _standardise_part(
         self, part: Float[Tensor, "B steps C"], scale: Float[Tensor, "B C"]
     ) -> Float[Tensor, "B steps C"]:
         values = (part / scale[:, None]).sub_(self.centre).div_(self.width)

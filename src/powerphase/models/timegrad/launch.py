@@ -280,9 +280,9 @@ def _convolution_gradients(
         **(defaults | options | forward.constants),
         N_IN=n_in,
         N_OUT=n_out,
-        INS=_padded(n_in),
-        OUTS=_padded(taps * n_out),
-        WIDE=_padded(n_out),
+        INS=_padded_size(n_in),
+        OUTS=_padded_size(taps * n_out),
+        WIDE=_padded_size(n_out),
         TAPS=taps,
         DILATION=layer.dilation,
         EMBEDDED=embedding is not None,
@@ -302,7 +302,7 @@ def _block_constants(block: ResidualBlock) -> dict[str, int]:
     return sizes | {"DILATION": block.mix.dilation, "COLUMNS": BLOCK_COLUMNS}
 
 
-def _padded(size: int) -> int:
+def _padded_size(size: int) -> int:
     return max(MIN_SIDE, int(triton.next_power_of_2(size)))
 
 

@@ -88,7 +88,7 @@ def row_content(
         },
         "by_step": {name: sidecar[f"by_step/{name}"][:, V] for name in BY_STEP},
         "reliability": sidecar["reliability"],
-        "shown": _shown(sidecar, bus_ids) | {"truth": truth_key} if truth_key else None,
+        "shown": _shown_series(sidecar, bus_ids) | {"truth": truth_key} if truth_key else None,
     }
     if RISK in sidecar:
         content["risk"] = risk_content(sidecar[RISK], sidecar[HAPPENED], sidecar["shown/window"])
@@ -165,7 +165,7 @@ def first_shown_bus(sidecar: Arrays) -> int:
     return int(sidecar["shown/bus_id"][first_bus(target[..., V])])
 
 
-def _shown(sidecar: Arrays, bus_ids: Int[np.ndarray, " N"]) -> dict[str, Any]:
+def _shown_series(sidecar: Arrays, bus_ids: Int[np.ndarray, " N"]) -> dict[str, Any]:
     """The scenarios of the shown buses as levels, the steps of a series adjacent."""
     shown_ids = sidecar["shown/bus_id"]
     position = {int(bus): k for k, bus in enumerate(bus_ids)}

@@ -289,11 +289,11 @@ def _weights(
     """The weight of each day: the softmax of its correlation with the newest."""
     back = tl.arange(0, QUERY_ROWS)
     days = _days(source, back, back < QUERY, STEPS, SEGMENTS, DAY)
-    query = _centred(days[0], back, QUERY)
+    query = _centre(days[0], back, QUERY)
     variance = _mean(query * query, QUERY) + STABILISER
     correlation = ()
     for segment in tl.static_range(SEGMENTS):
-        key = _centred(days[segment], back, QUERY)
+        key = _centre(days[segment], back, QUERY)
         variances = (_mean(key * key, QUERY) + STABILISER) * variance
         correlation += (_mean(key * query, QUERY) / (tl.sqrt(variances) * TEMPERATURE),)
     largest = correlation[0]
@@ -316,7 +316,7 @@ def _mean(values, COUNT: constexpr):
 
 @jit
 @no_type_check
-def _centred(values, back, COUNT: constexpr):
+def _centre(values, back, COUNT: constexpr):
     return tl.where((back < COUNT)[:, None], values - _mean(values, COUNT), 0.0)
 
 
