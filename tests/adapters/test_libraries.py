@@ -165,8 +165,6 @@ def test_a_network_of_neuralforecast_is_trained(
     assert model._runner._form.levels == (0.1, 0.25, 0.5, 0.75, 0.9)
     with pytest.raises(TrainingError, match="h=96"):
         from_nixtla(models.DLinear(h=24, input_size=DAY, **options)).fit(task.training)
-    with pytest.raises(ConfigError, match="covariates"):
-        from_nixtla(models.NHITS(h=DAY, input_size=DAY, hist_exog_list=["price"], **options))
 
 
 def test_global_models_of_darts_are_trained_and_draw_samples(task: Task, context: Context) -> None:
@@ -179,11 +177,121 @@ def test_global_models_of_darts_are_trained_and_draw_samples(task: Task, context
     assert torch.equal(draws[0].values, draws[1].values)
 
 
-def test_covariates_raise_with_the_name_of_the_model(task: Task) -> None:
+def darts_with_covariates() -> SeriesForecaster:
     models = library("darts.models")
-    needy = models.LinearRegressionModel(lags=2, lags_past_covariates=2, output_chunk_length=DAY)
-    with pytest.raises(TrainingError, match=r"darts-linear-regression-model.*covariates"):
-        from_darts(needy).fit(task.training)
+    return from_darts(
+        models.LinearRegressionModel(lags=2, lags_past_covariates=2, output_chunk_length=DAY)
+    )
+
+
+def gluonts_with_covariates() -> SeriesForecaster:
+    estimator = library("gluonts.torch").DeepAREstimator
+    return from_gluonts(estimator(freq="15min", prediction_length=DAY, num_feat_dynamic_real=1))
+
+
+def statsforecast_with_covariates() -> SeriesForecaster:
+    regression = library("sklearn.linear_model").LinearRegression()
+    return from_nixtla(library("statsforecast.models").SklearnModel(regression), levels=None)
+
+
+def neuralforecast_with_covariates() -> SeriesForecaster:
+    network = library("neuralforecast.models").NHITS
+    return from_nixtla(network(h=DAY, input_size=DAY, hist_exog_list=["price"], **QUIET))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (darts_with_covariates, "darts-linear-regression-model"),
+        (gluonts_with_covariates, "gluonts-deep-ar"),
+        (statsforecast_with_covariates, "statsforecast-sklearn-model"),
+        (neuralforecast_with_covariates, "neuralforecast-nhits"),
+    ],
+)
+def test_covariates_raise_with_the_name_of_the_model(
+    make: Callable[[], SeriesForecaster], name: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{name}.*covariates"):
+        make()
+
+
+Change = Callable[[Any], Any]
+"""What a bad model does to the values that its library answers."""
+
+
+def bad_statsforecast(change: Change, on_quantiles: bool) -> SeriesForecaster:
+    class Bad(library("statsforecast.models").SeasonalNaive):  # type: ignore[misc]
+        def forecast(self, y: Any, h: int, **options: Any) -> Any:
+            answer = super().forecast(y=y, h=h, **options)
+            return {name: change(values) for name, values in answer.items()}
+
+    return from_nixtla(Bad(season_length=DAY), levels=(0.1, 0.9) if on_quantiles else None)
+
+
+def bad_gluonts(change: Change, on_quantiles: bool) -> SeriesForecaster:
+    forecasts = library("gluonts.model.forecast")
+
+    class Bad(library("gluonts.model.predictor").RepresentablePredictor):  # type: ignore[misc]
+        def predict(self, dataset: Any) -> Any:
+            for entry in dataset:
+                start = entry["start"] + len(entry["target"])
+                values = np.stack([change(np.full(DAY, value)) for value in (-1.0, 1.0)])
+                keys = {"forecast_keys": ["0.1", "0.9"]}
+                if on_quantiles:
+                    yield forecasts.QuantileForecast(values, start_date=start, **keys)
+                else:
+                    yield forecasts.SampleForecast(values, start_date=start)
+
+    return from_gluonts(Bad(prediction_length=DAY))
+
+
+def bad_sktime(change: Change, on_quantiles: bool) -> SeriesForecaster:
+    class Bad(library("sktime.forecasting.naive").NaiveForecaster):  # type: ignore[misc]
+        def predict(self, fh: Any = None, X: Any = None) -> Any:
+            return change(super().predict(fh, X))
+
+        def predict_quantiles(self, fh: Any = None, X: Any = None, alpha: Any = None) -> Any:
+            return change(super().predict_quantiles(fh, X, alpha))
+
+    return from_sktime(Bad(sp=DAY), levels=(0.1, 0.9) if on_quantiles else None)
+
+
+def bad_darts(change: Change, on_quantiles: bool) -> SeriesForecaster:
+    if on_quantiles:
+        pytest.skip("models of Darts answer samples")
+
+    class Bad(library("darts.models").NaiveSeasonal):  # type: ignore[misc]
+        def predict(self, n: int, **options: Any) -> Any:
+            return change(super().predict(n, **options))
+
+    return from_darts(Bad(K=DAY))
+
+
+CHANGES: dict[str, tuple[Change, bool, str]] = {
+    "length": (lambda values: values[:-1], False, "95.*96"),
+    "nan": (lambda values: values * np.nan, False, "finite"),
+    "quantiles": (lambda values: -values, True, "rearrange"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("make", [bad_statsforecast, bad_gluonts, bad_sktime, bad_darts])
+def test_a_bad_answer_raises_with_the_name_of_the_model_and_the_fault(
+    make: Callable[[Change, bool], SeriesForecaster], kind: str, task: Task, context: Context
+) -> None:
+    change, on_quantiles, fact = CHANGES[kind]
+    model = make(change, on_quantiles)
+    with pytest.raises(ForecastError, match=f"{model.name}.*{fact}"):
+        predict(model, task, context)
+
+
+def test_series_without_a_forecast_raise(task: Task, context: Context) -> None:
+    class Silent(library("gluonts.model.predictor").RepresentablePredictor):  # type: ignore[misc]
+        def predict(self, dataset: Any) -> Any:
+            return iter(())
+
+    with pytest.raises(ForecastError, match=r"gluonts-silent.*0 series.* 1"):
+        predict(from_gluonts(Silent(prediction_length=DAY)), task, context)
 
 
 def test_another_horizon_or_frequency_raises(task: Task) -> None:
@@ -192,6 +300,13 @@ def test_another_horizon_or_frequency_raises(task: Task) -> None:
     collection = library("statsforecast").StatsForecast([statsforecast_naive()], freq="h")
     with pytest.raises(TrainingError, match="15min"):
         from_nixtla(collection).fit(task.training)
+    hourly = library("gluonts.torch").DeepAREstimator(freq="h", prediction_length=DAY)
+    with pytest.raises(TrainingError, match=r"'h'.*'15min'"):
+        from_gluonts(hourly).fit(task.training)
+    network = library("neuralforecast.models").DLinear(h=DAY, input_size=DAY, **QUIET)
+    daily = library("neuralforecast").NeuralForecast(models=[network], freq="D")
+    with pytest.raises(TrainingError, match=r"'D'.*'15min'"):
+        from_nixtla(daily).fit(task.training)
     right = library("statsforecast").StatsForecast([statsforecast_naive()], freq="15min")
     assert from_nixtla(right).name == "statsforecast-seasonal-naive"
 

@@ -47,9 +47,10 @@ class Marginals:
             falls = -np.diff(self.values, axis=1).min((1, 2), initial=0.0)
             crossing = falls > tolerance
         return [
-            "values that are not finite"
+            "it answered values that are not finite; expected a number at every step"
             if not is_finite
-            else "quantiles that do not ascend with their levels (rearrange=True sorts them)"
+            else "it answered quantiles that cross; expected them to ascend with their levels "
+            "(rearrange=True sorts them)"
             if is_crossing
             else None
             for is_finite, is_crossing in zip(finite, crossing, strict=True)

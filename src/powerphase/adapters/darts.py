@@ -11,12 +11,15 @@ from powerphase.adapters.forecaster import SeriesForecaster
 from powerphase.adapters.series import (
     LibraryModel,
     SeriesRecord,
+    check_no_covariates,
     check_times,
     is_made_by,
     require,
     time_index,
 )
 from powerphase.errors import ConfigError
+
+COVARIATES = ("lags_past_covariates", "lags_future_covariates")
 
 
 class DartsModel(LibraryModel):
@@ -26,7 +29,11 @@ class DartsModel(LibraryModel):
     is_random = True
 
     def __init__(self, model: Any, samples: int) -> None:
-        super().__init__(model, getattr(model, "model_params", {}), None)
+        arguments = getattr(model, "model_params", {})
+        super().__init__(model, arguments, None)
+        check_no_covariates(
+            self.name, {name: arguments.get(name) is not None for name in COVARIATES}
+        )
         models = require("darts.models.forecasting.forecasting_model", self.library)
         self.is_global = isinstance(model, models.GlobalForecastingModel)
         self.samples = samples if model.supports_probabilistic_prediction else 1

@@ -12,6 +12,7 @@ from powerphase.adapters.series import (
     LEVELS,
     LibraryModel,
     SeriesRecord,
+    check_frequency,
     check_no_covariates,
     frequency_of,
     require,
@@ -40,9 +41,11 @@ class GluonTSModel(LibraryModel):
 
     def fit(self, record: SeriesRecord) -> None:
         """Train an estimator on all series that vary; a predictor stays as it is."""
-        length = self.source.prediction_length
+        length, frequency = self.source.prediction_length, getattr(self.source, "freq", None)
         if length != record.horizon:
             raise ConfigError(f"its prediction_length is {length}; the task needs {record.horizon}")
+        if frequency is not None:
+            check_frequency(frequency, record.time)
         if hasattr(self.source, "train"):
             self._predictor = self.source.train(_Dataset(record))
 
@@ -56,6 +59,8 @@ class GluonTSModel(LibraryModel):
         pandas, n_past = require("pandas", "pandas"), past.shape[1]
         entries = [_entry(k, time[:n_past], series) for k, series in enumerate(past)]
         forecasts = list(self._predict(entries))
+        if len(forecasts) != len(past):
+            raise ForecastError(f"it forecast {len(forecasts)} series; expected {len(past)}")
         expected = pandas.Period(time[n_past], freq=frequency_of(time))
         for forecast in forecasts:
             if forecast.start_date != expected:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from powerphase.adapters.series import (
 )
 from powerphase.errors import ConfigError
 
+INPUTS = ("X", "X_future")
+"""The names of covariates in statsforecast; most models have defaults for them."""
+
 EXOGENOUS = ("futr_exog_list", "hist_exog_list", "stat_exog_list")
 
 
@@ -31,6 +35,11 @@ class StatsForecastModel(LibraryModel):
 
     def __init__(self, model: Any, levels: Sequence[float] | None, frequency: Any = None) -> None:
         super().__init__(model, vars(model), levels)
+        needed = signature(model.forecast).parameters
+        check_no_covariates(
+            self.name,
+            {name: name in needed and needed[name].default is Parameter.empty for name in INPUTS},
+        )
         self.frequency = frequency
         self._keys = None if self.levels is None else _interval_keys(self.levels)
 
