@@ -103,7 +103,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a gap": (lambda t: t.drop(t.index[t.valid == pd.Timestamp("2015-02-15T20:00Z")]), "20:00"),
     "no number": (lambda t: t.assign(value=["many", *t.value[1:]]), "many"),
     "infinite": (lambda t: t.assign(value=[np.inf, *t.value[1:]]), "finite"),
-    "blank": (lambda t: t.assign(value=[None, *t.value[1:]]), "finite"),
+    "blank": (lambda t: t.assign(value=["", *t.value[1:]]), "finite"),
     "no zone": (lambda t: t.assign(valid=t.valid.dt.tz_localize(None)), "valid"),
     "no name": (lambda t: t.assign(name=""), "name"),
     "no time of issue": (lambda t: t.drop(columns="issued"), "issued"),

@@ -124,8 +124,8 @@ def changed_after(forecasts: Issued, origin: np.datetime64) -> Issued:
 
 @pytest.mark.parametrize("which", ["test", "validation"])
 def test_what_is_issued_later_changes_no_context(task: Task, sixty_days: Store, which: str) -> None:
-    assert task.known is not None
-    table = task.known.forecasts(sixty_days, task.protocol.horizon)
+    assert task.protocol.known is not None
+    table = task.protocol.known.forecasts(sixty_days, task.protocol.horizon)
     for number in range(2):
         windows = task.test if which == "test" else task.training.validation
         context = windows.context(number)

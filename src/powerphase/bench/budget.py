@@ -146,7 +146,7 @@ def time_cell(spec: ModelSpec, task: Task, seed: int, device: str) -> Timing:
     """Time a part of the work, and scale it to the whole."""
     if spec.is_network:
         return _time_network(spec, task, seed, device)
-    first_window = Task.of_protocol(task.store, replace(task.protocol, windows=1), task.known)
+    first_window = Task.of_protocol(task.store, replace(task.protocol, windows=1))
     model = spec.make(first_window, seed, device)
     live = forecast(model, first_window, device=device)
     cost = score(live, first_window, device=device).row.cost

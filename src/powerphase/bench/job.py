@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from powerphase.bench.budget import measure_budget, time_cell
 from powerphase.cost import hardware
-from powerphase.errors import ForecastError, ResultError
+from powerphase.errors import ForecastError, ResultError, TaskError
 from powerphase.evaluation.forecasting import forecast
 from powerphase.evaluation.models import ModelSpec, resolve_model
 from powerphase.evaluation.scoring import score
@@ -19,6 +19,7 @@ from powerphase.models.framework.base import Description, Forecaster
 from powerphase.models.framework.device import choose_device
 from powerphase.models.framework.neural import with_training
 from powerphase.models.framework.training import Progress
+from powerphase.task.known import read_known
 from powerphase.task.protocol import PAPER_TASK, Protocol
 from powerphase.task.windows import Task
 
@@ -69,7 +70,7 @@ class Job:
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Measure or make the cell; returns the epochs or the path of the row."""
     send({"hardware": hardware(choose_device(job.device))})
-    task = Task.of_protocol(job.data, Protocol.of_name(job.task), job.known)
+    task = Task.of_protocol(job.data, _protocol(job))
     spec = resolve_model(job.model, {"epochs": job.epochs, "batch_size": job.batch_size})
     if job.measure_s is not None:
         return {"epochs": measure_budget(spec, task, job.seed, job.device, job.measure_s)}
@@ -82,6 +83,17 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     evaluation = score(live, task, device=job.device, on_progress=report)
     with disk_errors(Path(job.out), ResultError):
         return {"row": str(evaluation.save(job.out))}
+
+
+def _protocol(job: Job) -> Protocol:
+    """The task of the job, with its forecasts if they come from a file."""
+    protocol = Protocol.of_name(job.task)
+    if job.known is None:
+        return protocol
+    informed = replace(protocol, known=read_known(job.known))
+    if informed != protocol:
+        raise TaskError(f"{job.known}: has changed since the bench started; start it again")
+    return informed
 
 
 def _make_model(spec: ModelSpec, task: Task, job: Job, send: Send) -> Forecaster:

@@ -253,8 +253,7 @@ class BenchRequest:
 
     @cached_property
     def _known_source(self) -> KnownSource | None:
-        known = read_known(self.known)
-        return None if known is None else known.source
+        return read_known(self.known)
 
     @property
     def training(self) -> dict[str, int | None]:

@@ -72,16 +72,16 @@ def day_ahead_forecasts(
     """
     if not 0 <= wind < np.inf:
         raise SignalError(f"an error of the wind of {wind:g} usual ones; give 0 or more")
-    largest = signals.values_mw.max(0)
-    most_sun = _most_sun(signals.values_mw[:, 1])
     issues = _Issues.of(signals.time, horizon + ISSUE_STEPS)
     load, solar, wind_mw = signals.values_mw.T
-    parts = (
-        (LOAD, load, None, 1.0),
-        (SOLAR, solar, most_sun, 1.0),
-        (WIND, wind_mw, np.full_like(wind_mw, largest[2]), wind),
+    most_wind = np.full_like(wind_mw, wind_mw.max())
+    return Issued(
+        [
+            _series(issues, LOAD, load, None, 1.0, seed),
+            _series(issues, SOLAR, solar, _most_sun(solar), 1.0, seed),
+            _series(issues, WIND, wind_mw, most_wind, wind, seed),
+        ]
     )
-    return Issued([_series(issues, *part, seed) for part in parts])
 
 
 @dataclass(frozen=True, eq=False)

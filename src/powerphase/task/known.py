@@ -1,10 +1,10 @@
 """Where the forecasts of an informed task come from, and how its name says so."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from powerphase.axes import STEP_S
 from powerphase.dataset.store import Store
@@ -17,7 +17,9 @@ from powerphase.synthesis.signals import Signals
 
 Kind = Literal["made", "record", "file"]
 
-MADE, RECORD, FILE = "made", "record", "file"
+MADE: Final = "made"
+RECORD: Final = "record"
+FILE: Final = "file"
 
 OPSD = "opsd"
 """The edition whose file has forecasts of its own."""
@@ -45,6 +47,8 @@ class KnownSource:
     """Fixes the errors of made forecasts."""
     digest: str = ""
     """The first digits of the content hash of a file's forecasts."""
+    table: Issued | None = field(default=None, compare=False, repr=False)
+    """The forecasts of a file, if it is at hand."""
 
     def __post_init__(self) -> None:
         if not (isfinite(self.wind) and self.wind >= 0):
@@ -72,7 +76,7 @@ class KnownSource:
     @classmethod
     def of_table(cls, table: Issued) -> "KnownSource":
         """The source of a user's forecasts."""
-        return cls(FILE, digest=table.sha256[:DIGEST_DIGITS])
+        return cls(FILE, digest=table.sha256[:DIGEST_DIGITS], table=table)
 
     @property
     def words(self) -> str:
@@ -84,15 +88,6 @@ class KnownSource:
         wind = "" if self.wind == 1 else f"-wind-{self.wind:g}".replace(".", "p")
         return f"-informed{wind}" + (f"-seed-{self.seed}" if self.seed else "")
 
-
-@dataclass(frozen=True)
-class KnownForecasts:
-    """The forecasts of a task, and where they come from."""
-
-    source: KnownSource
-    table: Issued | None = None
-    """Those of a file, if they are at hand."""
-
     def forecasts(self, store: Store, horizon: int) -> Issued:
         """The forecasts for a data set.
 
@@ -100,33 +95,29 @@ class KnownForecasts:
             store: the data set.
             horizon: for how many steps a window needs them.
         """
-        if self.source.kind == MADE:
-            return _make(self.source, store, horizon)
-        table = _read_record(store) if self.source.kind == RECORD else self.table
+        if self.kind == MADE:
+            return _make(self, store, horizon)
+        table = _read_record(store) if self.kind == RECORD else self.table
         if table is None:
             raise TaskError(
-                f"the task has forecasts from a file (content {self.source.digest}…), which its "
-                "name does not have; give the file"
+                f"the task has forecasts from a file (content {self.digest}…), which its name does "
+                "not have; give the file"
             )
         table.check_step(store.step_s)
         return table
 
 
-KnownInput = str | Path | Issued | KnownSource | KnownForecasts | None
+KnownInput = str | Path | Issued | KnownSource | None
 """Forecasts for a task: `made`, `record`, a file, a table, what a name says of them, or none."""
 
 
-def read_known(known: KnownInput) -> KnownForecasts | None:
+def read_known(known: KnownInput) -> KnownSource | None:
     """The forecasts that are meant; a file is read, others are made when they are needed."""
-    if known is None or isinstance(known, KnownForecasts):
+    if known is None or isinstance(known, KnownSource):
         return known
-    if isinstance(known, KnownSource):
-        return KnownForecasts(known)
-    source = None if isinstance(known, Issued) else KnownSource.of_option(str(known))
-    if source is not None:
-        return KnownForecasts(source)
-    table = known if isinstance(known, Issued) else _read_file(str(known))
-    return KnownForecasts(KnownSource.of_table(table), table)
+    if isinstance(known, Issued):
+        return KnownSource.of_table(known)
+    return KnownSource.of_option(str(known)) or KnownSource.of_table(_read_file(str(known)))
 
 
 def _read_file(path: str) -> Issued:

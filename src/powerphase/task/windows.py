@@ -84,8 +84,6 @@ class Task:
         """That of the record on which models are fitted: it may have grown since."""
         n_steps = self.store.steps_of(self.fingerprint)
         self.calendar = self.store.calendar.override(country, zone)
-        self.known = read_known(known)
-        """The forecasts that models are given, and where they come from; None without any."""
         self.protocol = Protocol.of(
             self.store.step_s,
             context=context,
@@ -97,22 +95,14 @@ class Task:
             country=country,
             zone=zone,
             calendar=self.store.calendar,
-            known=self.known and self.known.source,
+            known=read_known(known),
         )
         self.splits: Splits = self.protocol.splits(self.store.time[:n_steps])
         self._origins = self.protocol.test_origins(self.splits)
 
     @classmethod
-    def of_protocol(
-        cls, store: Store | str | Path, protocol: Protocol, known: KnownInput = None
-    ) -> "Task":
-        """The task of this protocol on a data set with its step.
-
-        Args:
-            store: the data set, or its path.
-            protocol: the task.
-            known: the file of its forecasts, if they come from one; scores do not need it.
-        """
+    def of_protocol(cls, store: Store | str | Path, protocol: Protocol) -> "Task":
+        """The task of this protocol on a data set with its step."""
         task = cls(
             store,
             context=protocol.context,
@@ -123,12 +113,8 @@ class Task:
             rating=protocol.rating,
             country=protocol.country,
             zone=protocol.zone,
-            known=protocol.known if known is None else known,
+            known=protocol.known,
         )
-        if task.protocol.known != protocol.known:
-            raise TaskError(
-                f"{protocol.name}: was made with other forecasts than those given; give the same"
-            )
         if task.protocol.step_s != protocol.step_s:
             raise TaskError(
                 f"{protocol.name}: its steps are of {protocol.step_s // MINUTE_S} minutes, those "
@@ -184,7 +170,7 @@ class Task:
         """
         protocol, time = self.protocol, self.store.time
         n_past, step = protocol.context, np.timedelta64(protocol.step_s, "s")
-        if self.known is not None and self.known.source.kind == MADE:
+        if protocol.known is not None and protocol.known.kind == MADE:
             raise TaskError(
                 f"{self.name}: forecasts are made from what happened, which nobody knows of the "
                 "day after the record; give a file of forecasts"
@@ -293,10 +279,11 @@ class Task:
     @property
     def _known_words(self) -> str | None:
         """What identifies the forecasts that a model is fitted on: a table may grow afterwards."""
-        if self.known is None or self.known.source.kind != FILE:
-            return self.known and self.known.source.words.removeprefix("-")
-        fitted = self._forecasts.until(self.store.time[self.splits.fit_stop - 1])
-        return KnownSource.of_table(fitted).words.removeprefix("-")
+        source = self.protocol.known
+        if source is not None and source.kind == FILE:
+            fitted = self._forecasts.until(self.store.time[self.splits.fit_stop - 1])
+            source = KnownSource.of_table(fitted)
+        return None if source is None else source.words.removeprefix("-")
 
     def _windows(self, origins: Int[np.ndarray, " B"], stop: int) -> Windows:
         record = self._record(0, stop)
@@ -312,7 +299,7 @@ class Task:
             return self.store.read_observed(shifted, channels)
 
         mask = read_observed if self.store.is_imported else None
-        known = None if self.known is None else self._read_forecasts
+        known = None if self.protocol.known is None else self._read_forecasts
         return Record(self.layout, self.store.time[first:stop], read, mask, known)
 
     def _read_forecasts(self) -> Issued:
@@ -321,8 +308,8 @@ class Task:
     @cached_property
     def _forecasts(self) -> Issued:
         """The forecasts of national signals, which are made or read when they are needed."""
-        assert self.known is not None
-        return self.known.forecasts(self.store, self.protocol.horizon)
+        assert self.protocol.known is not None
+        return self.protocol.known.forecasts(self.store, self.protocol.horizon)
 
 
 def _layout_without_grid(task: Task, p_scale_mw: float, q_scale_mvar: float) -> Layout:
