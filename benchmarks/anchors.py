@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import torch
 
 from powerphase.cost import Stopwatch, hardware
 from powerphase.metrics import Scorer
-from powerphase.models.anchors import fit_factor_record
+from powerphase.models.anchors import factor_record, fit_factor_record
 from powerphase.models.framework.base import Forecaster
 from powerphase.registry import model_class
 from powerphase.scenarios import Record, Scenarios, Training, Windows
@@ -84,7 +83,7 @@ def main() -> None:
         task = Task(data, windows=1)
         for model in options.models or TRIALS:
             trials = [{}] if options.defaults else TRIALS[model]
-            share_factors(model)
+            share_factors()
             train = half_year(task.training) if options.half_year else task.training
             windows = "half a year" if options.half_year else "validation"
             for changes in trials:
@@ -133,11 +132,9 @@ def half_year(train: Training) -> Training:
     return Training(before, Windows(record, stop + days * train.steps_per_day, *size), train.data)
 
 
-def share_factors(model: str) -> None:
+def share_factors() -> None:
     """Let all fits of an anchor use the factors that its first one finds."""
-    module: Any = import_module(model_class(model).__module__)
-    if hasattr(module, "fit_factor_record"):
-        module.fit_factor_record = cache(fit_factor_record)
+    factor_record.fit_factor_record = cache(fit_factor_record)
 
 
 def make(model: str, changes: dict[str, Any]) -> Forecaster:

@@ -31,8 +31,7 @@ def test_quantiles_are_sorted_and_beat_the_unconditional_ones(model: Boosting) -
     context, target = windows()
     quantiles = model.factor_quantiles(context)
     assert (np.diff(quantiles, axis=1) >= 0).all()
-    record = model._record
-    assert record is not None
+    record = model.record
     factors = record.factors.of(target).numpy()
     constant = np.quantile(record.series, LEVELS, axis=0)[:, None, None]
     by_level = quantiles.swapaxes(0, 1)
@@ -41,8 +40,7 @@ def test_quantiles_are_sorted_and_beat_the_unconditional_ones(model: Boosting) -
 
 def test_quantiles_cover_what_their_levels_say(model: Boosting) -> None:
     context, target = windows(60)
-    record = model._record
-    assert record is not None
+    record = model.record
     factors = record.factors.of(target).numpy()[:, None, :, :2]
     below = (factors < model.factor_quantiles(context)[..., :2]).mean((0, 2, 3))
     np.testing.assert_allclose(below, LEVELS, atol=0.12)

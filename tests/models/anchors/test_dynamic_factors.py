@@ -64,8 +64,7 @@ def test_the_fit_recovers_a_planted_state_space() -> None:
 def test_paths_have_the_covariance_of_the_state_space() -> None:
     model = DynamicFactors(DynamicFactorsConfig(modes=3, scenarios=4000))
     model.fit(training())
-    record, space = model._record, model._space
-    assert record is not None
+    record, space = model.record, model._space
     assert space is not None
     curves = model._curves(record.past_deviation(windows()[0]))[0]
     paths = model.draw_paths(curves, "a name").double().numpy()

@@ -17,9 +17,7 @@ from powerphase.clock import same_time_starts
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.anchors.factor_record import (
     CHANNELS_AT_ONCE,
-    FactorRecord,
-    fit_factor_record,
-    fitted,
+    FactorAnchor,
     read_days,
 )
 from powerphase.scenarios import Context, Scenarios, Training
@@ -54,34 +52,22 @@ class AnalogsConfig:
             )
 
 
-class Analogs:
-    """Whole past days as scenarios, weighted by their similarity to the day to forecast.
-
-    Args:
-        config: all options.
-        seed: fixes the random directions of the search for factors.
-    """
+class Analogs(FactorAnchor[AnalogsConfig]):
+    """Whole past days as scenarios, weighted by their similarity to the day to forecast."""
 
     name = "analogs"
-    joint_scenarios = True
-
-    def __init__(self, config: AnalogsConfig | None = None, *, seed: int = 42) -> None:
-        self.config = config or AnalogsConfig()
-        self.seed = seed
-        self._record: FactorRecord | None = None
-        self._train: Training | None = None
+    config_type = AnalogsConfig
 
     def fit(self, train: Training) -> None:
         """Find the factors of the record; its days are read again when they are chosen."""
         self._lookback(
             train.validation.context_steps, train.steps_per_day
         )  # raises before the record is read
-        self._record = fit_factor_record(train, self.seed, self.name)
-        self._train = train
+        self._fit_record(train)
 
     def predict(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
         """The most similar past days, in blocks of channels."""
-        record, train = fitted(self._record, self.name), fitted(self._train, self.name)
+        record, train = self.record, self.train
         record.check(context)
         parts = (slice(window, window + 1) for window in range(len(context.past)))
         chosen = [
@@ -100,7 +86,7 @@ class Analogs:
         self, context: Context
     ) -> tuple[Int[np.ndarray, " M"], Float64[np.ndarray, " M"]]:
         """First steps of one window's past days, the most similar first, and their weights."""
-        record, config = fitted(self._record, self.name), self.config
+        record, config = self.record, self.config
         lookback = self._lookback(context.past.shape[1], record.per_day)
         starts = same_time_starts(record.time, context.future_time[0], context.layout.calendar)
         starts = starts[starts >= lookback]
@@ -122,7 +108,7 @@ class Analogs:
         self, context: Context, starts: Int[np.ndarray, " D"], lookback: int
     ) -> Float64[np.ndarray, " D"]:
         """The squared distance of each day; a factor counts by the variance that it explains."""
-        record = fitted(self._record, self.name)
+        record = self.record
         share = record.factors.share.numpy()
         past = record.past_deviation(context)[0, -lookback:]
         ahead = record.forecaster.expected(context.future_time[0])

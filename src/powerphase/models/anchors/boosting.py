@@ -18,9 +18,7 @@ from torch import Tensor
 from powerphase.errors import ConfigError, TrainingError
 from powerphase.models.anchors.factor_record import (
     CONFIG,
-    FactorRecord,
-    fit_factor_record,
-    fitted,
+    FactorAnchor,
     scenario_blocks,
 )
 from powerphase.models.factorforge import (
@@ -59,30 +57,21 @@ class BoostingConfig:
             )
 
 
-class Boosting:
-    """Forecasts quantiles of the factors by boosted trees and maps them to every channel.
-
-    Args:
-        config: all options.
-        seed: fixes the random directions of the search for factors, and the scenarios.
-    """
+class Boosting(FactorAnchor[BoostingConfig]):
+    """Forecasts quantiles of the factors by boosted trees and maps them to every channel."""
 
     name = "boosting"
-    joint_scenarios = True
+    config_type = BoostingConfig
 
     def __init__(self, config: BoostingConfig | None = None, *, seed: int = 42) -> None:
-        self.config = config or BoostingConfig()
-        self.seed = seed
-        self._record: FactorRecord | None = None
-        self._train: Training | None = None
+        super().__init__(config, seed=seed)
         self._boosters: list[list[Any]] = []
         """Trees by factor and level."""
 
     def fit(self, train: Training) -> None:
         """Find the factors of the record, and fit trees to each of them."""
         library = _lightgbm()
-        self._train = train
-        self._record = record = fit_factor_record(train, self.seed, self.name)
+        record = self._fit_record(train)
         steps = record.origins[:, None] + np.arange(-record.n_past, record.horizon)
         deviation = record.deviation[steps]
         inputs = self._inputs(deviation[:, : record.n_past], record.time[steps])
@@ -92,16 +81,16 @@ class Boosting:
 
     def predict(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
         """Joint scenarios, in blocks of channels."""
-        record = fitted(self._record, self.name)
+        record = self.record
         quantiles = self.factor_quantiles(context)
         days = [self._draw_days(str(time[0])) for time in context.future_time]
         paths = [self._couple(*both) for both in zip(quantiles, days, strict=True)]
         factors, starts = torch.stack(paths).to(context.past), record.origins[np.stack(days)]
-        return scenario_blocks(record, fitted(self._train, self.name), factors, starts)
+        return scenario_blocks(record, self.train, factors, starts)
 
     def factor_quantiles(self, context: Context) -> Float64[np.ndarray, "B levels H K"]:
         """The quantiles of the factors, ascending."""
-        record = fitted(self._record, self.name)
+        record = self.record
         record.check(context)
         inputs = self._inputs(record.past_deviation(context), context.time)
         samples = inputs.reshape(-1, inputs.shape[-1])
@@ -115,7 +104,7 @@ class Boosting:
         self, past: Float64[np.ndarray, "B T K"], time: Any
     ) -> Float32[np.ndarray, "B H F"]:
         """FactorForge's inputs, the step, the last deviation, and what the calendar expects."""
-        record = fitted(self._record, self.name)
+        record = self.record
         future = time[:, record.n_past :]
         forecaster = record.forecaster
         features = day_features(
@@ -150,7 +139,7 @@ class Boosting:
 
     def _draw_days(self, name: str) -> Int[np.ndarray, " M"]:
         """Random past days, all different if there are enough."""
-        n_days = len(fitted(self._record, self.name).origins)
+        n_days = len(self.record.origins)
         order = stream(self.seed, self.name, name).permutation(n_days)
         return np.resize(order, self.config.scenarios)
 
@@ -158,7 +147,7 @@ class Boosting:
         self, quantiles: Float64[np.ndarray, "levels H K"], days: Int[np.ndarray, " M"]
     ) -> Float64[Tensor, "M H K"]:
         """Joint paths of the factors: quantiles in the rank order of errors on held-out days."""
-        errors = fitted(self._record, self.name).forecaster.errors[days]
+        errors = self.record.forecaster.errors[days]
         ranks = errors.argsort(axis=0, kind="stable").argsort(axis=0)
         ascending = interpolate_quantiles(quantiles, len(days))
         return torch.from_numpy(np.take_along_axis(ascending, ranks, axis=0))

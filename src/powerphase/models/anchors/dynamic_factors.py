@@ -16,8 +16,7 @@ from torch import Tensor
 
 from powerphase.errors import ConfigError
 from powerphase.models.anchors.factor_record import (
-    FactorRecord,
-    fit_factor_record,
+    FactorAnchor,
     fitted,
     scenario_blocks,
 )
@@ -49,22 +48,14 @@ class DynamicFactorsConfig:
             raise ConfigError(f"strength must be above 0, found {self.strength}")
 
 
-class DynamicFactors:
-    """Draws joint scenarios from a state space of daily curves of the factors.
-
-    Args:
-        config: all options.
-        seed: fixes the random directions of the search for factors, and the draws.
-    """
+class DynamicFactors(FactorAnchor[DynamicFactorsConfig]):
+    """Draws joint scenarios from a state space of daily curves of the factors."""
 
     name = "dynamic-factors"
-    joint_scenarios = True
+    config_type = DynamicFactorsConfig
 
     def __init__(self, config: DynamicFactorsConfig | None = None, *, seed: int = 42) -> None:
-        self.config = config or DynamicFactorsConfig()
-        self.seed = seed
-        self._record: FactorRecord | None = None
-        self._train: Training | None = None
+        super().__init__(config, seed=seed)
         self._space: StateSpace | None = None
 
     @property
@@ -76,15 +67,14 @@ class DynamicFactors:
 
     def fit(self, train: Training) -> None:
         """Find the factors, then the modes of their days and the autoregression of the modes."""
-        self._train = train
-        self._record = fit_factor_record(train, self.seed, self.name)
-        first = self._record.origins[0] % self._record.per_day  # days begin as windows do
-        curves = self._curves(self._record.deviation[None, first:])[0]
+        record = self._fit_record(train)
+        first = record.origins[0] % record.per_day  # days begin as windows do
+        curves = self._curves(record.deviation[None, first:])[0]
         self._space = fit_state_space(curves, self.config.modes, self.config.strength)
 
     def predict(self, context: Context) -> Iterator[tuple[slice, Scenarios]]:
         """Joint scenarios, in blocks of channels."""
-        record = fitted(self._record, self.name)
+        record = self.record
         record.check(context)
         future = context.future_time
         paths = [
@@ -96,11 +86,11 @@ class DynamicFactors:
         expected = torch.from_numpy(record.forecaster.expected(future))[:, None]
         factors = (torch.stack(paths) + expected).to(context.past)
         days = [self._draw_days(str(time[0])) for time in future]
-        return scenario_blocks(record, fitted(self._train, self.name), factors, np.stack(days))
+        return scenario_blocks(record, self.train, factors, np.stack(days))
 
     def _draw_days(self, name: str) -> Int[np.ndarray, " M"]:
         """First steps of random past days, all different if there are enough."""
-        origins = fitted(self._record, self.name).origins
+        origins = self.record.origins
         order = stream(self.seed, self.name, "days", name).permutation(len(origins))
         return origins[np.resize(order, self.config.scenarios)]
 
@@ -110,7 +100,7 @@ class DynamicFactors:
         At each step they take every quantile of the forecast's distribution once, in the rank order
         of the draws.
         """
-        record, space = fitted(self._record, self.name), fitted(self._space, self.name)
+        record, space = self.record, fitted(self._space, self.name)
         random, count = stream(self.seed, self.name, name), self.config.scenarios
         mean, covariance = space.filter(curves[None])
         states = mean + random.standard_normal((count, len(covariance))) @ _root(covariance).T
@@ -130,20 +120,20 @@ class DynamicFactors:
     def _curves(self, deviation: Float64[np.ndarray, "B T K"]) -> Float64[np.ndarray, "B D Y"]:
         """The last whole days as curves, in which a factor counts by the variance it explains."""
         n_windows, n_steps, n_factors = deviation.shape
-        per_day = fitted(self._record, self.name).per_day
+        per_day = self.record.per_day
         days = n_steps // per_day
         whole = deviation[:, n_steps - days * per_day :] * self._scale
         return whole.reshape(n_windows, days, per_day * n_factors)
 
     def _steps(self, curves: list[Float64[np.ndarray, "M Y"]]) -> Float64[np.ndarray, "M H K"]:
         """Curves of consecutive days as factors of consecutive steps."""
-        horizon = fitted(self._record, self.name).horizon
+        horizon = self.record.horizon
         series = np.stack(curves, axis=1).reshape(len(curves[0]), -1, len(self._scale))
         return series[:, :horizon] / self._scale
 
     @property
     def _scale(self) -> Float64[np.ndarray, " K"]:
-        share = fitted(self._record, self.name).factors.share.numpy()
+        share = self.record.factors.share.numpy()
         return np.sqrt(np.maximum(share, SMALLEST * share.sum()))
 
 

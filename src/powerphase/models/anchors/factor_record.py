@@ -8,7 +8,7 @@ scores is one of the forecast.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ CHANNELS_AT_ONCE = 1024
 
 
 F = TypeVar("F")
+C = TypeVar("C")
+"""The config of an anchor."""
 
 
 def fitted(state: F | None, model: str) -> F:
@@ -101,6 +103,39 @@ class FactorRecord:
         """The factors of the context less what the calendar expects."""
         past = self.factors.of(context.past).double().cpu().numpy()
         return past - self.forecaster.expected(context.time[:, : self.n_past])
+
+
+class FactorAnchor(Generic[C]):
+    """What the anchors in factor space share: a config, a seed, and the record that was fitted.
+
+    Args:
+        config: all options.
+        seed: fixes the random directions of the search for factors, and whatever is drawn.
+    """
+
+    name: ClassVar[str]
+    config_type: type[C]
+    joint_scenarios = True
+
+    def __init__(self, config: C | None = None, *, seed: int = 42) -> None:
+        self.config: C = self.config_type() if config is None else config
+        self.seed = seed
+        self._fitted: tuple[FactorRecord, Training] | None = None
+
+    @property
+    def record(self) -> FactorRecord:
+        """The factors of the record."""
+        return fitted(self._fitted, self.name)[0]
+
+    @property
+    def train(self) -> Training:
+        """The record itself, of which days are read again."""
+        return fitted(self._fitted, self.name)[1]
+
+    def _fit_record(self, train: Training) -> FactorRecord:
+        """Find the factors."""
+        self._fitted = fit_factor_record(train, self.seed, self.name), train
+        return self.record
 
 
 def fit_factor_record(train: Training, seed: int, model: str) -> FactorRecord:
