@@ -15,7 +15,6 @@ from powerphase.adapters.series import (
     check_frequency,
     check_no_covariates,
     frequency_of,
-    require,
 )
 from powerphase.errors import ConfigError, ForecastError
 
@@ -56,12 +55,12 @@ class GluonTSModel(LibraryModel):
         horizon: int,
     ) -> Answer:
         """Its samples, or the quantiles of its distribution at the levels."""
-        pandas, n_past = require("pandas", "pandas"), past.shape[1]
+        n_past = past.shape[1]
         entries = [_entry(k, time[:n_past], series) for k, series in enumerate(past)]
         forecasts = list(self._predict(entries))
         if len(forecasts) != len(past):
             raise ForecastError(f"it forecast {len(forecasts)} series; expected {len(past)}")
-        expected = pandas.Period(time[n_past], freq=frequency_of(time))
+        expected = _period(time, n_past)
         for forecast in forecasts:
             if forecast.start_date != expected:
                 raise ForecastError(
@@ -103,8 +102,14 @@ class _Dataset:
 def _entry(
     number: int, time: Shaped[np.ndarray, " S"], series: Float32[np.ndarray, " S"]
 ) -> dict[str, Any]:
-    start = require("pandas", "pandas").Period(time[0], freq=frequency_of(time))
-    return {"item_id": str(number), "start": start, "target": series}
+    return {"item_id": str(number), "start": _period(time, 0), "target": series}
+
+
+def _period(time: Shaped[np.ndarray, " S"], step: int) -> Any:
+    """A step as pandas has it."""
+    from pandas import Period
+
+    return Period(time[step], freq=frequency_of(time))
 
 
 def _wants(source: Any, name: str) -> bool:

@@ -1,6 +1,6 @@
 """Models of Nixtla: statsforecast, which fits every context, and neuralforecast, which trains."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from inspect import Parameter, signature
 from typing import Any
@@ -99,10 +99,9 @@ class NeuralForecastModel(LibraryModel):
             check_frequency(self.frequency, record.time)
         if self.source.h != record.horizon:
             raise ConfigError(f"its h is {self.source.h}; the task needs h={record.horizon}")
-        core, pandas = require("neuralforecast", self.library), require("pandas", "pandas")
-        frequency = frequency_of(record.time)
+        core, frequency = require("neuralforecast", self.library), frequency_of(record.time)
         self._fitted = core.NeuralForecast(models=[deepcopy(self.source)], freq=frequency)
-        self._fitted.fit(pandas.concat([_long(k, record.time, series) for k, series in record]))
+        self._fitted.fit(_table(record, record.time))
 
     def answer(
         self,
@@ -111,9 +110,7 @@ class NeuralForecastModel(LibraryModel):
         horizon: int,
     ) -> Answer:
         """The quantiles of its loss; its single output if that is a point."""
-        pandas, n_past = require("pandas", "pandas"), past.shape[1]
-        frames = [_long(k, time[:n_past], series) for k, series in enumerate(past)]
-        table = self._fitted.predict(df=pandas.concat(frames))
+        table = self._fitted.predict(df=_table(enumerate(past), time[: past.shape[1]]))
         alias = str(self._fitted.models[0])
         outputs = [name for name in table.columns if str(name).startswith(alias)]
         columns = {level: name for name in outputs if (level := _level(name[len(alias) :]))}
@@ -134,10 +131,14 @@ def _level(suffix: str) -> float | None:
     return round(0.5 - half if side == "lo" else 0.5 + half, 9)
 
 
-def _long(number: int, time: Shaped[np.ndarray, " S"], series: Float32[np.ndarray, " S"]) -> Any:
-    """A series in Nixtla's long format."""
-    columns: Mapping[str, Any] = {"unique_id": f"{number:06}", "ds": time, "y": series}
-    return require("pandas", "pandas").DataFrame(columns)
+def _table(
+    series: Iterable[tuple[int, Float32[np.ndarray, " S"]]], time: Shaped[np.ndarray, " S"]
+) -> Any:
+    """Numbered series in Nixtla's long format."""
+    from pandas import DataFrame, concat
+
+    parts = [{"unique_id": f"{number:06}", "ds": time, "y": values} for number, values in series]
+    return concat([DataFrame(part) for part in parts])
 
 
 def from_nixtla(
