@@ -1,6 +1,7 @@
 """Made forecasts: errors are as large as asked for, grow with lead time and can be repeated."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -108,3 +109,11 @@ def test_a_longer_horizon_adds_steps_and_changes_little(signals: Signals) -> Non
 def test_an_impossible_error_is_rejected(signals: Signals, wind: float) -> None:
     with pytest.raises(SignalError):
         day_ahead_forecasts(signals, PER_DAY, wind=wind)
+
+
+def test_a_constant_signal_is_known(signals: Signals) -> None:
+    values = np.broadcast_to([50e3, 0.0, 7e3], signals.values_mw.shape)
+    constant = replace(signals, values_mw=values)
+    time = signals.time[:PER_DAY]
+    seen = day_ahead_forecasts(constant, PER_DAY).seen_from(time[:1], time[None])
+    np.testing.assert_array_equal(seen.values[0], values[:PER_DAY])

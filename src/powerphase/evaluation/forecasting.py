@@ -100,6 +100,7 @@ def forecast(
     """
     torch_device = choose_device(device)
     check_forecaster(model)
+    task.test.check_known()  # raises before the fit if a window lacks forecasts
     if "://" in str(out):
         raise ForecastError(
             f"{out}: a forecast can only be written to a local directory; copy it afterwards"

@@ -225,8 +225,9 @@ def outlook(
     """
     torch_device = choose_device(device)
     check_forecaster(model)
+    context = task.tomorrow  # raises before the fit if there is none
     form, description = fit_joint(model, task.training)
-    context, joint = task.tomorrow, description.joint
+    joint = description.joint
     values, weights = predict_states(form, context.to(torch_device))
     if out is not None:
         pair = (torch.from_numpy(part[None]) for part in (values, weights))

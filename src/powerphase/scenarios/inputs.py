@@ -233,6 +233,11 @@ class Windows:
         known = self.record.known_at(np.array([origin]), self.context_steps, self.horizon)
         return Context(past[None], time[None], self.record.layout, mask, known)
 
+    def check_known(self) -> None:
+        """Raise if the record has forecasts, but not for all windows: before a fit, not after."""
+        if len(self):
+            self.record.known_at(self.origins, 0, self.horizon)
+
     def target(self, window: int, channels: slice = slice(None)) -> Float32[Tensor, "1 H C"]:
         """The target of one window: what happened."""
         origin = int(self.origins[window])

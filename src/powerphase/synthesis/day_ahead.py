@@ -132,13 +132,14 @@ def _series(
 ) -> IssuedSeries:
     """The forecasts of one signal, as true values plus the change that an error makes."""
     x, possible = _to_scale(truth, most)
+    mean, variance = (x[possible].mean(), x[possible].var()) if possible.any() else (0.0, 0.0)
     steps = np.minimum(issues.steps, len(truth) - 1)
     moved = _moved(issues, process, x, scale, seed)
     spread = scale * process.spread(issues.lead_h)
     error = spread * issues.noise(seed, process.name, process.memory_h)
     # Shrunk so that a forecast varies as much as the truth, however large its error is.
-    mean, variance = x[possible].mean(), x[possible].var()
-    forecast = mean + (moved - mean + error) / np.sqrt(1 + spread**2 / variance)
+    share = np.sqrt(variance / (variance + spread**2)) if variance else 0.0
+    forecast = mean + (moved - mean + error) * share
     change = _to_mw(forecast, most, steps) - _to_mw(x[steps], most, steps)
     change[~possible[steps]] = 0.0
     high = np.inf if most is None else most[steps]
