@@ -1,9 +1,7 @@
 """The numbers that pages state: from result rows and the paper's tables.
 
 Every public function here can be called in a template of `docs/templates`; tests of claims use the
-same functions. Models are named by their entry in a table, where a model that was trained with a
-smaller budget stands for itself: `number("crps", "polish2383", "timeprism")` finds
-`timeprism+short`.
+same functions. Unless an edition is named, rows are those of `opsd-r`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,13 +23,10 @@ from powerphase.report import (
     Pair,
     against,
     compare,
-    kendall,
     leaderboard,
     paper_ablations,
-    representative,
     safety,
     skills,
-    tradeoff,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -43,11 +38,11 @@ SMALL_GRIDS = GRIDS[:2]
 AT_RISK = GRIDS[1:]
 """The grids whose voltages leave the band."""
 REFERENCES = ("climatology", "last-7-days", "last-week")
-NETWORKS = (
-    *("deepar", "timemcl", "timeprism", "tempflow", "transformer-tempflow", "timegrad"),
-    "tactis-2",
+PAPER_MODELS = (
+    *("powerforge", "ets", "tactis-2", "transformer-tempflow", "tempflow"),
+    *("timemcl", "timeprism", "timegrad", "deepar"),
 )
-"""The networks of the paper's baselines."""
+"""PowerForge and the paper's baselines."""
 SIX = ("crps", "distortion", "mse", "safety_mbrier", "necv", "cvar_0.1")
 """The scores that the paper prints."""
 FACTORFORGE_TARGETS = {
@@ -82,10 +77,12 @@ def rows(edition: str = "opsd-r", days: Path = TEN_DAYS) -> tuple[Result, ...]:
     return tuple(row for row in _rows_by_file(days).values() if row.edition == edition)
 
 
-def rows_of(grid: str, model: str, variant: str | None = None) -> list[Result]:
+def rows_of(
+    grid: str, model: str, variant: str | None = None, edition: str = "opsd-r"
+) -> list[Result]:
     """The rows of a model on a grid, one for each seed."""
     key = (grid, model, variant)
-    return [row for row in rows() if (row.grid, row.model, row.variant) == key]
+    return [row for row in rows(edition) if (row.grid, row.model, row.variant) == key]
 
 
 @cache
@@ -101,20 +98,18 @@ def all_days(grid: str) -> Board:
 
 
 def entry(table: Board, model: str) -> Entry:
-    """A model's entry, or that of its best smaller budget."""
-    names = [line.name for line in table.entries]
-    name = model if model in names else representative(model, names)
-    return next(line for line in table.entries if line.name == name)
+    """A model's entry."""
+    return next(line for line in table.entries if line.name == model)
 
 
-def has_row(grid: str, model: str) -> bool:
-    """Whether the model has a row on the grid, with any budget."""
-    return any(row.model == model for row in rows() if row.grid == grid)
+def has_row(grid: str, model: str, edition: str = "opsd-r") -> bool:
+    """Whether the model, as it is by default, has a row on the grid."""
+    return bool(rows_of(grid, model, edition=edition))
 
 
-def number(score: str, grid: str, model: str) -> float:
+def number(score: str, grid: str, model: str, edition: str = "opsd-r") -> float:
     """A mean score over seeds and windows."""
-    mean = entry(board(grid), model).mean[score]
+    mean = entry(board(grid, edition), model).mean[score]
     assert mean is not None
     return mean
 
@@ -137,16 +132,9 @@ def ratio(score: str, grid: str, model: str, other: str) -> float:
     return number(score, grid, model) / number(score, grid, other)
 
 
-def paper_ratios(score: str, model: str) -> list[float]:
-    """A model's score over the paper's on each grid where it has a row."""
-    both = [grid for grid in GRIDS if has_row(grid, model)]
-    return [number(score, grid, model) / paper(score, grid, model) for grid in both]
-
-
 def seeds(score: str, grid: str, model: str) -> list[float]:
     """A score of every seed, from the lowest."""
-    values = [row.scores[score] for row in rows() if (row.grid, row.model) == (grid, model)
-              and row.variant in (None, "short", "subsampled-short")]  # fmt: skip
+    values = [row.scores[score] for row in rows_of(grid, model)]
     return sorted(value for value in values if value is not None)
 
 
@@ -157,9 +145,9 @@ def spread(grid: str, model: str = "powerforge", score: str = "crps") -> float:
 
 
 def contrasts(table: Board, score: str, other: str) -> dict[str, Contrast]:
-    """How every ranked model differs from another one, by the model's name without its variant."""
-    tested = against(table.entries, table.windows, score, entry(table, other).name)
-    return {contrast.name.partition("+")[0]: contrast for contrast in tested}
+    """How every ranked model differs from another one, by name."""
+    tested = against(table.entries, table.windows, score, other)
+    return {contrast.name: contrast for contrast in tested}
 
 
 def verdict(score: str, grid: str, model: str, other: str) -> str:
@@ -250,23 +238,9 @@ def agreement(grid: str, kind: str) -> float:
     return tau
 
 
-def agreement_of_paper_models(grid: str) -> float:
-    """The same over our rows of the paper's models alone."""
-    printed = {line.name for line in board(grid).paper}
-    models = [line for line in board(grid).entries if line.name.partition("+")[0] in printed]
-    tau = tradeoff(models).kendall
-    assert tau is not None
-    return tau
-
-
 def scoring_buses(grid: str, model: str, negligible: float = 1e-6) -> float:
     """The share of buses whose Safety_mBrier is more than rounding."""
     return float((_per_bus(grid, model) > negligible).mean())
-
-
-def worst_bus(grid: str, model: str) -> float:
-    """The highest Safety_mBrier of a bus."""
-    return float(_per_bus(grid, model).max())
 
 
 def hard_buses(grid: str, model: str, n: int = 50, negligible: float = 1e-6) -> set[int]:
@@ -304,9 +278,9 @@ def fingerprint(grid: str) -> str:
     return full[:12]
 
 
-def by_type(score: str, grid: str, model: str, kind: str, variant: str | None = None) -> float:
+def by_type(score: str, grid: str, model: str, kind: str, edition: str = "opsd-r") -> float:
     """A score of one variable: the mean over seeds."""
-    return fmean(row.by_type[kind][score] or 0 for row in rows_of(grid, model, variant))
+    return fmean(row.by_type[kind][score] or 0 for row in rows_of(grid, model, edition=edition))
 
 
 def gains(kind: str) -> list[float]:
@@ -342,9 +316,12 @@ def variables() -> Iterable[str]:
     return VARIABLES
 
 
-def own_values(score: str, model: str, grids: Sequence[str] = GRIDS) -> list[float]:
+def own_values(
+    score: str, model: str, grids: Sequence[str] = GRIDS, edition: str = "opsd-r"
+) -> list[float]:
     """A score of a model on each grid where it has a row."""
-    return [number(score, grid, model) for grid in grids if has_row(grid, model)]
+    known = [grid for grid in grids if has_row(grid, model, edition)]
+    return [number(score, grid, model, edition) for grid in known]
 
 
 def reaches(model: str) -> list[float]:
@@ -359,8 +336,6 @@ def leads_over_last_7_days() -> list[float]:
 
 def agreements(kind: str, grids: Sequence[str] = GRIDS) -> list[float]:
     """Kendall's τ on each grid."""
-    if kind == "paper's models":
-        return [agreement_of_paper_models(grid) for grid in grids]
     return [agreement(grid, kind) for grid in grids]
 
 
@@ -418,18 +393,6 @@ def paper_multiple(grid: str, model: str) -> str:
     if not has_row(grid, model) or all(line.name != model for line in board(grid).paper):
         return "–"
     return f"{number('crps', grid, model) / paper('crps', grid, model):.2f}"
-
-
-def order_taus(score: str) -> list[float]:
-    """On each grid, Kendall's τ of our ranking of the paper's models and the paper's."""
-    taus = []
-    for grid in GRIDS:
-        models = [line.name for line in board(grid).paper if has_row(grid, line.name)]
-        sides = [np.array([side(score, grid, m) for m in models]) for side in (number, paper)]
-        tau = kendall(*sides)
-        assert tau is not None
-        taus.append(tau)
-    return taus
 
 
 def ets_variants() -> dict[str, str | None]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from docs.facts import (
     GRIDS,
+    PAPER_MODELS,
     ablation_change,
     board,
     entry,
@@ -24,8 +25,13 @@ EXCURSIONS_IN_PAPER = ("pegase1354", "polish2383", "pegase2869", "polish3120")
 """The grids for which the paper prints an NECV above 0."""
 
 
+def compared_models() -> list[str]:
+    """The paper's models that have rows."""
+    return [model for model in PAPER_MODELS if any(has_row(grid, model) for grid in GRIDS)]
+
+
 def first_grids() -> int:
-    """The number of grids on which PowerForge has the best Rank of the paper's models."""
+    """The number of grids on which PowerForge has the best Rank of the paper's models with rows."""
     return sum(_is_first(grid) for grid in GRIDS)
 
 

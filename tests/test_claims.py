@@ -4,13 +4,11 @@ from math import exp
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from docs.facts import (
     AT_RISK,
     FACTORFORGE_TARGETS,
     GRIDS,
-    NETWORKS,
     REFERENCES,
     SMALL_GRIDS,
     ablation_change,
@@ -27,11 +25,9 @@ from docs.facts import (
     ets_scores,
     gains,
     hard_buses,
-    has_row,
     number,
     own_values,
     pairs,
-    paper,
     ratio,
     rows,
     rows_of,
@@ -42,35 +38,22 @@ from docs.facts import (
     true_necv,
     verdict,
 )
-from docs.fair_table import LEADING, window_lines
+from docs.fair_table import EDITIONS, LEADING, window_lines
 from docs.measurements import penalised_trainings, reference_day, trainings, truth_necv
 from docs.replication import EXCURSIONS_IN_PAPER, necv_factors
 from docs.solved import PHYSICAL, PLAIN_SCORES, REPEATS, after, physical_lines, solved_row
 from powerphase.axes import VARIABLES
 from powerphase.clock import holiday_share
 from powerphase.models import PowerForgeConfig
-from powerphase.records import RANKED, Result
+from powerphase.records import Result
 from powerphase.report import MISSING
 
-PAPER_MODELS = ("powerforge", "ets", *NETWORKS)
 THREE_SEEDS = {22, 42, 3142}
 
 
 def verdicts(score: str, grid: str, other: str) -> dict[str, str]:
     return {
         name: contrast.verdict for name, contrast in contrasts(board(grid), score, other).items()
-    }
-
-
-def rank_positions(grid: str) -> dict[str, tuple[int, int]]:
-    """The position by Rank of each model of the paper: ours, and the paper's."""
-    models = [entry.name for entry in board(grid).paper if has_row(grid, entry.name)]
-    values = [[[side(s, grid, m) for s in RANKED] for side in (number, paper)] for m in models]
-    ranks = stats.rankdata(np.array(values), axis=0).mean(axis=2)
-    positions = stats.rankdata(ranks, axis=0, method="min").astype(int)
-    return {
-        name: (int(position), int(printed))
-        for name, (position, printed) in zip(models, positions, strict=True)
     }
 
 
@@ -172,7 +155,7 @@ def test_safety_mbrier_prefers_last_week_and_proper_scores_climatology(grid: str
 
 
 def test_models_have_1_to_625_scenarios_and_samples_cost_the_oracle_1_percent() -> None:
-    counts = [row.scenarios for row in rows()]
+    counts = [row.scenarios for edition in EDITIONS for row in rows(edition)]
     assert (min(counts), max(counts)) == (1, 625)
     for row in (row for row in rows() if row.model == "oracle"):
         assert row.scenarios == 100
@@ -303,84 +286,12 @@ def test_the_other_variants_of_the_ablation() -> None:
 
 def test_rankings_by_fidelity_and_safety_are_not_opposed() -> None:
     for kind in ("ours", "proper", "paper"):
-        assert min(agreements(kind)) > 0
-    both = zip(agreements("ours", AT_RISK), agreements("proper", AT_RISK), strict=True)
-    assert all(proper - ours > 0.1 for ours, proper in both)
-    assert max(abs(tau) for tau in agreements("paper's models", GRIDS[3:])) < 0.2
+        assert min(agreements(kind)) >= 0
 
 
 def test_hard_buses_are_those_of_the_network() -> None:
     hard = [hard_buses("polish2383", name) for name in ("factorforge", "powerforge", "oracle")]
     assert hard[0] | hard[1] <= hard[2]
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-def test_first_and_last_of_the_paper_s_models_are_the_paper_s(grid: str) -> None:
-    positions = rank_positions(grid)
-    assert positions["powerforge"] == (1, 1)
-    assert positions["ets"][0] == 2
-    assert positions["ets"][1] >= 4
-    for side in (0, 1):
-        last = max(both[side] for both in positions.values())
-        lowest = {name for name, both in positions.items() if both[side] == last}
-        if has_row(grid, "deepar"):
-            expected = {"deepar", "timegrad"} if grid == "polish2383" else {"deepar"}
-            assert lowest == expected
-
-
-@pytest.mark.parametrize("model", NETWORKS)
-def test_budgets_and_seeds_of_the_networks(model: str) -> None:
-    batches = dict.fromkeys(GRIDS, 32) | {"polish2383": 16, "pegase9241": 8}
-    absent = {"timegrad": GRIDS[3:]}.get(model, () if paper_prints(model) else GRIDS[5:])
-    for grid in GRIDS:
-        of_model = [row for row in rows() if (row.grid, row.model) == (grid, model)]
-        assert bool(of_model) == (grid not in absent)
-        several = grid in GRIDS[:3] and (grid, model) not in (
-            ("polish2383", "timegrad"),
-            ("polish2383", "tactis-2"),
-        )
-        assert {row.seed for row in of_model} == (
-            THREE_SEEDS if several else {42} if of_model else set()
-        )
-        for row in of_model:
-            size = 200 if model == "tactis-2" else batches[grid]
-            assert row.config["training"]["batch_size"] == size
-            assert row.cost["steps"] == {"tactis-2": 600, "timegrad": 750}.get(model, 1500)
-            assert float(row.cost["train_s"] or 0) + float(row.cost["predict_s"] or 0) < 300
-
-
-def paper_prints(model: str) -> bool:
-    return any(entry.name == model for entry in board("pegase9241").paper)
-
-
-def test_every_network_is_behind_climatology_and_ets() -> None:
-    reached = []
-    for model in NETWORKS:
-        for grid in (grid for grid in GRIDS if has_row(grid, model)):
-            for other in ("climatology", "ets"):
-                assert verdict("crps", grid, model, other) == "worse"
-            if number("crps", grid, model) < number("crps", grid, "last-7-days"):
-                reached.append((model, grid))
-    assert reached == [("timeprism", "pegase9241")]
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-def test_the_best_network_sees_the_whole_week(grid: str) -> None:
-    crps = {model: number("crps", grid, model) for model in NETWORKS if has_row(grid, model)}
-    assert min(crps, key=crps.__getitem__) in ("timeprism", "tactis-2")
-
-
-def test_on_pegase_2869_the_paper_s_crps_is_higher_for_every_model() -> None:
-    for model in PAPER_MODELS:
-        if has_row("pegase2869", model):
-            assert number("crps", "pegase2869", model) < paper("crps", "pegase2869", model)
-
-
-def test_timeprism_and_timegrad_have_wide_tails_and_timemcl_a_narrow_fan() -> None:
-    for model in ("timeprism", "timegrad"):
-        assert min(own_values("safety_mbrier", model)) > 0.1
-    assert max(own_values("safety_mbrier", "tactis-2")) < 0.05
-    assert max(own_values("coverage_80", "timemcl")[1:]) < 0.4
 
 
 def test_the_paper_s_ets_is_closest_to_24_steps_from_the_end_of_training() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from docs import facts, fair_table
 from docs.fair_table import duel_lines, flat_names, missing_grids, solved_lines, window_lines
-from docs.replication import ablated_parts, same_signs, shared_buses
+from docs.replication import ablated_parts, compared_models, same_signs, shared_buses
 from powerphase.evaluation import resolve_model
 from powerphase.grid import PAPER_GRIDS
 from powerphase.records import Result
@@ -73,7 +73,8 @@ def test_flat_rows_and_missing_grids_are_named() -> None:
 def test_claims_of_the_paper_are_shares_of_what_was_compared() -> None:
     assert 0 < len(set(same_signs())) <= ablated_parts() == 6
     assert shared_buses("deepar-of-nobody") == MISSING
-    assert 0 <= int(shared_buses("tactis-2").removesuffix(" %")) <= 100
+    assert {"powerforge", "ets"} <= set(compared_models()) <= set(facts.PAPER_MODELS)
+    assert 0 <= int(shared_buses("factorforge").removesuffix(" %")) <= 100
 
 
 @pytest.mark.parametrize("edition", fair_table.EDITIONS)
