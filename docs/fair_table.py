@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Float64
 
-from docs.facts import GRIDS, TEN_DAYS, rows, title
+from docs.facts import GRIDS, TEN_DAYS, by_type, has_row, rows, rows_of, title
+from powerphase.axes import VARIABLES
 from powerphase.registry import MODELS
 from powerphase.report import MISSING, Board, Entry, leaderboard
 
@@ -106,6 +107,22 @@ def flat_names(edition: str = LEADING) -> dict[str, list[str]]:
     return {title(grid): names for grid, names in flat.items() if names}
 
 
+def variable_lines(model: str, other: str, edition: str = LEADING) -> Iterator[str]:
+    """For each grid with rows of a model a line of a table: its CRPS by variable, and another's."""
+    for grid in _grids_of(model, edition):
+        cells = [title(grid), str(len(rows_of(grid, model, edition=edition)))]
+        for kind in VARIABLES:
+            both = (by_type("crps", grid, name, kind, edition) for name in (model, other))
+            ours, theirs = map(_thousandths, both)
+            cells.append(f"{ours} ({theirs})")
+        yield f"| {' | '.join(cells)} |"
+
+
+def of_variable(score: str, model: str, kind: str, edition: str = LEADING) -> list[float]:
+    """A model's score of one variable on each grid where it has a row."""
+    return [by_type(score, grid, model, kind, edition) for grid in _grids_of(model, edition)]
+
+
 def missing_grids(edition: str, models: Sequence[str]) -> dict[str, list[str]]:
     """The grids on which a model has no row of any variant, for models that lack some."""
     known = {(row.model, row.grid) for row in rows(edition)}
@@ -181,6 +198,11 @@ def anchors_ahead(scores: Sequence[str], edition: str = LEADING) -> Iterator[str
             ]
             if ahead:
                 yield f"| {title(grid)} | {score} | {', '.join(ahead)} |"
+
+
+def _grids_of(model: str, edition: str) -> list[str]:
+    """The grids on which a model, as it is by default, has a row."""
+    return [grid for grid in GRIDS if has_row(grid, model, edition)]
 
 
 def _is_rival(entry: Entry) -> bool:

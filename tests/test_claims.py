@@ -203,6 +203,15 @@ def test_powerforge_learns_angles_only(grid: str) -> None:
     assert min(gains("theta")) > 0.27
 
 
+def test_with_a_soft_bound_voltages_have_a_spread_and_the_fan_is_too_narrow() -> None:
+    dead, alive = (
+        [row.by_type["V"]["width_80"] or 0 for row in rows(edition) if row.name == "powerforge"]
+        for edition in ("opsd-r", LEADING)
+    )
+    assert max(dead) < 1e-6 < 1e-3 < min(alive)
+    assert max(own_values("coverage_80", "powerforge", edition=LEADING)) < 0.8
+
+
 def test_the_bound_of_voltages_falls_below_its_floor_with_the_width_penalty() -> None:
     floor = PowerForgeConfig().voltage_range_floor
     assert max(training["voltage_range"] for training in penalised_trainings()) < floor
