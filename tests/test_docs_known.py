@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import powerphase
 from powerphase.importing import read_forecasts
 from powerphase.task import Protocol
 from tests.pages import blocks
@@ -16,9 +17,12 @@ def test_the_code_runs_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(PAGE, "python")
-    exec(compile(f"import powerphase as pp\n{code}", "known.md", "exec"), {"__name__": "example"})
-    assert "[1, 96, 3]" in capsys.readouterr().out
+    names: dict[str, object] = {"__name__": "example", "pp": powerphase}
+    for code in blocks(PAGE, "python"):
+        exec(compile(code, "known.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "[1, 96, 3]" in printed
+    assert Protocol.of_name(printed.split()[-1]).known is not None
 
 
 def test_the_table_is_one_of_forecasts(tmp_path: Path) -> None:

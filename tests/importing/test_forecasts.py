@@ -78,6 +78,21 @@ def test_a_table_may_grow_without_another_training(
     assert tasks[0].training.data == tasks[1].training.data
 
 
+def test_before_the_first_issue_nothing_is_known(
+    sixty_days: Store, sound: pd.DataFrame, tmp_path: Path
+) -> None:
+    later = sound[sound.issued >= pd.Timestamp("2015-01-20", tz="UTC")]
+    train = Task(sixty_days, known=written(later, tmp_path / "f.csv"), windows=3).training
+    assert train.known is not None
+    missing = train.known.values.isnan()
+    assert missing[: 20 * 96].all()
+    assert not missing[21 * 96 :].any()
+    assert np.array_equal(np.isnat(train.known.issued), missing.numpy())
+    context, _ = train.batches(32, seed=0)[0]
+    assert context.known is not None
+    assert bool(context.known.future.isnan().any())
+
+
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 

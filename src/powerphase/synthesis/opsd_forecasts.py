@@ -3,8 +3,8 @@
 The file repeats what was published on ENTSO-E's Transparency Platform. A day-ahead forecast of the
 load must be published two hours before the day-ahead market closes at noon (Regulation (EU)
 543/2013, article 6), so a value counts as issued at 10:00 in Berlin on the day before. Updates may
-have been published later; the file has the last one. Only the load of Germany is read: lists of the
-columns of release 2020-10-06 have no forecast of its sun or wind.
+have been published later; the file has the last one. Only the load of Germany is read: release
+2020-10-06 has no forecast of its sun or wind.
 """
 
 from pathlib import Path
