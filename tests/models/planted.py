@@ -88,7 +88,7 @@ def recover(model: Any, train: Training) -> Recovery:
     """What the trained model's forecasts of the validation windows contain."""
     means, scores, targets = [], [], []
     for context, target in train.validation.load(16):
-        fan = Fan.of(_whole(model.predict(context)))
+        fan = Fan.of(whole(model.predict(context)))
         means.append(fan.expect(fan.values))
         scores.append(crps(fan, target))
         targets.append(target)
@@ -97,7 +97,7 @@ def recover(model: Any, train: Training) -> Recovery:
     return Recovery(slope, by_kind.double() / torch.tensor(CYCLE).double())
 
 
-def _whole(prediction: Any) -> Scenarios:
+def whole(prediction: Any) -> Scenarios:
     """The scenarios of all channels, also of a model that returns them in blocks."""
     if isinstance(prediction, Scenarios):
         return prediction

@@ -74,21 +74,16 @@ def show_sheets(
 
 def show_checks(checks: "Sequence[Check]", format: str) -> None:
     """Show the outcome of rows that were scored again."""
-    import csv
-    from io import StringIO
-
     from powerphase.evaluation.recheck import DIGITS
-    from powerphase.report.sheet import Sheet
+    from powerphase.report.sheet import Sheet, as_csv
 
-    def as_csv() -> str:
-        text = StringIO()
+    def checks_as_csv() -> str:
         lines: list[tuple[Any, ...]] = [("row", "outcome", "why", "number", "old", "new")]
         for check in checks:
             start = (str(check.row.path), check.outcome, check.reason)
             lines += [(*start, d.name, d.old, d.new) for d in check.differences]
             lines += [start] * (not check.differences)
-        csv.writer(text, lineterminator="\n").writerows(lines)
-        return text.getvalue()
+        return as_csv(lines)
 
     counts = Counter(check.outcome for check in checks)
     sheet = Sheet(
@@ -99,7 +94,7 @@ def show_checks(checks: "Sequence[Check]", format: str) -> None:
         f"{counts['refused']} are refused, {counts['unchecked']} could not be checked.",
         names=3,
     )
-    show_sheets(format, lambda: [sheet], as_csv)
+    show_sheets(format, lambda: [sheet], checks_as_csv)
 
 
 def _check_line(check: "Check") -> "tuple[Cell, ...]":

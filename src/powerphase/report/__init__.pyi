@@ -65,6 +65,7 @@ from .sheet import MISSING as MISSING
 from .sheet import Cell as Cell
 from .sheet import Note as Note
 from .sheet import Sheet as Sheet
+from .sheet import as_csv as as_csv
 from .sheet import number as number
 from .standing_tables import TESTED as TESTED
 from .standing_tables import Standing as Standing

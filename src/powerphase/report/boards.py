@@ -9,7 +9,6 @@ in the seed become one entry. The paper's numbers are based on other data, so th
 ours and ranked among themselves. A table shows the usual scores, or all scores of one group.
 """
 
-import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -37,7 +36,7 @@ from powerphase.report.entries import (
     sort_name,
     with_ranks,
 )
-from powerphase.report.sheet import MISSING, Cell, Note, Sheet, number
+from powerphase.report.sheet import MISSING, Cell, Note, Sheet, as_csv, number
 from powerphase.report.statistics import against
 from powerphase.task.protocol import PAPER_TASK
 
@@ -183,10 +182,8 @@ def boards_as_csv(boards: Iterable[Board]) -> str:
         papers = (board.task, None, "paper", board.grid, None)
         lines += [(*ours, *_values(entry)) for entry in board.entries]
         lines += [(*papers, *_values(entry)) for entry in board.paper]
-    text = StringIO()
     # Every edition of a grid lists the paper's rows; a file needs them once.
-    csv.writer(text, lineterminator="\n").writerows(dict.fromkeys(lines))
-    return text.getvalue()
+    return as_csv(dict.fromkeys(lines))
 
 
 def _budget(entry: Entry) -> str:

@@ -3,10 +3,8 @@
 By bus: how many buses are hard to forecast, how hard, and for which models.
 """
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from powerphase.records.scores import SCORES
 from powerphase.records.sidecar import read_sidecar
 from powerphase.report.boards import Board, leaderboard
 from powerphase.report.entries import Entry, edition_of, group_by, label_notes
-from powerphase.report.sheet import MISSING, Cell, Sheet, number
+from powerphase.report.sheet import MISSING, Cell, Sheet, as_csv, number
 from powerphase.report.statistics import PROPER_SAFETY, SAFETY, Tradeoff, spearman, tradeoff
 from powerphase.task.protocol import PAPER_TASK
 
@@ -209,10 +207,8 @@ def _has_risk(grid: GridSafety) -> bool:
 
 def safety_as_csv(grids: Iterable[GridSafety]) -> str:
     """All numbers: ranks and their agreement; for a chosen grid survival, worst buses, overlap."""
-    text = StringIO()
     lines = [(g.board.edition, g.board.grid, *line) for g in grids for line in _lines(g)]
-    csv.writer(text, lineterminator="\n").writerows([CSV_HEADER, *lines])
-    return text.getvalue()
+    return as_csv([CSV_HEADER, *lines])
 
 
 def _grid_safety(board: Board, rows: Mapping[Path, Result]) -> GridSafety:

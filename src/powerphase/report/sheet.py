@@ -1,8 +1,11 @@
 """A table as text: for a terminal, with the columns that fit, and as Markdown."""
 
+import csv
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
+from typing import Any
 
 from rich import box
 from rich.console import Group, JustifyMethod
@@ -161,6 +164,13 @@ def _wrap(pieces: Sequence[str], width: int | None) -> str:
 def _table_width(widths: Collection[int]) -> int:
     """The width of a table with columns of these widths."""
     return sum(widths) + 2 * len(widths) + 1
+
+
+def as_csv(lines: Iterable[Sequence[Any]]) -> str:
+    """The lines, of which the first is the header, as CSV."""
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
 
 
 def number(mean: float | None, std: float | None = None, decimals: int | None = None) -> str:

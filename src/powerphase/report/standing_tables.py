@@ -1,9 +1,7 @@
 """The statistics of a board as tables: ranks, skill, and which differences exceed noise."""
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 from powerphase.errors import UnknownName
@@ -16,7 +14,7 @@ from powerphase.report.entries import (
     ordering_score,
     places,
 )
-from powerphase.report.sheet import MISSING, Cell, Note, Sheet, number
+from powerphase.report.sheet import MISSING, Cell, Note, Sheet, as_csv, number
 from powerphase.report.statistics import (
     LEVEL,
     ORACLE,
@@ -160,7 +158,7 @@ def standings_as_csv(
     lines = [
         (*_data(b), *_values(s)) for b in boards for n in scores for s in standings(b, n, other)
     ]
-    return _as_csv(CSV_HEADER, lines)
+    return as_csv([CSV_HEADER, *lines])
 
 
 def pairs_as_csv(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> str:
@@ -171,7 +169,7 @@ def pairs_as_csv(boards: Iterable[Board], scores: Sequence[str] = TESTED) -> str
         for score in scores
         for contrast in pairs(board.entries, board.windows, score)
     ]
-    return _as_csv((*CSV_HEADER[:7], *CSV_HEADER[-6:]), lines)
+    return as_csv([(*CSV_HEADER[:7], *CSV_HEADER[-6:]), *lines])
 
 
 def check_other(boards: Iterable[Board], other: str | None) -> None:
@@ -290,9 +288,3 @@ def _values(standing: Standing) -> Iterator[Any]:
 
 def _contrast_values(c: Contrast) -> tuple[Any, ...]:
     return c.other, c.difference, c.p, c.adjusted, c.seeds, c.verdict
-
-
-def _as_csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *lines])
-    return text.getvalue()

@@ -1,11 +1,9 @@
-"""Shared by the tests of the anchors: a small grid with hidden signals, and whole forecasts."""
+"""Shared by the tests of the anchors: a small grid with hidden signals."""
 
 from functools import cache
 from typing import Any
 
-import torch
-
-from powerphase.scenarios import Context, Scenarios, Training
+from powerphase.scenarios import Context, Training
 from tests.models.factorforge import World, training_of, windows_of
 
 DAY = 96
@@ -22,17 +20,6 @@ def training(n_days: int = 60, context: int = 2 * DAY, horizon: int = DAY) -> Tr
 def windows(n_days: int = 12, context: int = 2 * DAY, horizon: int = DAY) -> Any:
     """Windows of another history of the grid, and their targets."""
     return windows_of(WORLD.states(n_days, seed=2), context, horizon)
-
-
-def whole(prediction: Any) -> Scenarios:
-    """The scenarios of all channels, also of a model that returns them in blocks."""
-    if isinstance(prediction, Scenarios):
-        return prediction
-    blocks = [scenarios for _, scenarios in prediction]
-    return Scenarios(
-        torch.cat([block.values for block in blocks], dim=3),
-        torch.cat([block.weights for block in blocks], dim=2),
-    )
 
 
 def window_of(context: Context, number: int) -> Context:

@@ -9,7 +9,8 @@ from powerphase.errors import ForecastError
 from powerphase.models import Analogs, AnalogsConfig
 from powerphase.models.anchors import similarity_weights
 from powerphase.scenarios import Context
-from tests.models.anchors import DAY, training, whole, window_of, windows
+from tests.models.anchors import DAY, training, window_of, windows
+from tests.models.planted import whole
 
 
 @pytest.fixture(scope="module")

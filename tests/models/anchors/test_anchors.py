@@ -20,8 +20,9 @@ from powerphase.models import (
 )
 from powerphase.models.anchors import factor_record
 from powerphase.scenarios import Context
-from tests.models.anchors import DAY, WORLD, training, whole, window_of, windows
+from tests.models.anchors import DAY, WORLD, training, window_of, windows
 from tests.models.factorforge import training_of
+from tests.models.planted import whole
 
 MAKERS: dict[str, Any] = {
     "analogs": lambda seed=42: Analogs(AnalogsConfig(analogs=7), seed=seed),

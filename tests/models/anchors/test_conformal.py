@@ -12,8 +12,9 @@ from powerphase.models import (
 )
 from powerphase.models.anchors import conformal_shift
 from powerphase.scenarios import Training
-from tests.models.anchors import DAY, whole
+from tests.models.anchors import DAY
 from tests.models.factorforge import training_of, windows_of
+from tests.models.planted import whole
 
 LEVELS = (np.arange(8) + 0.5) / 8
 
