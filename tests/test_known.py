@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from powerphase.dataset import Store
 from powerphase.errors import SignalError, TaskError
 from powerphase.issued import Issued, IssuedSeries
-from powerphase.scenarios import Context, Windows
+from powerphase.scenarios import Windows
 from powerphase.task import Protocol, Task
 
 START = np.datetime64("2015-01-01", "s")
@@ -144,7 +144,11 @@ def test_windows_that_are_read_together_know_the_same(task: Task) -> None:
     assert together.known is not None
     assert torch.equal(together.known.values, torch.cat([part.values for part in parts]))
     assert np.array_equal(together.known.issued, np.concatenate([part.issued for part in parts]))
-    assert isinstance(together.to("cpu"), Context)
+    middle = together.of_windows(slice(1, 2)).to("cpu")
+    assert middle.known is not None
+    assert torch.equal(middle.past, task.test.context(1).past)
+    assert torch.equal(middle.known.future, parts[1].future)
+    assert np.array_equal(middle.known.issued, parts[1].issued)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,12 @@ def test_no_forecast_is_impossible(made: Made, truth: np.ndarray) -> None:
         assert (forecast[:, night, SOLAR] == 0).all()
 
 
+def test_forecasts_are_the_same_everywhere() -> None:
+    """Other ones would change the scores of informed tasks, and need another protocol."""
+    signals = synthetic_signals(end="2015-01-10")
+    assert day_ahead_forecasts(signals, PER_DAY).sha256[:8] == "5651e62f"
+
+
 def test_seeds_fix_the_errors(signals: Signals, made: Made) -> None:
     again = day_ahead_forecasts(signals, PER_DAY)
     assert again.sha256 == day_ahead_forecasts(signals, PER_DAY).sha256

@@ -187,6 +187,12 @@ class Context:
         """Start of every step to forecast."""
         return self.time[:, self.past.shape[1] :]
 
+    def of_windows(self, part: slice) -> "Context":
+        """The context of some of the windows."""
+        observed = None if self.observed is None else self.observed[part]
+        known = None if self.known is None else self.known.of_windows(part)
+        return Context(self.past[part], self.time[part], self.layout, observed, known)
+
     def to(self, device: torch.device | str) -> "Context":
         """A copy of the context on another device."""
         observed = None if self.observed is None else self.observed.to(device)

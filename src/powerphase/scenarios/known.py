@@ -49,6 +49,10 @@ class Known:
         """The position of a quantity in the last axis; None if there are no forecasts of it."""
         return self.names.index(name) if name in self.names else None
 
+    def of_windows(self, part: slice) -> "Known":
+        """What is known in some of the windows."""
+        return Known(self.names, self.units, self.values[part], self.issued[part], self.horizon)
+
     def to(self, device: torch.device | str) -> "Known":
         """A copy on another device."""
         return Known(self.names, self.units, self.values.to(device), self.issued, self.horizon)

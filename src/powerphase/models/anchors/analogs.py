@@ -70,10 +70,7 @@ class Analogs(FactorAnchor[AnalogsConfig]):
         record, train = self.record, self.train
         record.check(context)
         parts = (slice(window, window + 1) for window in range(len(context.past)))
-        chosen = [
-            self.choose_days(Context(context.past[part], context.time[part], context.layout))
-            for part in parts
-        ]
+        chosen = [self.choose_days(context.of_windows(part)) for part in parts]
         for first in range(0, context.layout.n_channels, CHANNELS_AT_ONCE):
             channels = slice(first, min(first + CHANNELS_AT_ONCE, context.layout.n_channels))
             days = [read_days(train, starts, context.horizon, channels) for starts, _ in chosen]
