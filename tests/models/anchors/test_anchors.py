@@ -18,7 +18,7 @@ from powerphase.models import (
     DynamicFactors,
     DynamicFactorsConfig,
 )
-from powerphase.models.anchors import factor_record
+from powerphase.models.factorforge import past_days
 from powerphase.scenarios import Context
 from tests.models.anchors import DAY, WORLD, training, window_of, windows
 from tests.models.factorforge import training_of
@@ -82,7 +82,7 @@ def test_blocks_of_channels_change_nothing(
 ) -> None:
     context = window_of(windows()[0], 1)
     whole_grid = values_of(fitted[name], context)
-    monkeypatch.setattr(factor_record, "CHANNELS_AT_ONCE", 5)
+    monkeypatch.setattr(past_days, "CHANNELS_AT_ONCE", 5)
     monkeypatch.setattr("powerphase.models.anchors.analogs.CHANNELS_AT_ONCE", 5)
     torch.testing.assert_close(values_of(fitted[name], context), whole_grid, rtol=0, atol=1e-6)
 

@@ -271,6 +271,7 @@ def test_the_description_matches_the_saved_model(task: Task, fitted: FactorForge
         ({"scenarios": 3}, "custom"),
         ({"coupling": "draws"}, "draws"),
         ({"coupling": "draws", "factors": 2}, "draws-custom"),
+        ({"coupling": "days", "scenarios": 100}, "days"),
     ],
 )
 def test_the_variant_names_options_that_are_not_the_default(

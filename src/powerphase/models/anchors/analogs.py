@@ -15,11 +15,9 @@ from jaxtyping import Float64, Int
 
 from powerphase.clock import same_time_starts
 from powerphase.errors import ConfigError, ForecastError
-from powerphase.models.anchors.factor_record import (
-    CHANNELS_AT_ONCE,
-    FactorAnchor,
-    read_days,
-)
+from powerphase.models.anchors.factor_record import FactorAnchor
+from powerphase.models.factorforge import read_days
+from powerphase.models.factorforge.past_days import CHANNELS_AT_ONCE
 from powerphase.scenarios import Context, Scenarios, Training
 
 HOURS = 24

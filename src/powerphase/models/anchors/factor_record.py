@@ -22,16 +22,13 @@ from powerphase.models.factorforge import (
     Factors,
     find_factors,
     fit_factor_forecaster,
+    moved_days,
     window_origins,
 )
 from powerphase.resolution import time_of_day
-from powerphase.scenarios import READ_STEPS, Context, Scenarios, Training
+from powerphase.scenarios import Context, Scenarios, Training
 
 CONFIG = FactorForgeConfig()
-
-CHANNELS_AT_ONCE = 1024
-"""Channels that are forecast together; a multiple of the channels of a stored chunk."""
-
 
 F = TypeVar("F")
 C = TypeVar("C")
@@ -181,29 +178,6 @@ def scenario_blocks(
         paths: scenarios of the factors.
         days: the first step of the past day for each scenario.
     """
-    factors, horizon = record.factors, paths.shape[2]
-    n_channels = len(factors.mean)
-    for first in range(0, n_channels, CHANNELS_AT_ONCE):
-        channels = slice(first, min(first + CHANNELS_AT_ONCE, n_channels))
-        part, values = factors.of_channels(channels), []
-        for path, starts in zip(paths, days, strict=True):
-            past = read_days(train, starts, horizon, channels).to(path)
-            steps = starts[:, None] + np.arange(horizon)
-            moved = path - torch.from_numpy(record.series[steps]).to(path)
-            values.append(past.add_(moved @ part.loading.to(path)))
-        yield channels, Scenarios.equal(torch.stack(values))
-
-
-def read_days(
-    train: Training, starts: Int[np.ndarray, " M"], horizon: int, channels: slice
-) -> Float32[Tensor, "M H C"]:
-    """Days of the record from these steps on, of some channels."""
-    width = channels.stop - channels.start
-    days = torch.empty((len(starts), horizon, width))
-    block = starts // READ_STEPS
-    for number in np.unique(block):  # a stored block is unpacked once for all of its days
-        members = np.flatnonzero(block == number)
-        first, stop = int(starts[members].min()), int(starts[members].max()) + horizon
-        steps = torch.from_numpy(starts[members, None] - first + np.arange(horizon))
-        days[members] = train.read(slice(first, stop), channels)[steps]
-    return days
+    steps = days[..., None] + np.arange(paths.shape[2])
+    moves = paths - torch.from_numpy(record.series[steps]).to(paths)
+    return moved_days(record.factors, train, moves, days)

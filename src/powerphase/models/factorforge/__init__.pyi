@@ -17,6 +17,9 @@ from .factors import find_factors as find_factors
 from .fitted import FittedFactorForge as FittedFactorForge
 from .fitted import channel_blocks as channel_blocks
 from .model import FactorForge as FactorForge
+from .past_days import HeldOutDays as HeldOutDays
+from .past_days import moved_days as moved_days
+from .past_days import read_days as read_days
 from .sampling import Excess as Excess
 from .sampling import fill_ranks as fill_ranks
 from .sampling import independent_normals as independent_normals

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from powerphase.errors import ConfigError
 from powerphase.models.framework.configuration import Variants, variant_of
 
-COUPLINGS = ("fan", "draws", "ranked")
+COUPLINGS = ("fan", "draws", "ranked", "days")
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,16 @@ class FactorForgeConfig:
 
     # The scenarios.
     scenarios: int = 16
-    coupling: Literal["fan", "draws", "ranked"] = "fan"
-    """What belongs to one scenario: the same quantile of all channels, a random draw, or quantiles
-    in the rank order of random draws."""
+    coupling: Literal["fan", "draws", "ranked", "days"] = "fan"
+    """What belongs to one scenario: the same quantile of all channels, a random draw, quantiles in
+    the rank order of random draws, or a past day with its noise."""
 
     VARIANTS: ClassVar[Variants] = MappingProxyType(
-        {name: {"coupling": name} for name in COUPLINGS[1:]}
+        {
+            "draws": {"coupling": "draws"},
+            "ranked": {"coupling": "ranked"},
+            "days": {"coupling": "days", "scenarios": 100},
+        }
     )
 
     def __post_init__(self) -> None:
@@ -76,5 +80,5 @@ class FactorForgeConfig:
         return self
 
     def variant(self, grid: str) -> str | None:
-        """`draws` or `ranked` by the coupling, `custom` where other options are not the default."""
+        """The word of the coupling; `custom` where other options are not the default."""
         return variant_of(self, FactorForgeConfig(), self.VARIANTS)

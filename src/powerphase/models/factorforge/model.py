@@ -13,11 +13,12 @@ from jaxtyping import Float, Float64
 
 from powerphase.axes import KINDS, VARIABLES
 from powerphase.cost import Stopwatch, commit, hardware, peak_memory_gib, reset_peak_memory
-from powerphase.errors import CheckpointError, TrainingError
+from powerphase.errors import CheckpointError, ForecastError, TrainingError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import fit_factor_forecaster, window_origins
 from powerphase.models.factorforge.factors import OnBlock, find_factors
 from powerphase.models.factorforge.fitted import AXES, FittedFactorForge, channel_blocks
+from powerphase.models.factorforge.past_days import HeldOutDays
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import check_axes, state_errors
 from powerphase.models.framework.device import world_size
@@ -87,6 +88,8 @@ class FactorForge(SavedForecaster):
         self.fitted: FittedFactorForge | None = None
         self.series: Float64[np.ndarray, "S K"] | None = None
         """The factors of the training record; None in a loaded model."""
+        self._train: Training | None = None
+        self._days: HeldOutDays | None = None
 
     @property
     def is_fitted(self) -> bool:
@@ -116,12 +119,31 @@ class FactorForge(SavedForecaster):
         form.config = replace(self.config, coupling="ranked", scenarios=scenarios)
         return form
 
+    def fit(self, train: Training) -> None:
+        """Fit the model unless it was loaded; days of the record may be read again to predict."""
+        super().fit(train)
+        self._train, self._days = train, None
+
+    def _held_out_days(self) -> HeldOutDays:
+        """The days of the record; their factors are computed when they are first needed."""
+        assert self.fitted is not None, "`predict` checks that the model is fitted"
+        if self._days is None:
+            if self._train is None:
+                raise ForecastError(
+                    "factorforge with the coupling days reads days of the training record; call "
+                    "fit with it, which does not change a loaded model"
+                )
+            self._days = HeldOutDays(self.fitted, self._train)
+        return self._days
+
     def _predict(self, context: Context) -> Prediction:
         """The scenarios of these windows; in blocks of channels if they are large."""
         assert self.fitted is not None, "`predict` checks that the model is fitted"
         future, count = self.fitted.forecast_factors(context), self.config.scenarios
         size = (len(future) * count, context.horizon, context.layout.n_channels)
         start, blocks = context.future_time[:, 0], channel_blocks(*size)
+        if self.config.coupling == "days":
+            return self._held_out_days().scenarios(future, start, count, self.seed)
         if self.config.coupling == "ranked":
             ranked = (future, start, count, self.seed, context.layout.bus_type)
             if len(blocks) > 1:
