@@ -8,6 +8,7 @@ With `--out` it writes the numbers to a file. All days are validation days.
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,11 @@ def row(name: str, model: Any, task: Task) -> dict[str, Any]:
     """The scores of one form, which are also printed."""
     model.fit(task.training)
     readings = both_readings(model, task, AcSolver(task), SCORES)
-    result = {"form": name, **readings.scores, "predict_s": readings.predict_s}
+    scores = {
+        reading: {score: None if isnan(value) else value for score, value in values.items()}
+        for reading, values in readings.scores.items()  # a grid without ratings has no loadings
+    }
+    result = {"form": name, **scores, "predict_s": readings.predict_s}
     print(json.dumps(result), flush=True)
     return result
 

@@ -31,7 +31,18 @@ TEMPLATES = ROOT / "docs" / "templates"
 NOTICE = "<!-- Rendered from docs/templates/{template}: edit that, then run `make pages`. -->"
 sys.path.insert(0, str(ROOT))
 
-from docs import dispatch, facts, fair_table, measurements, own_record, replication, solved  # noqa: E402 the root of the repository is no package
+from docs import (  # noqa: E402 the root of the repository is no package
+    dispatch,
+    facts,
+    fair_table,
+    measurements,
+    own_record,
+    past_days,
+    replication,
+    solved,
+)
+
+MODULES = (dispatch, measurements, facts, fair_table, own_record, past_days, replication, solved)
 
 
 def pages() -> dict[Path, str]:
@@ -52,7 +63,7 @@ def render(template: str) -> str:
         comment_end_string="##}",
         autoescape=False,
     )
-    for module in (dispatch, measurements, facts, fair_table, own_record, replication, solved):
+    for module in MODULES:
         names = [name for name in vars(module) if not name.startswith("_")]
         environment.globals.update({name: getattr(module, name) for name in names})
     environment.globals.update(command=command, details=details)
