@@ -6,7 +6,7 @@ READERS := .venv-readers
 UNPINNED := .unpinned
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: quickstart test readers unpinned check lint types fix docs package pages layouts clean
+.PHONY: quickstart test readers unpinned simbench check lint types fix docs package pages layouts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/powerphase quickstart
@@ -37,6 +37,11 @@ $(UNPINNED)/.installed: tests/adapters/unpinned.txt
 	rm -rf $(UNPINNED)
 	$(PYTHON) -m pip install --disable-pip-version-check --quiet --no-deps --target $(UNPINNED) --requirement $<
 	touch $@
+
+# The example with SimBench's grid, whose package brings 91 MB of data, on ten days.
+simbench: $(VENV)/.installed-dev
+	$(PIP) simbench
+	$(BIN)/python -m pytest tests/test_examples_simbench.py
 
 # mypy takes one core for as long as the other checks take together.
 check: $(VENV)/.installed-dev

@@ -1,4 +1,4 @@
-"""The numbers of the page about imported records: what damage costs."""
+"""The numbers of the pages about imported records: what damage costs, and SimBench's record."""
 
 from typing import Any
 
@@ -31,3 +31,41 @@ def damaged_lines() -> list[str]:
         cells += [f"{row['stuck_sensor_crps'][part]:.6f}" for part in ("clean", "behind")]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     return lines
+
+
+def simbench() -> dict[str, Any]:
+    """The record of SimBench's grid, the scores on it and its next day."""
+    facts: dict[str, Any] = measured("simbench")
+    return facts
+
+
+def simbench_score(model: str, score: str = "crps") -> float:
+    """A score of a model on SimBench's record."""
+    row = next(row for row in simbench()["rows"] if row["model"] == model)
+    return float(row[score])
+
+
+def simbench_quarter(model: str) -> float:
+    """The CRPS of a model on the first quarter of that record by itself."""
+    row = next(row for row in simbench()["quarter"]["rows"] if row["model"] == model)
+    return float(row["crps"])
+
+
+def simbench_lines() -> list[str]:
+    """The lines of the table of scores."""
+    lines = []
+    for row in simbench()["rows"]:
+        numbers = [row["crps"], *row["crps_by_type"].values(), row["energy"], row["loading_crps"]]
+        cells = [f"{number:.5f}" for number in numbers]
+        lines.append(f"| {row['model']} | {' | '.join(cells)} | {row['coverage_80']:.2f} |")
+    return lines
+
+
+def simbench_risks() -> list[str]:
+    """The lines of the table of the buses and lines that most likely violate their limits."""
+    return [
+        f"| {kind} {risk['name']} | {risk['chance']:.2f} | {risk['hours']:.1f} | "
+        f"{risk['riskiest_time_utc'][11:]} |"
+        for kind in ("bus", "line")
+        for risk in simbench()["tomorrow"][kind]
+    ]
