@@ -92,7 +92,8 @@ class Circuit:
         `metrics.branch_loading` is the same for torch.
         """
         rating = np.where(np.isfinite(rating_mva), rating_mva, np.nan)
-        return abs(self.flow_mva(vm_pu, va_rad)).max(axis=-1) / rating
+        size = abs(self.flow_mva(vm_pu, va_rad))
+        return np.maximum(size[..., 0], size[..., 1]) / rating
 
 
 @dataclass(frozen=True, eq=False)

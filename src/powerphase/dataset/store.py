@@ -188,10 +188,9 @@ class Store(Tables, Origin):
         offsets = [_offset(name) for name in names]
         channels = (len(VARIABLES) * rows[:, None] + offsets).ravel()
         steps = self._steps(time)
-        if bus is None and variable is None:
-            values = self._load(STATE, steps)
-        else:
-            values = self._load(STATE, (steps, channels))
+        whole = np.array_equal(channels, np.arange(self.state.shape[1]))
+        # Zarr takes many times as long and as much memory for a list of all channels.
+        values = self._load(STATE, steps if whole else (steps, channels))
         values = values.reshape(len(values), len(rows), len(offsets))
         if isinstance(variable, str):
             values = values[..., 0]

@@ -188,9 +188,10 @@ class AcSolver:
 
     Args:
         task: its data set holds the grid and the set-points of its slack and PV buses.
+        checks: whether residuals are computed, which takes nearly as long as solving; else NaN.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, checks: bool = True) -> None:
         grid = task.store.grid
         p_mw, q_mvar, setpoint_pu = _typical_state(task)
         self._p_solved = np.flatnonzero(grid.bus_type == SLACK)
@@ -199,7 +200,7 @@ class AcSolver:
         self._flow = PowerFlow(grid, setpoint_pu, p_mw, q_mvar)
         self._base_mva = grid.base_mva
         self._scale = task.layout.scale.astype(np.float64)
-        self._check = AcCheck(grid)
+        self._check = AcCheck(grid) if checks else None
 
     def solve(self, values: Float32[np.ndarray, "M H C"]) -> SolvedSteps:
         """Solve all steps of a window's scenarios in place."""
@@ -215,10 +216,10 @@ class AcSolver:
         self._clear_solved(p_mw, q_mvar)
         solution = solve_with_rescue(self._flow, p_mw, q_mvar)
         solved = solution.provenance != CARRIED
-        before = self._residual(state)
+        before = self._residual(state) if self._check else np.full((len(rows), 2), np.nan)
         self._write_solution(rows, solution, solved)
         after, share = np.full((len(rows), 2), np.nan), np.full(len(rows), np.nan)
-        if solved.any():
+        if self._check and solved.any():
             state = rows[solved] * self._scale
             after[solved] = self._residual(state)
             share[solved] = self._check.mismatch(state.astype(np.float32))[1]

@@ -43,6 +43,14 @@ BLOCK_BYTES = 2**28
 """Size of the scenarios that are drawn at a time. The random numbers of a larger forecast depend on
 it: each block has its own."""
 
+KEPT_BYTES = 2**30
+"""Size of the ranked scenarios of which all blocks are in memory together."""
+
+Ranked = tuple[Float32[Tensor, "M H C"], Float32[Tensor, "M H C"], Float32[Tensor, "H C"]]
+"""Quantiles in the rank order of draws, the draws, and the deviation of the channels."""
+Deviating = tuple[Float32[Tensor, "M H C"], Float32[Tensor, "H C"]]
+"""Ranked scenarios and the deviation of their channels."""
+
 FORECASTER_ARRAYS = ("calendar", "weights", "errors", "strength")
 """The arrays of a `FactorForecaster` in a file."""
 
@@ -133,20 +141,31 @@ class FittedFactorForge:
     ) -> Iterator[tuple[slice, Scenarios]]:
         """The same, one block of buses after another.
 
-        Every block is made twice, since the total P is known only after the last one.
+        The total P is known only after the last block. Blocks that do not fit into memory together
+        are therefore made twice.
         """
-        windows = list(zip(future, start, (Excess() for _ in future), strict=True))
+        excesses = [Excess() for _ in future]
+        made: dict[int, list[Deviating]] = {}
+        fits = 4 * count * future[..., 0].numel() * blocks[-1].stop <= KEPT_BYTES
+
+        def make(channels: slice) -> list[Ranked]:
+            pairs = zip(future, start, strict=True)
+            return [self._rank(*pair, count, seed, channels) for pair in pairs]
+
         for channels in blocks:
-            for window, moment, excess in windows:
-                ranked = self._rank(window, moment, count, seed, channels)
+            parts = make(channels)
+            for excess, ranked in zip(excesses, parts, strict=True):
                 excess.add(*ranked, bus_type[_buses(channels)])
+            if fits:
+                made[channels.start] = [(filled, deviation) for filled, _, deviation in parts]
+            del parts
         for channels in blocks:
-            samples = []
-            for window, moment, excess in windows:
-                filled, _, deviation = self._rank(window, moment, count, seed, channels)
-                excess.take_from(filled, deviation, bus_type[_buses(channels)])
-                samples.append(filled)
-            yield channels, Scenarios.equal(torch.stack(samples))
+            finished = made.pop(channels.start, None)
+            if finished is None:
+                finished = [(filled, deviation) for filled, _, deviation in make(channels)]
+            for excess, pair in zip(excesses, finished, strict=True):
+                excess.take_from(*pair, bus_type[_buses(channels)])
+            yield channels, Scenarios.equal(torch.stack([filled for filled, _ in finished]))
 
     def _rank(
         self,
@@ -155,7 +174,7 @@ class FittedFactorForge:
         count: int,
         seed: int,
         channels: slice,
-    ) -> tuple[Float32[Tensor, "M H C"], Float32[Tensor, "M H C"], Float32[Tensor, "H C"]]:
+    ) -> Ranked:
         """Quantiles in the rank order of stratified draws, the draws, and the deviation."""
         labels = ("ranked", str(moment))
         random = stream(seed, *labels)

@@ -8,6 +8,7 @@ different small amounts, whose sum would flow through the slack bus.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -52,10 +53,14 @@ def normal_scores(values: Float32[Tensor, "M H X"]) -> Float32[Tensor, "M H X"]:
     quantiles = normal_quantiles(len(values)).float()
     columns = values.cpu().flatten(1)
     scores, width = torch.empty_like(columns), max(1, SORTED_AT_ONCE // len(values))
-    for first in range(0, columns.shape[1], width):
+
+    def rank(first: int) -> None:
         part = columns[:, first : first + width].T.contiguous()
         part.scatter_(1, _order(part), quantiles.expand_as(part))
         scores[:, first : first + width] = part.T
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # sorting takes most of the time
+        list(pool.map(rank, range(0, columns.shape[1], width)))
     return scores.view_as(values).to(values)
 
 
