@@ -10,8 +10,9 @@ from powerphase.axes import KINDS
 from powerphase.errors import ForecastError
 from powerphase.models.factorforge import FactorForge, FactorForgeConfig, past_days
 from powerphase.scenarios import Context, Training
-from tests.models.anchors import whole, window_of
+from tests.models.anchors import window_of
 from tests.models.factorforge import World, training_of, windows_of
+from tests.models.planted import whole
 
 DAY, DAYS, COUNT = 96, 120, 60
 CONSTANT = (5, 16)
