@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 
 from powerphase.dataset import Store
-from powerphase.errors import PowerphaseError
+from powerphase.errors import PowerphaseError, TaskError
+from powerphase.evaluation import forecast
 from powerphase.importing import read_forecasts
+from powerphase.models import LastWeek
 from powerphase.task import Task
 
 STEP = pd.Timedelta(minutes=15)
@@ -76,6 +78,20 @@ def test_a_table_may_grow_without_another_training(
     tasks = [Task(sixty_days, known=file) for file in tables]
     assert tasks[0].name != tasks[1].name
     assert tasks[0].training.data == tasks[1].training.data
+
+
+def test_tomorrow_needs_no_forecasts_of_the_past(
+    sixty_days: Store, sound: pd.DataFrame, tmp_path: Path
+) -> None:
+    last = sound[sound.issued >= pd.Timestamp("2015-03-01", tz="UTC")]
+    task = Task(sixty_days, known=written(last, tmp_path / "f.csv"), windows=3)
+    known = task.tomorrow.known
+    assert known is not None
+    assert known.future.isfinite().all()
+    assert task.training.known is not None
+    assert task.training.known.values.isnan().all()
+    with pytest.raises(TaskError):
+        forecast(LastWeek(), task, device="cpu")
 
 
 def test_before_the_first_issue_nothing_is_known(

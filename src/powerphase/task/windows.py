@@ -158,7 +158,6 @@ class Task:
         """The record that a model may be fitted on, and the validation windows."""
         origins = self.protocol.validation_origins(self.splits)
         validation = self._windows(origins, self.splits.train_stop)  # contains no test step
-        validation.check_known()
         record = self._record(self.splits.first, self.splits.fit_stop)
         return Training(record, validation, self._data, self.protocol.origin_s)
 
