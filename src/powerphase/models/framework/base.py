@@ -127,6 +127,6 @@ def plain_config(config: Any) -> dict[str, Any]:
 
 
 def kebab(name: str) -> str:
-    """A class name in lower case with hyphens."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+    """A class name in lower case with hyphens: `DeepAREstimator` is `deep-ar-estimator`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z]{2})", "-", name).lower()
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
