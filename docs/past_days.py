@@ -14,11 +14,11 @@ _SHOWN = (
 _SOLVED = ("crps", "loading_crps")
 
 
-def past_days_titles() -> str:
-    """The heading of the tables: scores as forecast, some after solving, seconds for a day."""
+def past_days_titles(grid: str) -> str:
+    """The heading of a table: scores as forecast, some after solving, seconds for a day."""
     titles = [SCORES[name].title for name in _SHOWN]
     titles += [f"{SCORES[name].title}, solved" for name in _SOLVED]
-    return f"| scenarios | {' | '.join(titles)} | s |\n|---|{'--:|' * (len(titles) + 1)}"
+    return f"| {grid} | {' | '.join(titles)} | s |\n|---|{'--:|' * (len(titles) + 1)}"
 
 
 def past_days_tables() -> list[tuple[str, list[str]]]:
