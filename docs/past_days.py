@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from docs.measurements import measured, score_cell
+from docs.measurements import measured
 from powerphase.grid import CATALOG
 from powerphase.records import SCORES
+from powerphase.report import number as score_cell
 
 _GRIDS = ("ieee57", "activsg500")
 _SHOWN = (

@@ -70,6 +70,11 @@ def test_nixtla_reads_the_tables(task: Task) -> None:
     wide = out.train.pivot_table(index="ds", columns="unique_id", values="y")[NAMES]
     np.testing.assert_array_equal(wide, values(task, 0, task.splits.fit_stop))
     assert (out.contexts["ds"] <= out.contexts["cutoff"]).all()
+    core, models = (pytest.importorskip(f"statsforecast{part}") for part in (".core", ".models"))
+    naive = core.StatsForecast([models.SeasonalNaive(season_length=96)], freq="15min")
+    day = naive.forecast(df=out.train, h=96).pivot_table(index="ds", columns="unique_id")
+    stop = task.splits.fit_stop
+    np.testing.assert_array_equal(day["SeasonalNaive"][NAMES], values(task, stop - 96, stop))
     ahead = task.to_nixtla(CHANNELS, targets=True).targets
     assert ahead is not None
     first = ahead[ahead["cutoff"] == ahead["cutoff"].min()]
