@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -364,3 +364,25 @@ def test_factorforge_beats_climatology(task: Task, fitted: FactorForge) -> None:
     assert factorforge is not None
     assert climatology is not None
     assert factorforge < climatology
+
+
+@pytest.fixture(scope="module")
+def informed(sixty_days: Store, tmp_path_factory: pytest.TempPathFactory) -> FactorForge:
+    """A model that was fitted with forecasts."""
+    model = FactorForge(run=tmp_path_factory.mktemp("informed") / "run")
+    model.fit(Task(sixty_days, **WINDOWS, windows=3, known="made").training)
+    return model
+
+
+@pytest.mark.parametrize("form", ["fan", "ranked", "draws"])
+def test_a_loaded_model_reads_forecasts_like_the_saved_one(
+    informed: FactorForge, sixty_days: Store, form: str
+) -> None:
+    context = batch_of(Task(sixty_days, **WINDOWS, windows=3, known="made"))
+    again = reload(informed)
+    assert same_bits(informed, again)
+    models = [copy(model) for model in (informed, again)]
+    for model in models:
+        model.config = replace(model.config, coupling=form)
+    first, second = (scenarios_of(model, context).values for model in models)
+    assert torch.equal(first, second)

@@ -16,6 +16,8 @@ from .factors import Factors as Factors
 from .factors import find_factors as find_factors
 from .fitted import FittedFactorForge as FittedFactorForge
 from .fitted import channel_blocks as channel_blocks
+from .known_inputs import KnownColumns as KnownColumns
+from .known_inputs import known_inputs as known_inputs
 from .model import FactorForge as FactorForge
 from .past_days import HeldOutDays as HeldOutDays
 from .past_days import moved_days as moved_days

@@ -2,7 +2,8 @@
 
 First a ridge regression for each time of the local day gives the value that is expected from the
 calendar. Then one for each forecast step says how much of the deviation of the last days
-will remain. The error of both together is measured on days that they were not fitted on.
+will remain; if forecasts of load, sun and wind are known, their deviations are inputs too. The
+error of both together is measured on days that they were not fitted on.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int, Shaped
+from jaxtyping import Bool, Float64, Int, Shaped
 from torch import Tensor
 
 from powerphase.clock import GERMANY, Calendar, slot_of_day
@@ -20,7 +21,9 @@ from powerphase.errors import TrainingError
 from powerphase.models.factorforge.calendar import YEAR_DAYS, day_features
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factors import DEVIATION
+from powerphase.models.factorforge.known_inputs import KnownColumns, known_inputs, moving_mean
 from powerphase.resolution import DAY_S, rescale_steps, step_of, steps_per_day, time_of_day
+from powerphase.scenarios import Known
 
 MIN_WINDOWS = 8
 """The least number of forecast windows in a training record."""
@@ -34,10 +37,11 @@ class FactorForecaster:
     """Fitted regressions that forecast the factors, and their errors on held-out windows."""
 
     config: FactorForgeConfig
-    calendar: Float64[np.ndarray, "slots W K"]
-    """Weights of the calendar features by time of the local day, in slots of a step."""
+    calendar: Float64[np.ndarray, "slots W X"]
+    """Weights of the calendar features by time of the local day, in slots of a step: for each
+    factor, then for each column of the known forecasts."""
     weights: Float64[np.ndarray, "H F K"]
-    """Weights of the inputs (see `deviation_inputs`) by forecast step."""
+    """Weights of the inputs (see `deviation_inputs`, `known_inputs`) by forecast step."""
     errors: Float64[np.ndarray, "B H K"]
     """The errors on each held-out window."""
     strength: Float64[np.ndarray, " K"]
@@ -46,6 +50,13 @@ class FactorForecaster:
     """Whether the record was long enough to learn the season."""
     local: Calendar = GERMANY
     """Local time and holidays."""
+    known: KnownColumns | None = None
+    """The forecasts that it needs."""
+
+    @property
+    def n_factors(self) -> int:
+        """Number of factors, K."""
+        return self.weights.shape[-1]
 
     @property
     def step_s(self) -> int:
@@ -61,26 +72,44 @@ class FactorForecaster:
         """
         steps, errors = rescale_steps(self.config.averaged_steps, self.step_s), self.errors
         single = np.einsum("bhk,bhl->hkl", errors, errors) / len(errors)
-        product = _moving_mean(single.reshape(1, len(single), -1), steps).reshape(single.shape)
-        size = DEVIATION * _moving_mean(np.abs(errors).mean(0)[None], steps)[0]
+        product = moving_mean(single.reshape(1, len(single), -1), steps).reshape(single.shape)
+        size = DEVIATION * moving_mean(np.abs(errors).mean(0)[None], steps)[0]
         root = np.sqrt(np.einsum("hkk->hk", product))
         ratio = np.divide(size, root, out=np.zeros_like(size), where=root > 0)
         return product * ratio[:, :, None] * ratio[:, None, :]
 
     def expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S K"]:
         """The factors that are expected from the calendar."""
-        slots = slot_of_day(time, len(self.calendar), self.local)
-        return _expected(self.calendar, slots, self._features(time))
+        return self._expected(time)[..., : self.n_factors]
 
     def __call__(
-        self, past: Float64[np.ndarray, "B T K"], time: Shaped[np.ndarray, "B steps"]
+        self,
+        past: Float64[np.ndarray, "B T K"],
+        time: Shaped[np.ndarray, "B steps"],
+        known: Known | None = None,
     ) -> Float64[np.ndarray, "B H K"]:
-        """Forecast the factors from those of the context and the times of context and horizon."""
-        expected, n_past = self.expected(time), past.shape[1]
+        """Forecast the factors.
+
+        Args:
+            past: those of the context.
+            time: the times of context and horizon.
+            known: the forecasts for them, if the regressions were fitted with forecasts.
+        """
+        expected, n_past, n_factors = self._expected(time), past.shape[1], self.n_factors
         features = self._features(time[:, n_past:])
-        inputs = deviation_inputs(past - expected[:, :n_past], features, self.config, self.step_s)
+        inputs = deviation_inputs(
+            past - expected[:, :n_past, :n_factors], features, self.config, self.step_s
+        )
+        if self.known is not None:
+            surprise = np.nan_to_num(self.known(known) - expected[..., n_factors:])
+            said = known_inputs(surprise[:, :n_past], surprise[:, n_past:], self.step_s)
+            inputs = np.concatenate([inputs, said], axis=2)
         deviation = linear(self.weights, inputs.swapaxes(0, 1)).swapaxes(0, 1)
-        return expected[:, n_past:] + deviation
+        return expected[:, n_past:, :n_factors] + deviation
+
+    def _expected(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S X"]:
+        slots = slot_of_day(time, len(self.calendar), self.local)
+        return _expected(self.calendar, slots, self._features(time))
 
     def _features(self, time: Shaped[np.ndarray, "*S"]) -> Float64[np.ndarray, "*S D"]:
         return day_features(time, self.seasons, self.config.festive_weekends, self.local)
@@ -94,8 +123,12 @@ def fit_factor_forecaster(
     config: FactorForgeConfig,
     origin_s: int | None = None,
     local: Calendar = GERMANY,
+    known: Known | None = None,
 ) -> FactorForecaster:
     """Fit the forecaster to a record of factors; one window starts on each of its days.
+
+    Whether a factor follows the known forecasts, and their products, is decided by the errors on
+    held-out windows, like its ridge strength. So forecasts without value are ignored.
 
     Args:
         series: the factors.
@@ -106,10 +139,11 @@ def fit_factor_forecaster(
         origin_s: the time of day at which windows start, in seconds, UTC; by default that of the
             record.
         local: local time and holidays.
+        known: the forecasts for each step of the record.
     """
-    windows = TrainingWindows(series, time, n_past, horizon, config, origin_s, local)
+    windows = TrainingWindows(series, time, n_past, horizon, config, origin_s, local, known)
     strengths = np.asarray(config.strengths, dtype=np.float64)
-    errors = windows.held_out_errors(strengths)
+    errors = windows.held_out_errors(strengths)[:, windows.typical]
     best = (errors**2).mean((1, 2)).argmin(0)
     factors = np.arange(series.shape[1])
     calendar, weights = windows.fit(np.arange(len(windows.origins)), strengths)
@@ -118,9 +152,10 @@ def fit_factor_forecaster(
         calendar,
         weights[best, ..., factors].transpose(1, 2, 0),
         errors[best, ..., factors].transpose(1, 2, 0),
-        strengths[best],
+        strengths[best % len(strengths)],
         windows.seasons,
         local,
+        windows.known,
     )
 
 
@@ -136,37 +171,57 @@ class TrainingWindows:
         config: FactorForgeConfig,
         origin_s: int | None = None,
         local: Calendar = GERMANY,
+        known: Known | None = None,
     ) -> None:
-        self.series, self.n_past, self.horizon, self.config = series, n_past, horizon, config
+        self.n_past, self.horizon, self.config = n_past, horizon, config
         self.origins = window_origins(time, n_past, horizon, config, origin_s)
         self.step_s = step_of(time)
         self.per_day = steps_per_day(self.step_s)
         self.seasons = len(series) >= YEAR_DAYS * self.per_day
         self.slots = slot_of_day(time, self.per_day, local)
         self.features = day_features(time, self.seasons, config.festive_weekends, local)
+        self.n_factors = series.shape[1]
+        self.known = None if known is None else KnownColumns.of(known)
+        said = np.empty((len(series), 0)) if self.known is None else self.known(known)
+        self.missing = np.isnan(said)
+        self.columns = np.concatenate([series, _fill(said, self.slots)], axis=1)
+
+    @property
+    def typical(self) -> Bool[np.ndarray, " B"]:
+        """The windows whose horizon has all forecasts, as those to forecast do; all, if too few."""
+        steps = self._steps(np.arange(len(self.origins)))[:, self.n_past :]
+        complete = ~self.missing.any(1)[steps].any(1)
+        return complete if complete.sum() >= MIN_WINDOWS else np.ones_like(complete)
 
     def fit(
         self,
         windows: Int[np.ndarray, " B"],
         strengths: Float64[np.ndarray, " A"],
         hidden: Int[np.ndarray, "left_out H"] | None = None,
-    ) -> tuple[Float64[np.ndarray, "slots W K"], Float64[np.ndarray, "A H F K"]]:
-        """Fit the calendar, and the weights of the steps for each strength, to these windows.
+    ) -> tuple[Float64[np.ndarray, "slots W X"], Float64[np.ndarray, "choices H F K"]]:
+        """Fit the calendar, and the weights of the steps for each choice, to these windows.
 
-        The calendar is not fitted to hidden steps, even if they are the past of a window.
+        The choices are the strengths; with known forecasts, the strengths without them, then with
+        them, then also with their products. The calendar is not fitted to hidden steps, even if
+        they are the past of a window.
         """
         steps = np.setdiff1d(self._steps(windows), [] if hidden is None else hidden)
         calendar = _fit_calendar(
-            self.series[steps], self.slots[steps], self.features[steps], self.config
+            self.columns[steps], self.slots[steps], self.features[steps], self.config
         )
         inputs, target = self._inputs_and_targets(calendar, windows)
-        by_step = (inputs.swapaxes(0, 1), target.swapaxes(0, 1))
-        return calendar, ridge(*by_step, strengths, self._penalty(inputs.shape[-1]))
+        x, y = inputs.swapaxes(0, 1), target.swapaxes(0, 1)
+        n_inputs, choices = inputs.shape[-1], []
+        for unused in self._unused:
+            count = n_inputs - unused
+            weights = ridge(x[..., :count], y, strengths, self._penalty(n_inputs)[:count])
+            choices.append(np.pad(weights, ((0, 0), (0, 0), (0, unused), (0, 0))))
+        return calendar, np.concatenate(choices)
 
     def held_out_errors(
         self, strengths: Float64[np.ndarray, " A"]
-    ) -> Float64[np.ndarray, "A B H K"]:
-        """The errors of each strength on every window, fitted without it and its neighbours."""
+    ) -> Float64[np.ndarray, "choices B H K"]:
+        """The errors of each choice on every window, fitted without it and its neighbours."""
         n_windows = len(self.origins)
         fold = max(1, min(self.config.fold_days, n_windows // 3))
         # Held-out windows should not be the past of fitted ones; short records allow a smaller gap.
@@ -176,7 +231,7 @@ class TrainingWindows:
 
     def errors(
         self, held_out: Int[np.ndarray, " B"], gap: int, strengths: Float64[np.ndarray, " A"]
-    ) -> Float64[np.ndarray, "A B H K"]:
+    ) -> Float64[np.ndarray, "choices B H K"]:
         """The errors on held-out windows, fitted to all windows more than `gap` days away."""
         number = np.arange(len(self.origins))
         fitted = number[(number < held_out[0] - gap) | (number > held_out[-1] + gap)]
@@ -186,24 +241,42 @@ class TrainingWindows:
         return target - linear(weights, inputs.swapaxes(0, 1)).swapaxes(1, 2)
 
     def _inputs_and_targets(
-        self, calendar: Float64[np.ndarray, "slots W K"], windows: Int[np.ndarray, " B"]
+        self, calendar: Float64[np.ndarray, "slots W X"], windows: Int[np.ndarray, " B"]
     ) -> tuple[Float64[np.ndarray, "B H F"], Float64[np.ndarray, "B H K"]]:
         """Inputs and targets of windows, both as deviations from the calendar."""
         # For the whole record once, since each step is in many windows.
-        deviation = self.series - _expected(calendar, self.slots, self.features)
+        deviation, surprise = np.split(
+            self.columns - _expected(calendar, self.slots, self.features), [self.n_factors], axis=1
+        )
+        surprise = np.where(self.missing, 0.0, surprise)  # no surprise, where nothing is known
         steps = self._steps(windows)
         past, target = np.split(deviation[steps], [self.n_past], axis=1)
         features = self.features[steps[:, self.n_past :]]
-        return deviation_inputs(past, features, self.config, self.step_s), target
+        inputs = [deviation_inputs(past, features, self.config, self.step_s)]
+        if self.known is not None:
+            inputs.append(
+                known_inputs(*np.split(surprise[steps], [self.n_past], axis=1), self.step_s)
+            )
+        return np.concatenate(inputs, axis=2), target
 
     def _steps(self, windows: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B steps"]:
         """Context and horizon of windows."""
         return self.origins[windows, None] + np.arange(-self.n_past, self.horizon)
 
     def _penalty(self, n_inputs: int) -> Float64[np.ndarray, " F"]:
-        """The penalty of each input: smaller for the last steps, which come first."""
-        n_recent = len(self.config.recent_steps) * self.series.shape[1]
-        return np.where(np.arange(n_inputs) < n_recent, 1 / self.config.recent_favour, 1.0)
+        """The penalty of each input: smaller for the last steps, which come first.
+
+        It is as small for known forecasts, which come last.
+        """
+        n_recent, number = len(self.config.recent_steps) * self.n_factors, np.arange(n_inputs)
+        is_favoured = (number < n_recent) | (number >= n_inputs - self._unused[0])
+        return np.where(is_favoured, 1 / self.config.recent_favour, 1.0)
+
+    @property
+    def _unused(self) -> list[int]:
+        """How many of the inputs, which are the last ones, each choice does not use."""
+        counts = (0,) if self.known is None else self.known.counts
+        return [max(counts) - count for count in counts]
 
 
 def window_origins(
@@ -251,6 +324,17 @@ def _fit_calendar(
     return np.stack([ridge(features[part], series[part], strength)[0] for part in parts])
 
 
+def _fill(
+    series: Float64[np.ndarray, "S D"], slots: Int[np.ndarray, " S"]
+) -> Float64[np.ndarray, "S D"]:
+    """Series whose missing values are the mean of their time of day, or 0 if all are missing."""
+    is_known = ~np.isnan(series)
+    total, count = (np.zeros((slots.max() + 1, series.shape[1])) for _ in range(2))
+    np.add.at(total, slots, np.nan_to_num(series))
+    np.add.at(count, slots, is_known)
+    return np.where(is_known, series, (total / np.maximum(count, 1))[slots])
+
+
 def _expected(
     calendar: Float64[np.ndarray, "slots W K"],
     slots: Int[np.ndarray, "*S"],
@@ -288,15 +372,6 @@ def deviation_inputs(
     constant = np.concatenate([*recent, trend, *means], axis=1)
     repeated = np.broadcast_to(constant[:, None], (n_windows, horizon, constant.shape[1]))
     return np.concatenate([repeated, *lags, features], axis=2)
-
-
-def _moving_mean(series: Float64[np.ndarray, "B T K"], steps: int) -> Float64[np.ndarray, "B T K"]:
-    """Means over the steps around each step; near the ends, over as many as exist."""
-    total = np.cumsum(np.pad(series, ((0, 0), (1, 0), (0, 0))), axis=1)
-    centre, last = np.arange(series.shape[1]), series.shape[1]
-    first = np.maximum(centre - steps // 2, 0)
-    stop = np.minimum(centre + steps // 2 + 1, last)
-    return (total[:, stop] - total[:, first]) / (stop - first)[:, None]
 
 
 def ridge(

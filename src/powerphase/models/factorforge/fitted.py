@@ -16,6 +16,7 @@ from powerphase.errors import ForecastError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import FactorForecaster
 from powerphase.models.factorforge.factors import Factors
+from powerphase.models.factorforge.known_inputs import KnownColumns
 from powerphase.models.factorforge.sampling import (
     TINY,
     Excess,
@@ -36,6 +37,9 @@ AXES = {
     **{"calendar": "slots W K", "weights": "H F K", "errors": "days H K"},
 }
 """The axes of the tensors in a file."""
+
+INFORMED_AXES = AXES | {"calendar": "slots W X", "known_mean": "D", "known_size": "D"}
+"""The same of a fit with known forecasts."""
 
 EVERY = slice(None)
 
@@ -73,7 +77,8 @@ class FittedFactorForge:
                 f"context has {context.layout.calendar}; fit it with this one"
             )
         past = self.factors.of(context.past).double().cpu().numpy()
-        return torch.from_numpy(self.forecaster(past, context.time)).to(context.past)
+        future = self.forecaster(past, context.time, context.known)
+        return torch.from_numpy(future).to(context.past)
 
     def fan(
         self, future: Float32[Tensor, "B H K"], count: int, channels: slice = EVERY
@@ -288,6 +293,12 @@ class FittedFactorForge:
         local = self.forecaster.local
         facts: dict[str, Any] = {"start_s": self.start_s, "seasons": self.forecaster.seasons}
         facts |= {} if local == GERMANY else {"country": local.country, "zone": local.zone}
+        known = self.forecaster.known
+        if known is not None:
+            facts["known"] = list(known.names)
+            tensors["known_mean"], tensors["known_size"] = map(
+                torch.from_numpy, (known.mean, known.size)
+            )
         return {name: tensor.contiguous() for name, tensor in tensors.items()}, facts
 
     @classmethod
@@ -302,7 +313,13 @@ class FittedFactorForge:
         arrays = {name: tensors[name].numpy() for name in FORECASTER_ARRAYS}
         zone = facts.get("zone")
         local = GERMANY if zone is None else Calendar(facts["country"], zone)
-        forecaster = FactorForecaster(config, **arrays, seasons=facts["seasons"], local=local)
+        known = None
+        if "known" in facts:
+            scale = (tensors[name].numpy() for name in ("known_mean", "known_size"))
+            known = KnownColumns(tuple(facts["known"]), *scale)
+        forecaster = FactorForecaster(
+            config, **arrays, seasons=facts["seasons"], local=local, known=known
+        )
         return cls(factors, forecaster, facts["start_s"])
 
     def check_inputs(self, n_past: int) -> None:
@@ -310,7 +327,8 @@ class FittedFactorForge:
         step, n_factors = np.timedelta64(self.forecaster.step_s, "s"), len(self.factors)
         n_steps = n_past + len(self.forecaster.weights)
         time = np.datetime64("2016-01-01T00:00:00", "s") + step * np.arange(n_steps)
-        self.forecaster(np.zeros((1, n_past, n_factors)), time[None])
+        nothing = None if self.forecaster.known is None else self.forecaster.known.nothing(n_steps)
+        self.forecaster(np.zeros((1, n_past, n_factors)), time[None], nothing)
         self.factors.deviation(torch.zeros((1, n_factors)))
 
     def _check_start(self, start: Shaped[np.ndarray, " B"]) -> None:

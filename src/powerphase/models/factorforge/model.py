@@ -17,7 +17,12 @@ from powerphase.errors import CheckpointError, ForecastError, TrainingError
 from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.factor_forecaster import fit_factor_forecaster, window_origins
 from powerphase.models.factorforge.factors import OnBlock, find_factors
-from powerphase.models.factorforge.fitted import AXES, FittedFactorForge, channel_blocks
+from powerphase.models.factorforge.fitted import (
+    AXES,
+    INFORMED_AXES,
+    FittedFactorForge,
+    channel_blocks,
+)
 from powerphase.models.factorforge.past_days import HeldOutDays
 from powerphase.models.framework.base import Prediction
 from powerphase.models.framework.checkpoint import check_axes, state_errors
@@ -44,7 +49,10 @@ CPU = torch.device("cpu")
 
 FACTS = object_with(
     {"start_s": integer(0, DAY_S - 1), "seasons": one_of([True, False])},
-    {"country": nullable(text()), "zone": text()},  # older fits are of Germany
+    {
+        **{"country": nullable(text()), "zone": text()},  # older fits are of Germany
+        "known": list_of(text()),
+    },
 )
 """What is saved with the tensors."""
 
@@ -183,7 +191,7 @@ class FactorForge(SavedForecaster):
             size = (windows.context_steps, windows.horizon)
             start_s, local = train.origin_s, train.layout.calendar
             forecaster = fit_factor_forecaster(
-                series, train.time, *size, self.config, start_s, local
+                series, train.time, *size, self.config, start_s, local, train.known
             )
             saved = FittedFactorForge(factors, forecaster, start_s).to_tensors()
             checkpoints.save_best(*saved)
@@ -206,8 +214,9 @@ class FactorForge(SavedForecaster):
         tensors, facts = folder.best()
         domain, source = folder.header.domain, str(folder.weights_file)
         sizes = {"C": KINDS * domain.n_buses, "H": domain.horizon, "slots": domain.steps_per_day}
-        check_axes(tensors, AXES, sizes, source)
         check(facts, FACTS, source, CheckpointError, "restore it or train again")
+        axes = INFORMED_AXES if "known" in facts else AXES
+        check_axes(tensors, axes, sizes, source)
         with state_errors(source):
             self.fitted = FittedFactorForge.from_tensors(self.config, tensors, facts)
             self.fitted.check_inputs(domain.context)
