@@ -8,6 +8,7 @@ from .factor_forecaster import deviation_inputs as deviation_inputs
 from .factor_forecaster import fit_factor_forecaster as fit_factor_forecaster
 from .factor_forecaster import linear as linear
 from .factor_forecaster import ridge as ridge
+from .factor_forecaster import typical_windows as typical_windows
 from .factor_forecaster import window_origins as window_origins
 from .factors import DEVIATION as DEVIATION
 from .factors import MIN_NOISE as MIN_NOISE

@@ -143,7 +143,8 @@ def fit_factor_forecaster(
     """
     windows = TrainingWindows(series, time, n_past, horizon, config, origin_s, local, known)
     strengths = np.asarray(config.strengths, dtype=np.float64)
-    errors = windows.held_out_errors(strengths)[:, windows.typical]
+    is_typical = typical_windows(known, windows.origins, horizon)
+    errors = windows.held_out_errors(strengths)[:, is_typical]
     best = (errors**2).mean((1, 2)).argmin(0)
     factors = np.arange(series.shape[1])
     calendar, weights = windows.fit(np.arange(len(windows.origins)), strengths)
@@ -185,13 +186,6 @@ class TrainingWindows:
         said = np.empty((len(series), 0)) if self.known is None else self.known(known)
         self.missing = np.isnan(said)
         self.columns = np.concatenate([series, _fill(said, self.slots)], axis=1)
-
-    @property
-    def typical(self) -> Bool[np.ndarray, " B"]:
-        """The windows whose horizon has all forecasts, as those to forecast do; all, if too few."""
-        steps = self._steps(np.arange(len(self.origins)))[:, self.n_past :]
-        complete = ~self.missing.any(1)[steps].any(1)
-        return complete if complete.sum() >= MIN_WINDOWS else np.ones_like(complete)
 
     def fit(
         self,
@@ -309,6 +303,20 @@ def window_origins(
             "context"
         )
     return origins
+
+
+def typical_windows(
+    known: Known | None, origins: Int[np.ndarray, " B"], horizon: int
+) -> Bool[np.ndarray, " B"]:
+    """Whether all forecasts of a window's horizon exist, as in windows to forecast.
+
+    All windows count if there are too few, or no forecasts are used.
+    """
+    if known is None:
+        return np.ones(len(origins), bool)
+    steps = origins[:, None] + np.arange(horizon)
+    complete = ~known.values.isnan().any(1).numpy()[steps].any(1)
+    return complete if complete.sum() >= MIN_WINDOWS else np.ones_like(complete)
 
 
 def _fit_calendar(

@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int, Shaped
 from torch import Tensor
 
 from powerphase.errors import ForecastError
-from powerphase.models.factorforge.factor_forecaster import window_origins
+from powerphase.models.factorforge.factor_forecaster import typical_windows, window_origins
 from powerphase.models.factorforge.factors import Blocks, Factors
 from powerphase.models.factorforge.fitted import FittedFactorForge
 from powerphase.scenarios import READ_STEPS, Scenarios, Training
@@ -35,7 +35,9 @@ class HeldOutDays:
         errors, self._factors, self._train = fitted.forecaster.errors, fitted.factors, train
         windows, config = train.validation, fitted.forecaster.config
         size = (windows.context_steps, windows.horizon)
-        self._starts = window_origins(train.time, *size, config, train.origin_s)
+        starts = window_origins(train.time, *size, config, train.origin_s)
+        known = None if fitted.forecaster.known is None else train.known
+        self._starts = starts[typical_windows(known, starts, windows.horizon)]
         if len(self._starts) != len(errors):
             raise ForecastError(
                 f"factorforge was fitted to {len(errors)} days, and the record has "
