@@ -14,6 +14,7 @@ from powerphase.dataset import Store
 from powerphase.errors import CaseError, TaskError, UnknownName
 from powerphase.evaluation import array_differences, recheck_rows
 from powerphase.grid import RATE_A, RATE_B, limits_of
+from powerphase.metrics import LINE_SCORES
 from powerphase.models import LastSevenDays, LastWeek
 from powerphase.records import (
     BY_BRANCH,
@@ -33,8 +34,6 @@ from powerphase.records import (
     first_lines,
 )
 from tests.records.rows import NEW_FACTS
-
-LINE_SCORES = [name for name, about in SCORES.items() if about.since == 2]
 
 
 @pytest.fixture(scope="module")

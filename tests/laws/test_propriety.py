@@ -57,7 +57,7 @@ POINTWISE: dict[str, Pointwise] = {
     "twcrps": metrics.twcrps,
 }
 
-LINE_SCORES = {name for name, about in SCORES.items() if about.proper and about.since == 2}
+PROPER_LINE_SCORES = {name for name in metrics.LINE_SCORES if SCORES[name].proper}
 
 STANDARD_ERRORS = 5
 """The least significant difference."""
@@ -84,7 +84,7 @@ def advantage(honest: Tensor, rival: Tensor) -> float:
 
 def test_every_score_that_claims_to_be_proper_is_tested() -> None:
     claimed = {name for name, about in SCORES.items() if about.proper}
-    assert claimed == POINTWISE.keys() | {"fair_crps", "energy"} | LINE_SCORES
+    assert claimed == POINTWISE.keys() | {"fair_crps", "energy"} | PROPER_LINE_SCORES
 
 
 @pytest.mark.parametrize("rival", RIVALS)
@@ -197,7 +197,7 @@ def line_scores(factor: float = 1.0, correlation: float = 0.9, n: int = 60) -> d
 
 
 @pytest.mark.parametrize("rival", LINE_RIVALS)
-@pytest.mark.parametrize("name", sorted(LINE_SCORES))
+@pytest.mark.parametrize("name", sorted(PROPER_LINE_SCORES))
 def test_the_true_distribution_has_the_best_scores_of_lines(name: str, rival: str) -> None:
     honest, wrong = line_scores()[name], line_scores(**LINE_RIVALS[rival])[name]
     assert advantage(honest, wrong) > STANDARD_ERRORS

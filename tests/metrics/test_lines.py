@@ -14,6 +14,7 @@ from torch import Tensor
 from powerphase.axes import THETA, P, Q, V
 from powerphase.grid import PAPER_GRIDS, RATE_A, Grid, admittance_matrix, limits_of, load_grid
 from powerphase.metrics import (
+    LINE_SCORES,
     Lines,
     LineSums,
     Scorer,
@@ -34,7 +35,6 @@ BACKENDS: dict[str, Sums] = {
     "torch": Lines.torch_sums,
     "torch, step by step": lambda lines, *inputs: lines.torch_sums(*inputs, 1),
 }
-LINE_SCORES = {name for name, about in SCORES.items() if about.since == 2}
 HORIZON = 4
 
 

@@ -8,6 +8,7 @@ from .joint import torch_spreads as torch_spreads
 from .kernels import LANES as LANES
 from .kernels import sorting_network as sorting_network
 from .kernels import spreads as spreads
+from .lines import LINE_SCORES as LINE_SCORES
 from .lines import Lines as Lines
 from .lines import LineSums as LineSums
 from .lines import branch_loading as branch_loading
