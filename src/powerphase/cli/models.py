@@ -274,10 +274,12 @@ def tomorrow(
     0.5`
     """
     from powerphase.cli.outlook_display import RISK_STATUS, show_outlook, write_outlook
+    from powerphase.cost import reuse_memory
     from powerphase.dataset.store import open_store
     from powerphase.evaluation.models import fitted_on, make_forecaster
     from powerphase.evaluation.outlook import Outlook, outlook
 
+    reuse_memory()
     task = make_task(
         data,
         "1",  # the test windows do not matter

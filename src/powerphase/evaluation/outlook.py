@@ -3,6 +3,7 @@
 Windows that are scored lie within the record, which has their targets. This one follows its end.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -228,11 +229,13 @@ def outlook(
     context = task.tomorrow  # raises before the fit if there is none
     form, description = fit_joint(model, task.training)
     joint = description.joint
-    values, weights = predict_states(form, context.to(torch_device))
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(StateReader, task)  # prepares the power flow meanwhile
+        values, weights = predict_states(form, context.to(torch_device))
     if out is not None:
         pair = (torch.from_numpy(part[None]) for part in (values, weights))
         _write_day(task, description, context.future_time[0, 0], Scenarios(*pair), out)
-    voltages, lines = StateReader(task).read(values, weights, joint)
+    voltages, lines = reader.result().read(values, weights, joint)
     return Outlook(
         description,
         len(values),

@@ -43,10 +43,13 @@ from powerphase.grid.powerflow import (
     solve_with_rescue,
 )
 from powerphase.models.framework.base import Description
-from powerphase.scenarios import READ_STEPS, Scenarios
+from powerphase.scenarios import Scenarios
 from powerphase.synthesis.injections import Injections
 from powerphase.synthesis.signals import Signals
 from powerphase.task.windows import Task
+
+TYPICAL_DAYS = 14
+"""The days of an imported record by which its typical state is known."""
 
 VARIANT = "physical"
 """Added to a forecaster's variant, to distinguish it from the plain one."""
@@ -265,16 +268,15 @@ def _typical_state(
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
     """Mean P and Q, and the voltages that slack and PV buses hold.
 
-    Nothing is from the test split: not even the start of Newton may use the future. The voltages of
-    an imported record are the means that its buses had.
+    Nothing is from the test split: not even the start of Newton may use the future. Those of an
+    imported record are means over the last weeks before it, which are read in a moment however long
+    the record is.
     """
     store, known = task.store, slice(task.splits.first, task.splits.train_stop)
     if store.is_imported:
-        total = np.zeros(task.layout.n_channels)
-        for first in range(known.start, known.stop, READ_STEPS):
-            part = slice(first, min(first + READ_STEPS, known.stop))
-            total += store.read_states(part, slice(None)).sum(axis=0, dtype=np.float64)
-        mean = (total / (known.stop - known.start)).reshape(-1, KINDS)
+        first = max(known.start, known.stop - TYPICAL_DAYS * store.manifest.steps_per_day)
+        states = store.read_states(slice(first, known.stop), slice(None))
+        mean = states.mean(axis=0, dtype=np.float64).reshape(-1, KINDS)
         return mean[:, P].copy(), mean[:, Q].copy(), mean[:, V].copy()
     recipe = Recipe(**store.manifest.recipe)
     signals = Signals(store.time[known], store.signals_mw[known], store.manifest.edition, "")
