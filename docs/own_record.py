@@ -1,4 +1,4 @@
-"""The numbers of the pages about imported records: what damage costs, and SimBench's record."""
+"""The numbers of the pages about imported records: damage, SimBench, a day's run."""
 
 from typing import Any
 
@@ -68,4 +68,25 @@ def simbench_risks() -> list[str]:
         f"{risk['riskiest_time_utc'][11:]} |"
         for kind in ("bus", "line")
         for risk in simbench()["tomorrow"][kind]
+    ]
+
+
+DAY_RUNS = {
+    "saved": "with a saved fit",
+    "saved and written": "with a saved fit and `--out`",
+    "new fit": "with a new fit",
+}
+
+
+def day_runs() -> dict[str, Any]:
+    """The times of a day's run on a large record."""
+    facts: dict[str, Any] = measured("day_run")
+    return facts
+
+
+def day_lines() -> list[str]:
+    """The lines of the table of these times."""
+    return [
+        f"| {DAY_RUNS[row['run']]} | {row['wall_s']:.1f} s | {row['cpu_s']:.1f} s |"
+        for row in day_runs()["rows"]
     ]

@@ -344,7 +344,7 @@ class _Window:
             if n_found != n_expected:
                 problem = f"{n_found} scenarios, but other channels have {n_expected}"
             raise ForecastError(problem, window=window, channel=channels.start)
-        self.values[..., channels] = block.values[0].detach().cpu().numpy()
+        torch.from_numpy(self.values)[..., channels] = block.values[0].detach()  # on all cores
         self.weights[..., channels] = block.weights[0].detach().cpu().numpy()
         self.is_set[channels] = True
 

@@ -170,7 +170,10 @@ class FittedFactorForge:
                 finished = [(filled, deviation) for filled, _, deviation in make(channels)]
             for excess, pair in zip(excesses, finished, strict=True):
                 excess.take_from(*pair, bus_type[_buses(channels)])
-            yield channels, Scenarios.equal(torch.stack([filled for filled, _ in finished]))
+            samples = [filled for filled, _ in finished]
+            # A stack copies hundreds of megabytes, also of one window.
+            values = samples[0][None] if len(samples) == 1 else torch.stack(samples)
+            yield channels, Scenarios.equal(values)
 
     def _rank(
         self,
