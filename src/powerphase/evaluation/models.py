@@ -7,7 +7,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -36,7 +36,13 @@ from powerphase.evaluation.forecasting import (
     forecast,
     load_forecast,
 )
-from powerphase.models.framework.base import Description, Forecaster, describe, plain_config
+from powerphase.models.framework.base import (
+    Description,
+    Forecaster,
+    describe,
+    plain_config,
+    stated_fields,
+)
 from powerphase.models.framework.config_reader import read_config
 from powerphase.models.framework.configuration import apply_variants
 from powerphase.models.framework.neural import NeuralForecaster, with_training
@@ -114,11 +120,11 @@ class ModelSpec:
     def _plain_description(self, grid: str, seed: int, config: Any) -> Description:
         if self.is_saved:
             complete = (config or self.config).for_grid(grid)
-            constants = plain_config(asdict(complete))
+            constants = plain_config(stated_fields(complete))
             model = describe(self.model_class(complete, seed=seed))
             return replace(model, variant=complete.variant(grid), config=constants)
         if self.needs_store:
-            constants = plain_config(asdict(self.model_class.config_type()))
+            constants = plain_config(stated_fields(self.model_class.config_type()))
             name, joint = self.model_class.name, self.model_class.joint_scenarios
             return Description(name, None, constants, None, seed, joint, results_version(name))
         return describe(self._make_plain({"seed": seed}))

@@ -386,3 +386,20 @@ def test_a_loaded_model_reads_forecasts_like_the_saved_one(
         model.config = replace(model.config, coupling=form)
     first, second = (scenarios_of(model, context).values for model in models)
     assert torch.equal(first, second)
+
+
+def test_rows_state_an_option_that_is_newer_only_where_it_is_changed() -> None:
+    assert "informed" not in describe(FactorForge()).config
+    uninformed = make_config(FactorForgeConfig, {"informed": False})
+    assert describe(FactorForge(uninformed)).config["informed"] is False
+    assert uninformed.variant("ieee14") == "uninformed"
+
+
+def test_an_uninformed_model_forecasts_as_if_there_were_no_forecasts(
+    fitted: FactorForge, sixty_days: Store
+) -> None:
+    task = Task(sixty_days, **WINDOWS, windows=3, known="made")
+    model = FactorForge(FactorForgeConfig(informed=False))
+    model.fit(task.training)
+    first, second = (scenarios_of(each, batch_of(task)).values for each in (model, fitted))
+    assert torch.equal(first, second)

@@ -38,6 +38,8 @@ class FactorForgeConfig:
     """The factor by which the last steps are penalised less than the other inputs."""
     strengths: tuple[float, ...] = (0.05, 0.15, 0.5, 1.5)
     """Ridge strengths per sample, of which each factor's is chosen on held-out days."""
+    informed: bool = True
+    """Whether forecasts of load, sun and wind are inputs, if the task has them."""
 
     # The error, measured on held-out days.
     fold_days: int = 31
@@ -56,8 +58,11 @@ class FactorForgeConfig:
             "draws": {"coupling": "draws"},
             "ranked": {"coupling": "ranked"},
             "days": {"coupling": "days", "scenarios": 100},
+            "uninformed": {"informed": False},
         }
     )
+    LATER: ClassVar[frozenset[str]] = frozenset({"informed"})
+    """What older rows do not state."""
 
     def __post_init__(self) -> None:
         for name in ("rank", "factors", "fold_days", "scenarios"):

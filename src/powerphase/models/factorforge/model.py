@@ -190,8 +190,9 @@ class FactorForge(SavedForecaster):
             factors, series = find_factors(train, self.config, self.seed, self.on_block)
             size = (windows.context_steps, windows.horizon)
             start_s, local = train.origin_s, train.layout.calendar
+            known = train.known if self.config.informed else None
             forecaster = fit_factor_forecaster(
-                series, train.time, *size, self.config, start_s, local, train.known
+                series, train.time, *size, self.config, start_s, local, known
             )
             saved = FittedFactorForge(factors, forecaster, start_s).to_tensors()
             checkpoints.save_best(*saved)

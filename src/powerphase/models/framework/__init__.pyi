@@ -4,6 +4,7 @@ from .base import Prediction as Prediction
 from .base import describe as describe
 from .base import kebab as kebab
 from .base import plain_config as plain_config
+from .base import stated_fields as stated_fields
 from .base import unwrap as unwrap
 from .checkpoint import load_into as load_into
 from .checkpoint import read_tensors as read_tensors

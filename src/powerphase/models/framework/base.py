@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from operator import index
 from typing import Any, Protocol, runtime_checkable
 
@@ -89,7 +89,7 @@ def describe(model: Any) -> Description:
     return Description(
         model=name,
         variant=None if getattr(model, "variant", None) is None else _check_name(model.variant),
-        config=plain_config(asdict(config) if is_dataclass(config) else config),  # type: ignore[arg-type]
+        config=plain_config(stated_fields(config) if is_dataclass(config) else config),
         parameters=None if parameters is None else index(parameters),
         seed=index(getattr(model, "seed", 0)),
         joint=_check_joint(getattr(model, "joint_scenarios", None)),
@@ -115,6 +115,21 @@ def _check_version(version: object) -> int:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ForecastError(f"a model's results_version is 1 or more, not {version!r}")
     return version
+
+
+def stated_fields(config: Any) -> dict[str, Any]:
+    """The fields of a dataclass that say how a model is configured, as rows and runs state them.
+
+    A field that the type's `LATER` names is left out while it has its default, so that rows which
+    are older than the field still agree.
+    """
+    later = getattr(type(config), "LATER", ())
+    default = {each.name: each.default for each in fields(config)}
+    return {
+        name: value
+        for name, value in asdict(config).items()
+        if name not in later or value != default[name]
+    }
 
 
 def plain_config(config: Any) -> dict[str, Any]:

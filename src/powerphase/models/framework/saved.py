@@ -2,14 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
 from powerphase.errors import CheckpointError, ForecastError
-from powerphase.models.framework.base import Prediction
+from powerphase.models.framework.base import Prediction, stated_fields
 from powerphase.models.framework.config_reader import restore_config
 from powerphase.models.framework.device import is_rank_zero
 from powerphase.models.framework.run import Domain, Header, RunFolder
@@ -135,7 +134,7 @@ class SavedForecaster(ABC):
             self.outcome = self._stamp(self._fit(train, InMemoryCheckpoints()))
             return
         assert self._domain is not None
-        header = Header(self.name, asdict(self.config), self.seed, self._domain, self.data)
+        header = Header(self.name, stated_fields(self.config), self.seed, self._domain, self.data)
         folder = RunFolder(self.run, header)
         with folder.start(writes=is_rank_zero()):
             if folder.header.outcome is not None:
