@@ -178,7 +178,7 @@ def anchor_lines(scores: Sequence[str], edition: str = LEADING) -> Iterator[str]
     for grid, table in boards(edition).items():
         by_name = {entry.name: entry for entry in table.entries}
         if any(name in by_name for name in anchors()):
-            for name in ("factorforge", *anchors(), "climatology", "oracle"):
+            for name in ("factorforge", "factorforge+days", *anchors(), "climatology", "oracle"):
                 if name in by_name:
                     values = (by_name[name].mean[score] for score in scores)
                     cells = [MISSING if value is None else f"{value:.3g}" for value in values]
