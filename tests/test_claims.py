@@ -38,7 +38,7 @@ from docs.facts import (
     true_necv,
     verdict,
 )
-from docs.fair_table import EDITIONS, LEADING, window_lines
+from docs.fair_table import EDITIONS, LEADING, anchors, window_lines
 from docs.measurements import penalised_trainings, reference_day, trainings, truth_necv
 from docs.replication import EXCURSIONS_IN_PAPER, necv_factors
 from docs.solved import PHYSICAL, PLAIN_SCORES, REPEATS, after, physical_lines, solved_row
@@ -399,14 +399,25 @@ def test_pandapowers_form_of_the_network_is_nearest_to_the_paper_on_polish_3120(
         assert unaltered == grid.startswith("pegase")
 
 
-def test_of_other_joint_scenarios_only_anchors_are_ahead_of_factorforge_s_physical_ones() -> None:
+def test_of_other_models_only_anchors_are_ahead_of_factorforge_s_physical_scenarios() -> None:
     lines = [line.strip("| ").split(" | ") for line in physical_lines()]
     assert [cells[0] for cells in lines] == [title(grid) for grid in GRIDS]
     for cells in lines:
         assert cells[4] == "0"
-        anchors = {"boosting", "analogs"} if cells[0] == title("activsg500") else set()
+        ahead = {"boosting", "analogs"} if cells[0] == title("activsg500") else set()
         leaders = {name for cell in cells[5:] for name in cell.split(", ")}
-        assert leaders <= {"first", MISSING, "factorforge+ranked"} | anchors
+        own = {"factorforge+ranked", "factorforge+days"}
+        assert leaders <= {"first", MISSING} | own | ahead
+
+
+@pytest.mark.parametrize(
+    "score", ["crps", "energy", "mse", "loading_crps", "overload_brier", "variogram_theta"]
+)
+def test_days_of_factorforge_are_ahead_of_all_anchors(score: str) -> None:
+    own = leading_row("factorforge+days").scores[score]
+    others = [leading_row(name).scores[score] for name in anchors()]
+    assert own is not None
+    assert all(own < other for other in others if other is not None)
 
 
 def test_anchors_are_ahead_of_factorforge_s_physical_scenarios_by_less_than_a_hundredth() -> None:
