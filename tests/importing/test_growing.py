@@ -13,9 +13,9 @@ from powerphase.dataset import open_store, verify
 from powerphase.errors import ExportError, PowerphaseError, RecordError, StoreError
 from powerphase.evaluation import make_forecaster
 from powerphase.evaluation.forecasting import forecast
-from powerphase.importing import import_states, storing
+from powerphase.importing import import_states, parts, storing
 from tests.command_line import run
-from tests.importing.conftest import long_table, stamps
+from tests.importing.conftest import long_table, stamps, wide_table
 
 DAY = 96
 
@@ -64,6 +64,34 @@ def test_growing_gives_the_record_that_one_import_gives(
     assert [store.steps_of(link) for link in chain] == [58 * DAY, 59 * DAY, 60 * DAY]
     assert whole.grew_from(whole.manifest.fingerprint)
     assert not whole.grew_from(chain[0])
+
+
+@pytest.mark.parametrize("form", ["long", "wide"])
+def test_a_large_file_is_imported_in_parts_with_the_same_values(
+    form: str,
+    sixty_days: Store,
+    months: np.ndarray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = {"long": long_table, "wide": wide_table}[form](sixty_days, months)
+    file = tmp_path / "states.parquet"
+    table.to_parquet(file, row_group_size=5000)
+    whole = import_states(file, tmp_path / "whole", grid="ieee14")
+    monkeypatch.setattr(parts, "PART_VALUES", 1)
+    monkeypatch.setattr(parts, "LEAST_ROWS", 38 * DAY * (14 if form == "long" else 1) + 5)
+    store = import_states(file, tmp_path / "store", grid="ieee14")
+    assert len(store.manifest.recipe["segments"]) == 2
+    assert verify(store.path).valid
+    np.testing.assert_array_equal(store.read(), whole.read())
+    everything = (slice(0, store.manifest.n_steps), slice(0, 56))
+    np.testing.assert_array_equal(
+        store.read_observed(*everything), whole.read_observed(*everything)
+    )
+    table[::-1].to_parquet(file)
+    with pytest.raises(RecordError):
+        import_states(file, tmp_path / "reversed", grid="ieee14")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, "store", "whole"]
 
 
 def test_gaps_are_filled_by_the_stated_rule(grown: Any, months: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +28,7 @@ from powerphase.importing.completing import Completion, complete
 from powerphase.importing.draft import Draft, Places, make_draft, places_of
 from powerphase.importing.mapping import SourceMapping, read_mapping
 from powerphase.importing.networks import Network, plain_name, read_network
+from powerphase.importing.parts import is_large, read_parts
 from powerphase.importing.readings import Readings
 from powerphase.importing.storing import (
     Buses,
@@ -34,6 +36,7 @@ from powerphase.importing.storing import (
     append_record,
     buses_of,
     new_recipe,
+    record_in_parts,
     remove_leftovers,
     write_record,
 )
@@ -47,6 +50,8 @@ LEAST_DAYS = 8
 
 WEEKS_KEPT = 8
 """How far back a grown record is read to fill the gaps of what is new."""
+
+PARQUET = (".parquet", ".pq")
 
 EDITION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -91,25 +96,61 @@ def import_states(
     if store is not None:
         import_recipe(store.manifest.recipe, store.path)  # raises if it was generated
     network = None if grid is None else read_network(grid)
+    calendar = GERMANY.override(country, zone)
+    rules = Rules(kind, gaps, suspects, edition, calendar)
+    if store is None and _has_parts(source):
+        return _import_parts(Path(source), network, columns, Path(out), rules)
     readings = _read_source(source, grid, columns)
     if store is None:
         draft = make_draft(readings, places_of(readings, network, columns), columns)
-        calendar = GERMANY.override(country, zone)
-        return _import_new(draft, Path(out), kind, gaps, suspects, edition, calendar)
-    return _import_more(
-        make_draft(readings, _places(store, network), columns), store, gaps, suspects
-    )
+        del readings  # which take as much memory as the draft
+        return _import_new(draft, Path(out), rules)
+    draft = make_draft(readings, _places(store, network), columns)
+    del readings
+    return _import_more(draft, store, rules)
 
 
-def _import_new(
-    draft: Draft,
-    out: Path,
-    kind: str,
-    gaps: str,
-    suspects: str,
-    edition: str,
-    calendar: Calendar,
+@dataclass(frozen=True)
+class Rules:
+    """How a record is checked and filled, and what it is called."""
+
+    kind: str
+    gaps: str
+    suspects: str
+    edition: str
+    calendar: Calendar
+
+
+def _has_parts(source: Any) -> bool:
+    """Whether a source is a Parquet file that is too large to be read at once."""
+    if not isinstance(source, str | Path) or not str(source).lower().endswith(PARQUET):
+        return False
+    return Path(source).is_file() and is_large(Path(source))
+
+
+def _import_parts(
+    source: Path, network: Network | None, columns: SourceMapping, out: Path, rules: Rules
 ) -> Store:
+    """Write a new record from a file in parts, of which each continues the one before."""
+    with record_in_parts(out) as folder:
+        store: Store | None = None
+        for table in read_parts(source, columns):
+            readings = read_table(table, columns)
+            if store is None:
+                places = places_of(readings, network, columns)
+                store = _import_new(make_draft(readings, places, columns), folder, rules)
+                continue
+            if readings.time[0] <= store.time[-1]:
+                raise RecordError(
+                    f"{source}, row {table.first_row}: {readings.time[0]} comes after later times; "
+                    "a file of this size must be in the order of time, so sort it"
+                )
+            places = _places(store, None)
+            store = _import_more(make_draft(readings, places, columns), store, rules)
+    return open_store(out)
+
+
+def _import_new(draft: Draft, out: Path, rules: Rules) -> Store:
     """Write a new record."""
     if draft.n_steps * draft.step_s < LEAST_DAYS * 86_400:
         days = draft.n_steps * draft.step_s / 86_400
@@ -119,18 +160,18 @@ def _import_new(
         )
     check_balance(draft)
     given = [name for k, name in enumerate(VARIABLES) if draft.given[:, k].any()]
-    _clean(draft, gaps, suspects)
+    _clean(draft, rules)
     completion = complete(draft)
     piece = make_piece(draft, completion)
     fits = fits_equations(draft, piece)
-    if kind == "simulated" and not fits:
+    if rules.kind == "simulated" and not fits:
         raise RecordError(
             f"{draft.source}: its states do not satisfy the AC equations to rounding, or have no "
             "grid to check it by; import it as measured"
         )
     grid = draft.grid
-    buses = _make_buses(draft, out, calendar)
-    chosen: Kind = "simulated" if kind == "simulated" or (kind == "auto" and fits) else "measured"
+    buses = _make_buses(draft, out, rules.calendar)
+    chosen: Kind = "measured" if rules.kind == "measured" or not fits else "simulated"
     recipe = ImportRecipe(
         kind=chosen,
         grid_sha256=None if grid is None else grid.sha256,
@@ -144,7 +185,7 @@ def _import_new(
     attribution = ["states: imported by the user; the terms of their source apply"]
     attribution[:0] = [] if grid is None else [licence_notice(grid)]
     recipe = new_recipe(recipe, piece, draft.notes)
-    return write_record(out, edition, attribution, buses, recipe, piece)
+    return write_record(out, rules.edition, attribution, buses, recipe, piece)
 
 
 def _make_buses(draft: Draft, out: Path, calendar: Calendar) -> Buses:
@@ -158,7 +199,7 @@ def _make_buses(draft: Draft, out: Path, calendar: Calendar) -> Buses:
     return Buses(draft.grid, places.bus_id, names, labels, places.nominal_kv, name, calendar)
 
 
-def _import_more(draft: Draft, store: Store, gaps: str, suspects: str) -> Store:
+def _import_more(draft: Draft, store: Store, rules: Rules) -> Store:
     """Add later steps to a record."""
     recipe = import_recipe(store.manifest.recipe, store.path)
     draft = _continue(draft, store)
@@ -167,7 +208,7 @@ def _import_more(draft: Draft, store: Store, gaps: str, suspects: str) -> Store:
         return store
     past = _past(store)
     check_balance(draft)
-    _clean(draft, gaps, suspects, past)
+    _clean(draft, rules, past)
     _check_channels(draft, recipe)
     piece = make_piece(draft, complete(draft, past))
     if recipe.kind == "simulated" and not fits_equations(draft, piece):
@@ -229,13 +270,11 @@ def _check_channels(draft: Draft, recipe: ImportRecipe) -> None:
         )
 
 
-def _clean(
-    draft: Draft, gaps: str, suspects: str, past: Float[np.ndarray, "T N 4"] | None = None
-) -> None:
+def _clean(draft: Draft, rules: Rules, past: Float[np.ndarray, "T N 4"] | None = None) -> None:
     """Treat suspect values and gaps as asked, and note what was found."""
-    before = draft.values.copy() if suspects != "fill" else None
+    before = draft.values.copy() if rules.suspects != "fill" else None
     findings = remove_suspects(draft, past)
-    if findings and suspects == "refuse":
+    if findings and rules.suspects == "refuse":
         raise RecordError(f"{draft.source}: {'; '.join(findings)}; correct them, or fill them")
     if before is not None:
         draft.values = before
@@ -244,7 +283,7 @@ def _clean(
     missing = np.isnan(draft.values) & draft.given
     if missing.any():
         step, bus, kind = (int(k) for k in np.argwhere(missing)[0])
-        if gaps == "refuse":
+        if rules.gaps == "refuse":
             raise RecordError(
                 f"{draft.source}: {draft.channel(bus, kind)} at {draft.time[step]} is missing, and "
                 f"{int(missing.sum()):,} values in all; give them, or fill gaps"
@@ -321,7 +360,7 @@ def _read_path(path: Path, grid: Any, mapping: SourceMapping) -> Readings:
         raise RecordError(f"{path}: does not exist; check the path")
     if name.endswith((".csv", ".csv.gz", ".txt")):
         return read_table(read_csv(path, mapping), mapping)
-    if name.endswith((".parquet", ".pq")):
+    if name.endswith(PARQUET):
         return read_table(read_parquet(path), mapping)
     if name.endswith((".nc", ".nc4", ".h5")):
         return _read_netcdf(path, mapping)

@@ -108,6 +108,17 @@ def write_record(
     return open_store(path)
 
 
+@contextmanager
+def record_in_parts(path: Path) -> Iterator[Path]:
+    """A folder for a record that is imported in parts, which is put at `path` at the end."""
+    _check_free(path)
+    with _beside(path) as folder:
+        yield folder / path.name
+        if path.exists():
+            path.rmdir()
+        (folder / path.name).rename(path)
+
+
 def append_record(store: Store, buses: Buses, recipe: ImportRecipe, piece: Piece) -> Store:
     """Add steps at the end of a record, whole or not at all.
 
