@@ -1,4 +1,4 @@
-"""Scores of validation days by scenarios as forecast, and after their power flow was solved."""
+"""Scores of days by scenarios as forecast, and after their power flow was solved."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ import torch
 from powerphase import Task
 from powerphase.evaluation import AcSolver, predict_states
 from powerphase.metrics import Scorer
-from powerphase.scenarios import Scenarios
+from powerphase.scenarios import Scenarios, Windows
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,15 @@ class Readings:
         return {"forecast": self.forecast, "solved": self.solved}
 
 
-def both_readings(model: Any, task: Task, solver: AcSolver, scores: Sequence[str]) -> Readings:
-    """The scores of a fitted model on the validation days."""
-    windows = task.training.validation
+def both_readings(
+    model: Any,
+    task: Task,
+    solver: AcSolver,
+    scores: Sequence[str],
+    windows: Windows | None = None,
+) -> Readings:
+    """The scores of a fitted model on these windows, by default the validation days."""
+    windows = windows or task.training.validation
     forecast, solved = (Scorer(task.layout, windows.horizon, len(windows)) for _ in range(2))
     predict_s = solve_s = 0.0
     n_rescued = 0
