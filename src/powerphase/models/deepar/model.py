@@ -64,6 +64,7 @@ class DeepARConfig(StandardisedConfig):
             "reference": {"reduction": "first", **REFERENCE_INPUTS},
             "reference-scale": REFERENCE_SCALE,
             "first-window": {"reduction": "first"},
+            "informed": {"informed": True},
             **SHORT,
         }
     )

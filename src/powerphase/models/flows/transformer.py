@@ -181,14 +181,14 @@ class Transformer(nn.Module):
         """Longest lag in steps."""
         return self.past.reach
 
-    def forward(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> Float[Tensor, "B H K"]:
+    def forward(self, window: Window, clock: Float[Tensor, "B steps F"]) -> Float[Tensor, "B H K"]:
         """The condition of each step of the target, from the context and the earlier steps."""
         steps = self._decoder_inputs(window, clock)
         for layer, context in zip(self.decoder, self._contexts(window, clock), strict=True):
             steps = layer(steps, layer.own.keys_and_values(steps), context, causal=True)
         return self.condition(self.decoded_norm(steps))
 
-    def encode(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> EncodedContext:
+    def encode(self, window: Window, clock: Float[Tensor, "B steps F"]) -> EncodedContext:
         """Encode contexts once, for all paths."""
         state = DecoderState(self._contexts(window, clock), (None,) * len(self.decoder))
         return EncodedContext(state, self._decoder_inputs(window, clock), window.scale)
@@ -216,14 +216,14 @@ class Transformer(nn.Module):
         self.ahead.feed(values, ahead, step)
 
     def _decoder_inputs(
-        self, window: Window, clock: Float[Tensor, "B steps 6"]
+        self, window: Window, clock: Float[Tensor, "B steps F"]
     ) -> Float[Tensor, "B H width"]:
         """Inputs of the decoder, which reach back no further than the lags."""
         encoded = window.past.shape[1] - self.reach
         recent = window._replace(past=window.past[:, encoded:])
         return self.ahead.project_window(recent, clock[:, encoded:]) + self.ahead_bias
 
-    def _contexts(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> tuple[KeyValues, ...]:
+    def _contexts(self, window: Window, clock: Float[Tensor, "B steps F"]) -> tuple[KeyValues, ...]:
         """Keys and values of the encoded contexts, for each layer of the decoder."""
         encoded = window.past.shape[1] - self.reach
         context = window._replace(target=None)

@@ -40,6 +40,7 @@ from .kernels import partner as partner
 from .kernels import product_dtype as product_dtype
 from .kernels import rows_at_once as rows_at_once
 from .kernels import uses_triton as uses_triton
+from .known import KnownForecasts as KnownForecasts
 from .network import CapturableNetwork as CapturableNetwork
 from .network import Losses as Losses
 from .network import Network as Network

@@ -55,6 +55,9 @@ class PowerForgeConfig(NetworkConfig):
     # The encoder.
     hidden: int = 128
     kernels: tuple[int, ...] = (5, 25, 97)
+    informed: bool = False
+    """Whether channel states know how forecasts of load, sun and wind differ from the last week.
+    The task must have forecasts."""
     scale_hidden: int = 16
     """Width of the small network that computes the scale token."""
     node_embedding: int = 8
@@ -119,6 +122,7 @@ class PowerForgeConfig(NetworkConfig):
             **{word: {name: False} for name, word in ABLATIONS.items()},
             "winner-takes-all": {"objective": "winner-takes-all"},
             **READINGS,
+            "informed": {"informed": True},
             **SHORT,
         }
     )
@@ -128,6 +132,8 @@ class PowerForgeConfig(NetworkConfig):
             "kernels": rescale_widths,
         }
     )
+    LATER: ClassVar[frozenset[str]] = frozenset({"informed"})
+    """What older rows do not state."""
     EARLIER: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"voltage_gate": "clamp", "training.criterion": "crps"}
     )

@@ -26,11 +26,16 @@ from powerphase.models.powerforge.kernels.gating import gated_features
 
 DAY_S, WEEK_S = 86_400, 7 * 86_400
 
+CALENDAR = 4
+"""Features of `mean_calendar`."""
+
 
 class ChannelEncoder(nn.Module):
     """From residuals to a state of K numbers for each channel."""
 
-    def __init__(self, config: PowerForgeConfig, n_buses: int, context_steps: int) -> None:
+    def __init__(
+        self, config: PowerForgeConfig, n_buses: int, context_steps: int, n_known: int = 0
+    ) -> None:
         super().__init__()
         hidden, n_views = config.hidden, 1 + len(config.kernels)
         self.gates = nn.Parameter(torch.zeros(2, 2))
@@ -48,13 +53,13 @@ class ChannelEncoder(nn.Module):
         self.node = nn.Parameter(torch.randn(n_buses, config.node_embedding))
         self.kind = nn.Parameter(torch.randn(KINDS, config.type_embedding))
         self.identity = nn.Linear(config.node_embedding + config.type_embedding, hidden)
-        self.calendar = nn.Linear(4, hidden)
+        self.calendar = nn.Linear(CALENDAR + n_known, hidden)
 
     def forward(
         self,
         residual: Float[Tensor, "B 4 T W"],
         size: Float[Tensor, "B 4 N"],
-        calendar: Float[Tensor, "B 4"],
+        calendar: Float[Tensor, "B F"],
         fast: bool = False,
     ) -> Float[Tensor, "B 4 N K"]:
         """The states of all channels by kind; `fast` runs Triton kernels, which need a GPU."""

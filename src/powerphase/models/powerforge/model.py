@@ -19,6 +19,7 @@ from powerphase.axes import KINDS, THETA
 from powerphase.metrics.marginal import Fan, crps
 from powerphase.models.framework.device import choose_device, world_size
 from powerphase.models.framework.kernels import check_backend, uses_triton
+from powerphase.models.framework.known import QUANTITIES, KnownForecasts
 from powerphase.models.framework.network import CapturableNetwork, Losses, Network
 from powerphase.models.framework.neural import NeuralForecaster, gib
 from powerphase.models.framework.ops import window_seeds
@@ -35,8 +36,8 @@ from powerphase.scenarios import Batches, Context, Scenarios, Training
 ALIGNED_BUSES = 16
 """Kernels and matrix products are fastest if rows are multiples of this many numbers."""
 
-Input = tuple[Float[Tensor, "B T C"], Float[Tensor, "B 4"], Float[Tensor, "B H C"]]
-"""Past, calendar and target."""
+Input = tuple[Float[Tensor, "B T C"], Float[Tensor, "B F"], Float[Tensor, "B H C"]]
+"""Past, calendar (with what is known of the horizon) and target."""
 
 
 class PowerForgeNetwork(CapturableNetwork):
@@ -65,7 +66,9 @@ class PowerForgeNetwork(CapturableNetwork):
         self.backend = check_backend(backend)
         self.config, self.n_buses, self.horizon = config, n_buses, horizon
         self.buses_at_once = max(1, (channel_block or KINDS * n_buses) // KINDS)
-        self.encoder = ChannelEncoder(config, n_buses, context_steps)
+        self.known = KnownForecasts() if config.informed else None
+        n_known = horizon * len(QUANTITIES) if config.informed else 0
+        self.encoder = ChannelEncoder(config, n_buses, context_steps, n_known)
         self.mixer = TokenMixer(config) if config.mixer else None
         self.decoder = Decoder(config, horizon)
         self.objective = Objective(config)
@@ -74,6 +77,8 @@ class PowerForgeNetwork(CapturableNetwork):
 
     def prepare(self, batches: Batches) -> None:
         """Initialise the kinds' weights from their volatility in the first batches."""
+        if self.known is not None:
+            self.known.measure(batches)
         volatility = torch.zeros(KINDS)
         for number in range(self.config.calibration_batches):
             _, target = batches[number]
@@ -83,12 +88,12 @@ class PowerForgeNetwork(CapturableNetwork):
 
     def inputs(self, context: Context, target: Float[Tensor, "B H C"]) -> Input:
         """The tensors of a batch that `losses` needs."""
-        return context.past, _calendar(context), target
+        return context.past, self._calendar(context), target
 
     def losses(
         self,
         past: Float[Tensor, "B T C"],
-        calendar: Float[Tensor, "B 4"],
+        calendar: Float[Tensor, "B F"],
         target: Float[Tensor, "B H C"],
     ) -> Losses:
         """The loss and its parts, without ever waiting for the device."""
@@ -150,7 +155,7 @@ class PowerForgeNetwork(CapturableNetwork):
 
     @torch.no_grad()
     def _scenarios(self, context: Context, noise: Float[Tensor, "2 H M"]) -> Scenarios:
-        state, day = self._encode(context.past, _calendar(context))
+        state, day = self._encode(context.past, self._calendar(context))
         size = (len(state), self.config.scenarios, self.horizon, self.n_buses, KINDS)
         values, maps = day.new_empty(size), self.decoder.linear_maps()
         for first in range(0, self.n_buses, self.buses_at_once):
@@ -168,7 +173,7 @@ class PowerForgeNetwork(CapturableNetwork):
         return uses_triton(self.backend, self.decoder.scenario.device)
 
     def _encode(
-        self, past: Float[Tensor, "B T C"], calendar: Float[Tensor, "B 4"]
+        self, past: Float[Tensor, "B T C"], calendar: Float[Tensor, "B F"]
     ) -> tuple[Float[Tensor, "B 4 N K"], Float[Tensor, "4 B H N"]]:
         """The channel states and the reference days, by kind."""
         width = self._align(self.n_buses)
@@ -226,6 +231,18 @@ class PowerForgeNetwork(CapturableNetwork):
         distance = torch.stack(contributions).sum(0)
         return F.one_hot(distance.argmin(1), counts.scenarios).to(distance)
 
+    def _calendar(self, context: Context) -> Float[Tensor, "B F"]:
+        """The calendar of the context and, if informed, how the horizon differs from last week."""
+        past = context.past
+        calendar = mean_calendar(context.time[:, : past.shape[1]]).to(past, non_blocking=True)
+        if self.known is None:
+            return calendar
+        n_days, day_steps = self.config.segments, self.config.segment_steps
+        before, ahead = self.known(context).split([past.shape[1], self.horizon], dim=1)
+        day = before[:, -n_days * day_steps :].unflatten(1, (n_days, day_steps)).mean(1)
+        usual = tile_day(day, self.horizon)
+        return torch.cat([calendar, (ahead - usual).flatten(1)], dim=1)
+
     def _width(self, state: Float[Tensor, "B 4 N K"]) -> int:
         return self._align(state.shape[2])
 
@@ -242,11 +259,6 @@ class PowerForgeNetwork(CapturableNetwork):
 
     def _scores(self, state: Float[Tensor, "B 4 N K"]) -> Float[Tensor, "B M"]:
         return self.score(state.mean((1, 2)))
-
-
-def _calendar(context: Context) -> Float[Tensor, "B 4"]:
-    past = context.past
-    return mean_calendar(context.time[:, : past.shape[1]]).to(past, non_blocking=True)
 
 
 def by_kind(values: Float[Tensor, "B H C"]) -> Float[Tensor, "4 B H N"]:

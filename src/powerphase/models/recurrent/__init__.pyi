@@ -4,11 +4,11 @@ from .blocks import channel_slices as channel_slices
 from .blocks import channels_at_once as channels_at_once
 from .blocks import map_checkpointed as map_checkpointed
 from .blocks import sum_blocks as sum_blocks
+from .config import CLOCK_FEATURES as CLOCK_FEATURES
 from .config import REFERENCE_INPUTS as REFERENCE_INPUTS
 from .config import LaggedConfig as LaggedConfig
 from .config import RecurrentConfig as RecurrentConfig
 from .config import StandardisedConfig as StandardisedConfig
-from .encoder import CLOCK_FEATURES as CLOCK_FEATURES
 from .encoder import GATES as GATES
 from .encoder import EncodedContext as EncodedContext
 from .encoder import LagProjection as LagProjection

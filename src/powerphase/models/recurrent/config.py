@@ -11,7 +11,11 @@ from powerphase.models.framework.configuration import (
     TrainingConfig,
     rescale_all,
 )
+from powerphase.models.framework.known import QUANTITIES
 from powerphase.models.framework.ops import LEAST_SCALE, REFERENCE_SCALE, ZeroScale
+
+CLOCK_FEATURES = 6
+"""Cosine and sine of the minute, the hour and the weekday."""
 
 REFERENCE_INPUTS = MappingProxyType({**REFERENCE_SCALE, "minute_period": 46})
 """The reference implementation's inputs, where they differ from our defaults."""
@@ -35,6 +39,11 @@ class LaggedConfig(NetworkConfig):
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(weight_decay=1e-8))
 
     IN_QUARTER_HOURS: ClassVar[Mapping[str, Rescaling]] = MappingProxyType({"lags": rescale_all})
+
+    @property
+    def n_features(self) -> int:
+        """The inputs of a step that are no states: those of the clock."""
+        return CLOCK_FEATURES
 
     def _rules(self) -> list[tuple[bool, str]]:
         return [
@@ -78,6 +87,17 @@ class StandardisedConfig(RecurrentConfig):
     noise: bool = False
     """Whether training adds normal noise of `least_deviation` to the z of standardised targets.
     Without it, the density of a channel that never moves grows without bound."""
+    informed: bool = False
+    """Whether the encoder reads the forecasts of load, sun and wind for each step, besides its
+    clock. The task must have forecasts."""
+
+    LATER: ClassVar[frozenset[str]] = frozenset({"informed"})
+    """What older rows do not state."""
+
+    @property
+    def n_features(self) -> int:
+        """The inputs of a step that are no states."""
+        return super().n_features + (len(QUANTITIES) if self.informed else 0)
 
     def _rules(self) -> list[tuple[bool, str]]:
         return [

@@ -18,11 +18,9 @@ from torch.nn import functional as F
 from powerphase.errors import ConfigError, ForecastError
 from powerphase.models.framework.ops import mean_scale
 from powerphase.models.recurrent.blocks import BLOCK_NUMBERS, channels_at_once, sum_blocks
-from powerphase.models.recurrent.config import LaggedConfig, RecurrentConfig
+from powerphase.models.recurrent.config import CLOCK_FEATURES, LaggedConfig, RecurrentConfig
 
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
-
-CLOCK_FEATURES = 6
 
 
 class ScaledValues(NamedTuple):
@@ -153,6 +151,7 @@ class LagProjection(nn.Module):
         bound: initial weights lie in ±bound.
         channel_block: how many channels to project at a time.
         inputs: the layer starts and learns as if it had so many inputs; None for all it has.
+        n_features: other inputs of a step, F: those of the clock, and forecasts if there are any.
     """
 
     def __init__(
@@ -164,6 +163,7 @@ class LagProjection(nn.Module):
         bound: float,
         channel_block: int | None = None,
         inputs: float | None = None,
+        n_features: int = CLOCK_FEATURES,
     ) -> None:
         super().__init__()
         self.lags, self.reach, self.channel_block = lags, max(lags), channel_block
@@ -176,10 +176,10 @@ class LagProjection(nn.Module):
         self.rate_factor = input_share(inputs, n_channels * len(lags))
         bound_of_values = bound * sqrt(self.rate_factor)
         self.project = nn.Parameter(torch.empty(size).uniform_(-bound_of_values, bound_of_values))
-        self.clock = nn.Parameter(torch.empty(CLOCK_FEATURES, width).uniform_(-bound, bound))
+        self.clock = nn.Parameter(torch.empty(n_features, width).uniform_(-bound, bound))
 
     def project_window(
-        self, window: Window, clock: Float[Tensor, "B steps 6"]
+        self, window: Window, clock: Float[Tensor, "B steps F"]
     ) -> Float[Tensor, "B steps width"]:
         """The layer's output for the steps after the longest lag.
 
@@ -243,7 +243,7 @@ class EncodedContext(NamedTuple):
 class StepwiseEncoder(Protocol):
     """An encoder that can continue step by step."""
 
-    def encode(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> EncodedContext:
+    def encode(self, window: Window, clock: Float[Tensor, "B steps F"]) -> EncodedContext:
         """Encode contexts once, for all paths."""
 
     def repeat_state(self, state: Any, n_paths: int) -> Any:
@@ -283,7 +283,7 @@ class RecurrentEncoder(LagProjection):
         # The initial bound of an LSTM whose inputs are all lags and the clock.
         bound = 1 / sqrt(cells)
         size = (n_channels, context_steps, gates, bound, channel_block)
-        super().__init__(config.lags, *size, config.lag_inputs)
+        super().__init__(config.lags, *size, config.lag_inputs, config.n_features)
         # Two LSTMs of one layer each: cuDNN draws the dropout within one of two layers from a state
         # that a training which continues after a kill could not restore.
         self.first = nn.LSTM(gates, cells, batch_first=True)
@@ -294,12 +294,12 @@ class RecurrentEncoder(LagProjection):
         self.width = cells if condition is None else condition
 
     def forward(
-        self, window: Window, clock: Float[Tensor, "B steps 6"]
+        self, window: Window, clock: Float[Tensor, "B steps F"]
     ) -> Float[Tensor, "B steps K"]:
         """The output before each step of the context after the longest lag, and of the target."""
         return self.run(self.project_window(window, clock))[0]
 
-    def encode(self, window: Window, clock: Float[Tensor, "B steps 6"]) -> EncodedContext:
+    def encode(self, window: Window, clock: Float[Tensor, "B steps F"]) -> EncodedContext:
         """Encode contexts once, for all paths."""
         gates = self.project_window(window, clock)
         encoded = window.past.shape[1] - self.reach

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from powerphase.axes import KINDS
 from powerphase.models.framework.device import world_size
+from powerphase.models.framework.known import KnownForecasts
 from powerphase.models.framework.network import CapturableNetwork, Losses, Network
 from powerphase.models.framework.neural import (
     ALWAYS_GIB,
@@ -141,7 +142,7 @@ def block_numbers(
 
 
 Input = tuple[
-    Float[Tensor, "W T C"], Float[Tensor, "W H C"], Float[Tensor, "W steps 6"], Float[Tensor, "W C"]
+    Float[Tensor, "W T C"], Float[Tensor, "W H C"], Float[Tensor, "W steps F"], Float[Tensor, "W C"]
 ]
 """Past, target, clock and scale of the windows of the loss."""
 
@@ -193,6 +194,8 @@ class RecurrentNetwork(CapturableNetwork):
         if self.standardises:
             self.register_buffer("centre", torch.zeros(n_channels))
             self.register_buffer("width", torch.ones(n_channels))
+        is_informed = isinstance(config, StandardisedConfig) and config.informed
+        self.known = KnownForecasts() if is_informed else None
 
     @abstractmethod
     def head_losses(self, output: Float[Tensor, "B steps K"], window: Window) -> Losses:
@@ -218,7 +221,9 @@ class RecurrentNetwork(CapturableNetwork):
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
-        """Measure mean and deviation of each channel's z, if targets are standardised."""
+        """Measure what targets and forecasts are standardised by, if they are."""
+        if self.known is not None:
+            self.known.measure(batches)
         if not self.standardises:
             return
         moments = self.pooled_moments(batches)
@@ -255,7 +260,7 @@ class RecurrentNetwork(CapturableNetwork):
         self,
         past: Float[Tensor, "B T C"],
         target: Float[Tensor, "B H C"],
-        clock: Float[Tensor, "B steps 6"],
+        clock: Float[Tensor, "B steps F"],
         scale: Float[Tensor, "B C"],
     ) -> Losses:
         """The loss and its parts; no operation waits for the device."""
@@ -324,10 +329,13 @@ class RecurrentNetwork(CapturableNetwork):
         rows = copies * output.shape[0] * output.shape[1]
         return channels_at_once(self.channel_block, self.n_channels, rows)
 
-    def _clock(self, context: Context) -> Float[Tensor, "B steps 6"]:
+    def _clock(self, context: Context) -> Float[Tensor, "B steps F"]:
         time = context.time[:, self.encoder.reach :]
-        features = clock_features(time, self.config.minute_period)
-        return features.to(context.past, non_blocking=True)
+        clock = clock_features(time, self.config.minute_period)
+        features = clock.to(context.past, non_blocking=True)
+        if self.known is None:
+            return features
+        return torch.cat([features, self.known(context)[:, self.encoder.reach :]], dim=2)
 
 
 class RecurrentModel(NeuralForecaster):

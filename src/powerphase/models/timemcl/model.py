@@ -65,6 +65,7 @@ class TimeMCLConfig(StandardisedConfig):
             "leak": {"leak": True},
             "annealed": {"objective": "annealed"},
             "plain": {"objective": "plain"},
+            "informed": {"informed": True},
             **SHORT,
         }
     )
