@@ -82,6 +82,7 @@ def compare(task: Task) -> Iterator[dict[str, Any]]:
 def refitted(model: FactorForge, task: Task) -> FactorForge:
     """The model with the regressions of a task that has the same states."""
     assert model.fitted is not None
+    assert model.series is not None
     train, windows = task.training, task.training.validation
     forecaster = fit_factor_forecaster(
         model.series,

@@ -248,9 +248,8 @@ class TrainingWindows:
         features = self.features[steps[:, self.n_past :]]
         inputs = [deviation_inputs(past, features, self.config, self.step_s)]
         if self.known is not None:
-            inputs.append(
-                known_inputs(*np.split(surprise[steps], [self.n_past], axis=1), self.step_s)
-            )
+            before, ahead = np.split(surprise[steps], [self.n_past], axis=1)
+            inputs.append(known_inputs(before, ahead, self.step_s))
         return np.concatenate(inputs, axis=2), target
 
     def _steps(self, windows: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B steps"]:
@@ -316,7 +315,7 @@ def typical_windows(
         return np.ones(len(origins), bool)
     steps = origins[:, None] + np.arange(horizon)
     complete = ~known.values.isnan().any(1).numpy()[steps].any(1)
-    return complete if complete.sum() >= MIN_WINDOWS else np.ones_like(complete)
+    return np.asarray(complete if complete.sum() >= MIN_WINDOWS else np.ones_like(complete))
 
 
 def _fit_calendar(

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from powerphase.models.flows.config import TransformerTempFlowConfig
 from powerphase.models.framework.ops import attend
+from powerphase.models.recurrent.config import CLOCK_FEATURES
 from powerphase.models.recurrent.encoder import (
-    CLOCK_FEATURES,
     EncodedContext,
     LagProjection,
     Window,
