@@ -383,7 +383,7 @@ def test_a_description_has_what_is_needed_to_make_the_scenarios_again(task: Task
     assert ranked.config["quantiles"] == 16
     made = ranked.config["coupled"]
     assert (made["how"], made["scenarios"]) == ("ranked", 9)
-    expected = describe(FactorForge(seed=5))
+    expected = describe(FactorForge(FactorForgeConfig(informed=False), seed=5))
     assert made["template"]["model"] == expected.model
     assert made["template"]["config"] == expected.config
     assert made["template"]["version"] == expected.version

@@ -78,6 +78,33 @@ def test_a_spike_that_the_power_balance_confirms_is_no_bad_sensor(
     assert np.argwhere(~observed).tolist() == [[600, 12]]
 
 
+def test_a_record_that_stopped_is_stuck_although_it_satisfies_the_balance(
+    original: Store, states: np.ndarray, tmp_path: Path
+) -> None:
+    values, stop = states[: 21 * 96].copy(), slice(960, 960 + 4 * 96)
+    values[stop] = values[960]
+    store = import_states(long_table(original, values), tmp_path / "stopped", grid="ieee14")
+    observed = store.read_observed(slice(0, len(values)), slice(0, 56))
+    assert observed is not None
+    moving = (np.diff(states[: len(values)], axis=0) != 0).mean(axis=0).reshape(-1) > 0.9
+    assert moving.any()
+    repeats = observed[stop][1:, moving]
+    assert not repeats.any()
+
+
+def test_a_load_that_does_not_move_is_no_bad_sensor_if_the_balance_confirms_it(
+    original: Store, states: np.ndarray, tmp_path: Path
+) -> None:
+    """Oracle: voltages by the power flow, for one load at a constant power."""
+    values, grid = states[: 21 * 96].copy(), original.grid
+    values[960 : 960 + 4 * 96, 13, :2] = values[960, 13, :2]
+    table = without(long_table(original, values), grid, "types")
+    solved = import_states(table, tmp_path / "a", grid="ieee14", suspects="keep")
+    table = long_table(original, solved.read().astype(np.float64))
+    store = import_states(table, tmp_path / "b", grid="ieee14", suspects="refuse")
+    assert store.kind == "simulated"
+
+
 def test_a_solved_value_is_observed_if_all_behind_it_is(
     original: Store, table: pd.DataFrame, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from powerphase.adapters.runner import Estimate, Failure, SeriesRunner, varies
 from powerphase.adapters.running import reason_of
 from powerphase.adapters.series import SeriesModel, SeriesRecord
 from powerphase.errors import ConfigError, ForecastError, TrainingError
+from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.fitted import FittedFactorForge, channel_blocks
 from powerphase.models.factorforge.model import FactorForge
 from powerphase.models.framework.base import Prediction
@@ -110,7 +111,7 @@ class SeriesForecaster:
         self._forge = self._runner = factors = None
         self.failed = {"instead": STAND_IN, "series": {}}
         if self.on == FACTORS:
-            forge = FactorForge(seed=self.seed)
+            forge = FactorForge(FactorForgeConfig(informed=False), seed=self.seed)
             forge.fit(train)
             self._forge, factors = forge.fitted, forge.series
         self._step_s = train.step_s

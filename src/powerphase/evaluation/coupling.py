@@ -37,6 +37,7 @@ from powerphase.evaluation.physical import is_physical
 from powerphase.evaluation.ranks import in_rank_order, index_type, quantiles, rank_order
 from powerphase.evaluation.scoring import check_task
 from powerphase.metrics.streaming import channels_at_once
+from powerphase.models.factorforge.config import FactorForgeConfig
 from powerphase.models.factorforge.model import FactorForge
 from powerphase.models.framework.base import Description, Forecaster, Wrapper, describe
 from powerphase.models.framework.saved import SavedForecaster
@@ -194,7 +195,7 @@ class Coupling:
         if how == SCHAAKE:
             template = PastDays()
         elif template is None and not (self._is_joint or can_draw):
-            template = FactorForge(seed=source.seed or seed)
+            template = FactorForge(FactorForgeConfig(informed=False), seed=source.seed or seed)
         self.template = template
         """None for the model itself."""
 

@@ -26,6 +26,9 @@ from powerphase.models.framework.base import Forecaster
 from powerphase.scenarios import Context, Layout, Scenarios
 from powerphase.task.windows import Task
 
+MAX_THREADS = 4
+"""The most scenarios whose flows are computed at a time."""
+
 States = Float32[np.ndarray, "M H C"]
 Weights = Float32[np.ndarray, "M C"]
 
@@ -103,7 +106,7 @@ def rated_loading(
         loading[scenario] = all_branches[:, limits.is_rated]
 
     # Few scenarios at a time: the flows of all would need much more memory than the result.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         list(pool.map(read, range(len(states))))
     return loading
 

@@ -1,7 +1,8 @@
 """Suspect values and gaps of a record: found, then filled by a rule that is stated.
 
 A value is not suspect if the power balance of its bus confirms it: a generator that runs for one
-step is a spike of P, but V and θ around it then imply the same P.
+step is a spike of P, but V and θ around it then imply the same P. A record that stopped satisfies
+the balance too, so a value that repeats must also be at a bus at which something moves.
 
 The rule uses no later value, so that a context knows nothing of its target, and a record that grows
 keeps what it has. Only the first weeks of a record, which nothing precedes, are filled from later
@@ -62,12 +63,16 @@ def remove_suspects(draft: Draft, past: Float[np.ndarray, "T N 4"] | None = None
     volts[impossible] = np.nan
     flat, run = draft.values.reshape(draft.n_steps, -1), STUCK_S // draft.step_s
     before = np.zeros((0, flat.shape[1])) if past is None else past.reshape(len(past), -1)
-    confirmed = np.repeat(confirmed_points(draft), KINDS, axis=1)
+    confirmed = confirmed_points(draft)
+    trusted = {
+        "stuck": np.repeat(confirmed & _moving(draft.values), KINDS, axis=1),
+        "spike": np.repeat(confirmed, KINDS, axis=1),
+    }
     for first in range(0, flat.shape[1], CHANNELS_AT_ONCE):
         channels = slice(first, first + CHANNELS_AT_ONCE)
         joined = np.concatenate([before[:, channels], flat[:, channels]])
         for name, suspect in (("stuck", _stuck(joined, run)), ("spike", _spikes(joined))):
-            recent = suspect[len(before) :] & ~confirmed[:, channels]
+            recent = suspect[len(before) :] & ~trusted[name][:, channels]
             flat[:, channels][recent] = np.nan
             for column in np.flatnonzero(recent.any(axis=0)):
                 found[TITLES[name]].append((first + int(column), int(recent[:, column].sum())))
@@ -85,6 +90,13 @@ def confirmed_points(draft: Draft) -> Bool[np.ndarray, "S N"]:
         error, allowed = check.errors(draft.values[steps])
         confirmed[steps] = (error <= allowed).all(axis=2)  # False where something is missing
     return confirmed
+
+
+def _moving(values: Float[np.ndarray, "S N 4"]) -> Bool[np.ndarray, "S N"]:
+    """Where some value of a bus differs from the step before."""
+    moving = np.zeros(values.shape[:2], dtype=bool)
+    moving[1:] = (values[1:] != values[:-1]).any(axis=2)
+    return moving
 
 
 def _finding(draft: Draft, title: str, channels: list[tuple[int, int]]) -> str:

@@ -8,7 +8,7 @@ error of both together is measured on days that they were not fitted on.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -124,6 +124,7 @@ def fit_factor_forecaster(
     origin_s: int | None = None,
     local: Calendar = GERMANY,
     known: Known | None = None,
+    ahead: Known | None = None,
 ) -> FactorForecaster:
     """Fit the forecaster to a record of factors; one window starts on each of its days.
 
@@ -140,10 +141,11 @@ def fit_factor_forecaster(
             record.
         local: local time and holidays.
         known: the forecasts for each step of the record.
+        ahead: those at the origins of windows; by default those of the steps, equal up to a day.
     """
-    windows = TrainingWindows(series, time, n_past, horizon, config, origin_s, local, known)
+    windows = TrainingWindows(series, time, n_past, horizon, config, origin_s, local, known, ahead)
     strengths = np.asarray(config.strengths, dtype=np.float64)
-    is_typical = typical_windows(known, windows.origins, horizon)
+    is_typical = typical_windows(windows.ahead, len(windows.origins))
     errors = windows.held_out_errors(strengths)[:, is_typical]
     best = (errors**2).mean((1, 2)).argmin(0)
     factors = np.arange(series.shape[1])
@@ -173,6 +175,7 @@ class TrainingWindows:
         origin_s: int | None = None,
         local: Calendar = GERMANY,
         known: Known | None = None,
+        ahead: Known | None = None,
     ) -> None:
         self.n_past, self.horizon, self.config = n_past, horizon, config
         self.origins = window_origins(time, n_past, horizon, config, origin_s)
@@ -184,8 +187,9 @@ class TrainingWindows:
         self.n_factors = series.shape[1]
         self.known = None if known is None else KnownColumns.of(known)
         said = np.empty((len(series), 0)) if self.known is None else self.known(known)
-        self.missing = np.isnan(said)
         self.columns = np.concatenate([series, _fill(said, self.slots)], axis=1)
+        self.ahead = _of_windows(known, self._steps(np.arange(len(self.origins))), horizon, ahead)
+        self.said = None if self.known is None else self.known(self.ahead)
 
     def fit(
         self,
@@ -239,17 +243,17 @@ class TrainingWindows:
     ) -> tuple[Float64[np.ndarray, "B H F"], Float64[np.ndarray, "B H K"]]:
         """Inputs and targets of windows, both as deviations from the calendar."""
         # For the whole record once, since each step is in many windows.
-        deviation, surprise = np.split(
-            self.columns - _expected(calendar, self.slots, self.features), [self.n_factors], axis=1
-        )
-        surprise = np.where(self.missing, 0.0, surprise)  # no surprise, where nothing is known
+        expected = _expected(calendar, self.slots, self.features)
+        deviation = (self.columns - expected)[:, : self.n_factors]
         steps = self._steps(windows)
         past, target = np.split(deviation[steps], [self.n_past], axis=1)
         features = self.features[steps[:, self.n_past :]]
         inputs = [deviation_inputs(past, features, self.config, self.step_s)]
-        if self.known is not None:
-            before, ahead = np.split(surprise[steps], [self.n_past], axis=1)
-            inputs.append(known_inputs(before, ahead, self.step_s))
+        if self.said is not None:
+            # No surprise, where nothing is known.
+            surprise = np.nan_to_num(self.said[windows] - expected[steps, self.n_factors :])
+            before, after = np.split(surprise, [self.n_past], axis=1)
+            inputs.append(known_inputs(before, after, self.step_s))
         return np.concatenate(inputs, axis=2), target
 
     def _steps(self, windows: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B steps"]:
@@ -304,18 +308,24 @@ def window_origins(
     return origins
 
 
-def typical_windows(
-    known: Known | None, origins: Int[np.ndarray, " B"], horizon: int
-) -> Bool[np.ndarray, " B"]:
+def typical_windows(ahead: Known | None, n_windows: int) -> Bool[np.ndarray, " B"]:
     """Whether all forecasts of a window's horizon exist, as in windows to forecast.
 
     All windows count if there are too few, or no forecasts are used.
     """
-    if known is None:
-        return np.ones(len(origins), bool)
-    steps = origins[:, None] + np.arange(horizon)
-    complete = ~known.values.isnan().any(1).numpy()[steps].any(1)
+    if ahead is None:
+        return np.ones(n_windows, bool)
+    complete = ~ahead.future.isnan().any(2).any(1).numpy()
     return np.asarray(complete if complete.sum() >= MIN_WINDOWS else np.ones_like(complete))
+
+
+def _of_windows(
+    known: Known | None, steps: Int[np.ndarray, "B steps"], horizon: int, ahead: Known | None
+) -> Known | None:
+    """The forecasts of windows: those given, or those of their steps."""
+    if known is None or ahead is not None:
+        return ahead
+    return replace(known, values=known.values[steps], issued=known.issued[steps], horizon=horizon)
 
 
 def _fit_calendar(

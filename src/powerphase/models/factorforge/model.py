@@ -190,9 +190,12 @@ class FactorForge(SavedForecaster):
             factors, series = find_factors(train, self.config, self.seed, self.on_block)
             size = (windows.context_steps, windows.horizon)
             start_s, local = train.origin_s, train.layout.calendar
-            known = train.known if self.config.informed else None
+            known = ahead = None
+            if self.config.informed:
+                origins = window_origins(train.time, *size, self.config, start_s)
+                known, ahead = train.known, train.record.known_at(origins, *size, complete=False)
             forecaster = fit_factor_forecaster(
-                series, train.time, *size, self.config, start_s, local, known
+                series, train.time, *size, self.config, start_s, local, known, ahead
             )
             saved = FittedFactorForge(factors, forecaster, start_s).to_tensors()
             checkpoints.save_best(*saved)

@@ -36,8 +36,10 @@ class HeldOutDays:
         windows, config = train.validation, fitted.forecaster.config
         size = (windows.context_steps, windows.horizon)
         starts = window_origins(train.time, *size, config, train.origin_s)
-        known = None if fitted.forecaster.known is None else train.known
-        self._starts = starts[typical_windows(known, starts, windows.horizon)]
+        ahead = None
+        if fitted.forecaster.known is not None:
+            ahead = train.record.known_at(starts, *size, complete=False)
+        self._starts = starts[typical_windows(ahead, len(starts))]
         if len(self._starts) != len(errors):
             raise ForecastError(
                 f"factorforge was fitted to {len(errors)} days, and the record has "
