@@ -173,6 +173,17 @@ def test_what_a_store_gives_can_be_imported_again(
     np.testing.assert_array_equal(store.time, original.time)
 
 
+@pytest.mark.parametrize("nominal_kv", [110.0, {str(bus): 110.0 for bus in range(1, 15)}])
+@pytest.mark.parametrize("grid", [None, "ieee14"])
+def test_a_nominal_voltage_is_given_where_no_grid_states_it(
+    grid: str | None, nominal_kv: Any, original: Store, table: pd.DataFrame, tmp_path: Path
+) -> None:
+    table["vm_kv"] = 110.0 * table.pop("vm_pu")
+    mapping = {"nominal_kv": nominal_kv}
+    store = import_states(table, tmp_path / "store", grid=grid, mapping=mapping)
+    np.testing.assert_allclose(store.read(variable="V"), original.read(variable="V"), rtol=1e-6)
+
+
 def test_without_a_grid_nothing_needs_one(
     original: Store, table: pd.DataFrame, tmp_path: Path
 ) -> None:

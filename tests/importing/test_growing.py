@@ -168,6 +168,8 @@ def test_scenarios_of_a_record_without_a_grid_have_its_buses(
     days = forecast(make_forecaster("last-7-days", task, 42), task)
     table = pd.read_parquet(export(days, store, to="parquet", out=tmp_path / "days.parquet"))
     assert set(table.bus) == set(store.bus_id.tolist())
+    named = outlook(make_forecaster("last-7-days", task, 42), task).to_pandas()
+    assert set(named.name) == {f"Werk {number}" for number in sixty_days.bus_id}
     for form in ("pandapower", "pypsa"):  # there is nothing to tell loads from generators
         with pytest.raises(ExportError):
             export(days, store, to=form, out=tmp_path / form)

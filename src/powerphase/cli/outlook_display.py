@@ -39,7 +39,8 @@ BUS_NOTE = (
     "time. Probabilities are the weights of {n} scenarios, so rarer events than the lightest "
     "scenario do not appear. {states}"
 )
-JOINT = "Each is one future of the whole grid, whose power flow was solved."
+JOINT = "Each is one future of the whole grid{solved}."
+SOLVED = ", whose power flow was solved"
 UNKNOWN = (
     "{model} does not state whether each is one future of the whole grid (`joint_scenarios`); if "
     "not, chance is too low. Voltages are as forecast."
@@ -158,7 +159,9 @@ def _notes(outlook: "Outlook", kind: str, is_risky: bool) -> Iterator[str]:
     lines = outlook.lines
     if is_risky:
         yield _explanation(outlook) if kind == "bus" else LINE_NOTE
-    if not len(lines.branch):
+    if not outlook.layout.circuit.n_branches:
+        yield "The record was imported without a grid: overloads are unknown."
+    elif not len(lines.branch):
         yield f"The grid's {outlook.n_unrated:,} lines have no rating: overloads are unknown."
     if kind == "bus":
         return
@@ -173,7 +176,8 @@ def _notes(outlook: "Outlook", kind: str, is_risky: bool) -> Iterator[str]:
 
 def _explanation(outlook: "Outlook") -> str:
     """What the columns of buses mean, and which scenarios they are read from."""
-    states = STATES[outlook.description.joint].format(model=_name(outlook))
+    solved = SOLVED if outlook.layout.circuit.n_branches else ""
+    states = STATES[outlook.description.joint].format(model=_name(outlook), solved=solved)
     words = (outlook.description.variant or "").split("-")
     coupled = [
         COUPLED.format(coupling=word, template=TEMPLATES[word])

@@ -3,8 +3,9 @@
 Windows that are scored lie within the record, which has their targets. This one follows its end.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +136,8 @@ class Outlook:
     """Start of each step, UTC."""
     buses: BusRisk
     lines: LineRisk
+    bus_names: Mapping[int, str] = field(default_factory=dict)
+    """Of an imported record, by number, where the source gives buses names."""
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -164,7 +167,8 @@ class Outlook:
         below, above = float(risk.below[step, bus]), float(risk.above[step, bus])
         number = int(self.layout.bus_id[bus])
         return {
-            **{"kind": "bus", "name": str(number), "bus": number, "to_bus": None},
+            **{"kind": "bus", "name": self.bus_names.get(number, str(number))},
+            **{"bus": number, "to_bus": None},
             "nominal_kv": float(self.layout.nominal_kv[bus]) or None,
             **self._chances(risk, bus),
             "chance_below": _rounded(risk.ever_below[bus]),
@@ -245,6 +249,7 @@ def outlook(
         context.future_time[0],
         _bus_risk(task.layout, voltages, joint, context.step_s / HOUR_S),
         _line_risk(task.layout, len(values), lines, joint, context.step_s / HOUR_S),
+        task.store.bus_names,
     )
 
 

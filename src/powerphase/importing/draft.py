@@ -127,12 +127,17 @@ def places_of(readings: Readings, network: Network | None, mapping: SourceMappin
     if network is not None:
         grid = network.grid
         names = {row: name for row, name in network.names.items() if name != str(grid.bus_id[row])}
-        return Places(grid.bus_id, network.rows, names, grid.bus[:, BASE_KV].copy(), grid)
+        places = Places(grid.bus_id, network.rows, names, grid.bus[:, BASE_KV].copy(), grid)
+        for bus in readings.buses:
+            row = places.row_of(bus, mapping)
+            if row is not None and places.nominal_kv[row] == 0:  # as in the IEEE cases
+                places.nominal_kv[row] = mapping.nominal_kv_of(bus)
+        return places
     own_names = [mapping.buses.get(bus, bus) for bus in readings.buses]
     bus_id = number_buses(own_names)
     rows = {bus: row for row, bus in enumerate(own_names)}
     names = {row: bus for bus, row in rows.items() if bus != str(bus_id[row])}
-    nominal_kv = [mapping.nominal_kv.get(bus, 0.0) for bus in readings.buses]
+    nominal_kv = [mapping.nominal_kv_of(bus) for bus in readings.buses]
     return Places(bus_id, rows, names, np.array(nominal_kv), None)
 
 
@@ -166,8 +171,8 @@ def _nominal_kv(readings: Readings, places: Places, rows: list[int]) -> Float[np
     if missing:
         raise RecordError(
             f"{readings.source}: voltages are in kV, but the nominal voltage of bus "
-            f"{places.label(missing[0])} is unknown; give it in the section `nominal_kv` of a "
-            "mapping, or voltages in p.u."
+            f"{places.label(missing[0])} is unknown; give it as `nominal_kv` in the "
+            "mapping, as a number or by bus, or give voltages in p.u."
         )
     return np.where(places.nominal_kv > 0, places.nominal_kv, 1.0)
 

@@ -106,8 +106,13 @@ class SourceMapping:
     decimal: str = "."
     buses: Mapping[str, str] = field(default_factory=dict)
     """The bus of the grid for names that the grid does not have."""
-    nominal_kv: Mapping[str, float] = field(default_factory=dict)
-    """The nominal voltage of each bus, for voltages in kV without a grid."""
+    nominal_kv: float | Mapping[str, float] = field(default_factory=dict)
+    """The nominal voltage of all buses or of each, for voltages in kV, where no grid states it."""
+
+    def nominal_kv_of(self, bus: str) -> float:
+        """The nominal voltage of a bus of the source; 0 if it is not given."""
+        given = self.nominal_kv
+        return given.get(bus, 0.0) if isinstance(given, Mapping) else float(given)
 
 
 def read_mapping(source: str | Path | Mapping[str, Any] | SourceMapping | None) -> SourceMapping:
@@ -179,6 +184,11 @@ def _mapping_rule(rule: Rule, words: str) -> Rule:
     )
 
 
+def _nominal_rule(rule: Rule) -> Rule:
+    by_bus = _mapping_rule(rule, "nominal voltages [kV] by bus, or a number for all")
+    return Rule(by_bus.words, lambda value: by_bus.holds(value) or rule.holds(value))
+
+
 _STEP = text("a step such as '15min', '1h' or '900s'", r"[1-9]\d{0,5}(s|min|h)")
 _RULES: dict[str, Schema] = {
     "time": text(),
@@ -191,5 +201,5 @@ _RULES: dict[str, Schema] = {
     "separator": text("one character", r"(?s)."),
     "decimal": one_of([".", ","]),
     "buses": _mapping_rule(text(), "names of the grid's buses by those of the source"),
-    "nominal_kv": _mapping_rule(number(1e-3, 1e4), "nominal voltages [kV] by bus"),
+    "nominal_kv": _nominal_rule(number(1e-3, 1e4)),
 }

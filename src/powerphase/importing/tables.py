@@ -306,7 +306,7 @@ def _header(path: Path, mapping: SourceMapping) -> list[str]:
         raise RecordError(f"{path}: is empty")
     if len(header) == 1 and ";" in header[0] and mapping.separator != ";":
         raise RecordError(
-            f'{path}, row 1: one column {header[0]!r}; set separator = ";" in the mapping'
+            f'{path}, row 1: one column {header[0][:40]!r}…; set separator = ";" in the mapping'
         )
     repeated = [name for k, name in enumerate(header) if name in header[:k]]
     if repeated:

@@ -78,7 +78,7 @@ def _parse_text(
         row = int(np.flatnonzero(words.to_numpy() == word)[0])
         raise RecordError(
             f"{locate(row)}: {word!r} is not a time; write it as 2016-07-01T00:15Z, or give "
-            "`time_format` in the mapping"
+            'a time_format in the mapping, such as "%d.%m.%Y %H:%M"'
         )
     place = pd.Index(distinct.to_numpy()).get_indexer(pd.Index(words.to_numpy()))
     return pd.DatetimeIndex(times).take(place)
