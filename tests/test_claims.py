@@ -40,6 +40,8 @@ from docs.facts import (
 )
 from docs.fair_table import EDITIONS, LEADING, anchors, window_lines
 from docs.measurements import penalised_trainings, reference_day, trainings, truth_necv
+from docs.own_record import damaged, damaged_change, simbench, simbench_quarter
+from docs.past_days import past_days_score
 from docs.replication import EXCURSIONS_IN_PAPER, necv_factors
 from docs.solved import PHYSICAL, PLAIN_SCORES, REPEATS, after, physical_lines, solved_row
 from powerphase.axes import VARIABLES
@@ -443,3 +445,28 @@ def test_the_goal_of_five_percent_is_missed_on_two_grids() -> None:
     above = {cells[0]: float(cells[2].strip("+ %")) for cells in lines}
     missed = {title("pegase2869"), title("pegase9241")}
     assert {grid for grid, percent in above.items() if percent > 5} == missed
+
+
+def test_last_week_loses_most_by_damage_to_a_record() -> None:
+    models = [row["model"] for row in damaged()["rows"]]
+    assert max(models, key=lambda model: damaged_change(model, "energy")) == "last-week"
+    stuck = f"P of bus {damaged()['stuck']['bus']} "
+    assert any(stuck in finding for finding in damaged()["findings"])
+
+
+def test_on_simbench_factorforge_leads_by_crps_and_past_days_by_loading() -> None:
+    crps = {row["model"]: row["crps"] for row in simbench()["rows"]}
+    best, second = sorted(crps, key=crps.__getitem__)[:2]
+    assert (best, second) == ("factorforge", "last-7-days")
+    loading = {row["model"]: row["loading_crps"] for row in simbench()["rows"]}
+    assert min(loading, key=loading.__getitem__) == "last-7-days"
+    without = simbench()["quarter"]["no_holidays"]["crps"]
+    assert simbench_quarter("last-7-days") < without < simbench_quarter("factorforge")
+
+
+def test_past_days_need_no_power_flow() -> None:
+    days, ranked, draws = ("days, 100", "ranked, 100", "draws, 100")
+    for reading in ("forecast", "solved"):
+        loading = float(past_days_score(days, "loading_crps", reading))
+        assert loading < 1.05 * float(past_days_score(ranked, "loading_crps", "solved"))
+    assert float(past_days_score(draws, "loading_crps")) > 10 * loading
