@@ -136,8 +136,9 @@ def numbers(done: Evaluation) -> dict[str, Any]:
 
 def transferred(source: Forecast, made_for: Task, task: Task) -> Forecast:
     """A forecast as one for a record of the same states, whose scales may differ."""
-    scales = [(t.layout.p_scale_mw, t.layout.q_scale_mvar, 1.0, 1.0) for t in (made_for, task)]
-    ratio = torch.tensor(np.divide(*scales), dtype=torch.float32)
+    old, new = made_for.layout, task.layout
+    ratios = (old.p_scale_mw / new.p_scale_mw, old.q_scale_mvar / new.q_scale_mvar, 1.0, 1.0)
+    ratio = torch.tensor(ratios, dtype=torch.float32)
 
     def pieces(skip: Collection[int]) -> Iterator[tuple[int, slice, Scenarios]]:
         for window, channels, scenarios in source.pieces(skip):

@@ -48,11 +48,12 @@ def main() -> None:
     result["channels"] = 4 * open(data).manifest.n_buses
     result["rows"] = []
     for name, arguments in commands.items():
-        runs = []
+        runs: list[dict[str, float]] = []
         for _ in range(options.runs):
             rmtree(days, ignore_errors=True)
             runs.append(timed(arguments))
-        result["rows"].append({"run": name, **min(runs, key=lambda run: run["wall_s"])})
+        fastest = min(runs, key=lambda run: run["wall_s"])
+        result["rows"].append({"run": name, **fastest})
         print(json.dumps(result["rows"][-1]), flush=True)
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -30,7 +30,8 @@ def _die_after(counted: Callable[..., Any], left: list[int]) -> Callable[..., An
 def _import(file: Path, out: Path, append: bool, calls: int) -> None:
     left = [calls]
     StoreWriter.write = _die_after(StoreWriter.write, left)  # type: ignore[method-assign]
-    storing.exchange_folders = _die_after(storing.exchange_folders, left)
+    exchange = _die_after(storing.exchange_folders, left)  # type: ignore[attr-defined]
+    storing.exchange_folders = exchange  # type: ignore[attr-defined]
     import_states(file, out, grid="ieee14", append=append)
 
 

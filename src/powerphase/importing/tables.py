@@ -356,7 +356,8 @@ def frame_table(frame: pd.DataFrame, source: str = "the table") -> Table:
     """
     zone = frame.attrs.get(ZONE)
     if set(frame.columns.names) == {"bus", "variable"}:
-        frame = frame.stack(["bus", "variable"], future_stack=True).rename("value").to_frame()
+        series: pd.Series[Any] = frame.stack(["bus", "variable"], future_stack=True)  # type: ignore[assignment]
+        frame = series.rename("value").to_frame()
     frame = frame.reset_index() if any(name is not None for name in frame.index.names) else frame
     names = [str(name) for name in frame.columns]
     repeated = [name for k, name in enumerate(names) if name in names[:k]]
