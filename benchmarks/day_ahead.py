@@ -1,4 +1,4 @@
-"""The errors of made forecasts, beside those that were published of day-ahead forecasts.
+"""The errors of made forecasts, compared with published errors of day-ahead forecasts.
 
     python benchmarks/day_ahead.py --out benchmarks/measured/day_ahead.json
     python benchmarks/day_ahead.py --signals de.csv.gz --edition opsd-r --out ...

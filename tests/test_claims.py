@@ -1,5 +1,6 @@
 """What the pages conclude from the committed rows still follows from them."""
 
+import re
 from math import exp
 
 import numpy as np
@@ -39,7 +40,7 @@ from docs.facts import (
     verdict,
 )
 from docs.fair_table import EDITIONS, LEADING, anchors, window_lines
-from docs.measurements import penalised_trainings, reference_day, trainings, truth_necv
+from docs.measurements import measured, penalised_trainings, reference_day, trainings, truth_necv
 from docs.own_record import damaged, damaged_change, simbench, simbench_quarter
 from docs.past_days import past_days_score
 from docs.replication import EXCURSIONS_IN_PAPER, necv_factors
@@ -470,3 +471,13 @@ def test_past_days_need_no_power_flow() -> None:
         loading = float(past_days_score(days, "loading_crps", reading))
         assert loading < 1.05 * float(past_days_score(ranked, "loading_crps", "solved"))
     assert float(past_days_score(draws, "loading_crps")) > 10 * loading
+
+
+def test_made_errors_of_the_wind_are_at_the_upper_end_of_published_ones() -> None:
+    report = measured("day_ahead")
+    wind = [line["error"] for line in report["published"] if line["signal"] == "wind"]
+    texts = [text for text in wind if "RMSE" in text]
+    published = [float(number) for text in texts for number in re.findall(r"([\d.]+) %", text)]
+    middle = (min(published) + max(published)) / 2
+    for made in report["made"].values():
+        assert middle < round(100 * made["wind"]["rmse"], 1) <= max(published)

@@ -335,8 +335,8 @@ class Batches:
 
 def _join_masks(masks: "list[Bool[Tensor, '1 T C'] | None]") -> Bool[Tensor, "B T C"] | None:
     """The masks of several windows, which all have one or none."""
-    known = [mask for mask in masks if mask is not None]
-    return torch.cat(known) if known else None
+    present = [mask for mask in masks if mask is not None]
+    return torch.cat(present) if present else None
 
 
 class Training:

@@ -30,7 +30,7 @@ NIGHT = 0.01
 """Below this share of the largest value, the most sun of a time of day counts as none."""
 
 EDGE = 0.003
-"""Shares of what is possible are kept as far from 0 and 1, whose logits are infinite."""
+"""The least distance of a share of what is possible from 0 and 1, whose logits are infinite."""
 
 
 @dataclass(frozen=True)
