@@ -1,6 +1,7 @@
 """Forecasts as inputs: a window has the newest that had been issued by its origin, and no other."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerphase.dataset import Store
-from powerphase.errors import SignalError, TaskError
+from powerphase.errors import PowerphaseError, SignalError, TaskError
 from powerphase.issued import Issued, IssuedSeries
 from powerphase.scenarios import Windows
-from powerphase.task import Protocol, Task
+from powerphase.task import KnownSource, Protocol, Task
 
 START = np.datetime64("2015-01-01", "s")
 HOUR, DAY = np.timedelta64(3600, "s"), np.timedelta64(1, "D")
@@ -73,11 +74,47 @@ def broken(**changes: np.ndarray) -> IssuedSeries:
         {"issued": np.full(8, START + DAY)},
         {"valid": START + np.arange(8) * 10_000 * DAY},
         {"issued": np.full(8, START), "valid": START + np.repeat(np.arange(4), 2) * HOUR},
+        {"values": np.zeros(7, np.float32)},
+        {"values": np.zeros((8, 1), np.float32)},
+        {"values": np.full(8, 1e300)},
+        {"values": np.full(8, "8150")},
+        {"issued": np.full(8, np.datetime64("NaT", "s"))},
+        {"valid": np.full(8, np.datetime64("NaT", "s"))},
+        {"valid": np.arange(8)},
+        {"valid": START + np.arange(8) * HOUR + np.timedelta64(1, "ms")},
+        {name: np.zeros(0, f"M8[{unit}]") for name, unit in (("issued", "s"), ("valid", "s"))}
+        | {"values": np.zeros(0, np.float32)},
     ],
 )
 def test_forecasts_that_cannot_be_are_rejected(changes: dict[str, np.ndarray]) -> None:
     with pytest.raises(SignalError):
         broken(**changes)
+
+
+def test_arrays_of_other_types_are_the_same_forecasts() -> None:
+    forecasts = issued_every(6, 2, 4)
+    (series,) = forecasts.series
+    times = {name: getattr(series, name).astype("datetime64[ns]") for name in ("issued", "valid")}
+    other = Issued([replace(series, **times, values=series.values.astype(np.float64))])
+    assert other.sha256 == forecasts.sha256
+    seen = other.seen_from(np.array([START]), START + np.arange(4)[None] * HOUR)
+    assert seen.values.dtype == np.float32
+    assert seen.issued.dtype == np.dtype("datetime64[s]")
+
+
+def test_a_table_has_each_quantity_once() -> None:
+    (series,) = issued_every(6, 2, 4).series
+    for table in ([], [series, series]):
+        with pytest.raises(SignalError):
+            Issued(table)
+
+
+def test_the_hash_of_a_part_depends_on_nothing_later() -> None:
+    short, long = issued_every(6, 20, 6), issued_every(6, 30, 6)
+    end = START + 120 * HOUR
+    assert short.sha256_before(end) == long.sha256_before(end) == short.sha256
+    assert short.sha256_before(end - HOUR) != short.sha256
+    assert len({long.sha256_before(end), long.sha256_before(end + HOUR), long.sha256}) == 3
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +175,56 @@ def test_a_task_without_forecasts_has_the_same_windows(task: Task, sixty_days: S
         assert np.array_equal(informed.time, usual.time)
 
 
+@pytest.mark.parametrize("horizon", [0, 1, 95, 97])
+def test_a_context_with_forecasts_of_another_horizon_cannot_be_made(
+    task: Task, horizon: int
+) -> None:
+    context = task.test.context(0)
+    assert context.known is not None
+    with pytest.raises(TaskError):
+        replace(context, known=replace(context.known, horizon=horizon))
+
+
+@pytest.mark.parametrize("horizon", ["1h", "6h", "12h"])
+def test_what_is_known_of_the_past_does_not_depend_on_the_horizon(
+    task: Task, sixty_days: Store, horizon: str
+) -> None:
+    short = Task(sixty_days, known="made", windows=3, horizon=horizon)
+    assert short.training.known is not None
+    assert task.training.known is not None
+    assert torch.equal(short.training.known.values, task.training.known.values)
+    known, expected = short.test.context(0).known, task.test.context(0).known
+    assert known is not None
+    assert expected is not None
+    assert torch.equal(known.past, expected.past)
+
+
+def changed_at(table: Issued, time: np.datetime64) -> Issued:
+    """Other values for one step."""
+    return Issued(
+        [
+            replace(each, values=np.where(each.valid == time, 0, each.values))
+            for each in table.series
+        ]
+    )
+
+
+def test_a_training_is_identified_by_the_forecasts_that_shape_it(
+    task: Task, sixty_days: Store
+) -> None:
+    assert task.protocol.known is not None
+    table = task.protocol.known.forecasts(sixty_days, 96)
+    splits, time = task.splits, sixty_days.time
+    trained = Task(sixty_days, known=table).training.data["known"]
+    # At noon there is sun.
+    shape = (splits.fit_stop - 1, splits.fit_stop + 48, splits.train_stop - 1)
+    for step in shape:
+        other = Task(sixty_days, known=changed_at(table, time[step]))
+        assert other.training.data["known"] != trained
+    later = Task(sixty_days, known=changed_at(table, time[splits.train_stop]))
+    assert later.training.data["known"] == trained
+
+
 def test_windows_that_are_read_together_know_the_same(task: Task) -> None:
     ((together, _),) = task.test.load(3)
     parts = [known for k in range(3) if (known := task.test.context(k).known) is not None]
@@ -159,6 +246,9 @@ def test_windows_that_are_read_together_know_the_same(task: Task) -> None:
         ("made:0.5", "powerphase-day-ahead-informed-wind-0p5"),
         ("made:2:3", "powerphase-day-ahead-informed-wind-2-seed-3"),
         ("made:1:3", "powerphase-day-ahead-informed-seed-3"),
+        ("made:1.234567", "powerphase-day-ahead-informed-wind-1p234567"),
+        ("made:0.00001", "powerphase-day-ahead-informed-wind-0p00001"),
+        ("made:123456.5", "powerphase-day-ahead-informed-wind-123456p5"),
     ],
 )
 def test_the_name_of_a_task_says_how_its_forecasts_were_made(
@@ -173,3 +263,39 @@ def test_the_name_of_a_task_says_how_its_forecasts_were_made(
     assert expected is not None
     assert actual is not None
     assert torch.equal(actual.values, expected.values)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"wind": -1.0},
+        {"wind": np.nan},
+        {"wind": np.inf},
+        {"wind": 1e-7},
+        {"wind": 1.2345678},
+        {"wind": 1e6},
+        {"seed": -1},
+        {"seed": 10**9},
+        {"kind": "file"},
+        {"kind": "file", "digest": "wind"},
+        {"kind": "record", "seed": 3},
+    ],
+)
+def test_a_source_that_no_name_says_is_refused(facts: dict[str, Any]) -> None:
+    with pytest.raises(TaskError):
+        KnownSource(**facts)
+
+
+@given(st.integers(0, 999_999_999_999), st.integers(0, 999_999_999))
+def test_every_name_of_a_source_is_read_back(millionths: int, seed: int) -> None:
+    source = KnownSource("made", millionths / 1e6, seed)
+    name = f"powerphase-day-ahead{source.words}"
+    protocol = Protocol.of_name(name)
+    assert protocol.known == source
+    assert protocol.name == name
+
+
+def test_an_option_with_more_digits_than_a_name_is_refused(sixty_days: Store) -> None:
+    for option in ("made:1.2345678", "made:-1", "made:1:-1"):
+        with pytest.raises(PowerphaseError):
+            Task(sixty_days, known=option)

@@ -8,7 +8,7 @@ forecast that was issued after its origin.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,29 +19,44 @@ from powerphase.errors import SignalError
 
 DAY = np.timedelta64(1, "D")
 
-COLUMNS = ("issued", "valid", "values")
-"""The arrays of a series, which have an entry for each value."""
-
 _BITS = 32
 """Holds the seconds from the first time of a table to the issue of a value."""
 
 
 @dataclass(frozen=True, eq=False)
 class IssuedSeries:
-    """All forecasts of one quantity: R values, in any order."""
+    """All forecasts of one quantity: R values, in any order.
+
+    Times of another precision become `datetime64[s]`, other numbers float32.
+    """
 
     name: str
     """Such as `wind`."""
     unit: str
     """Such as `MW`."""
-    issued: Shaped[np.ndarray, " R"]
-    """When each value was issued, `datetime64[s]`, UTC."""
-    valid: Shaped[np.ndarray, " R"]
-    """Start of the step that each value is for, `datetime64[s]`, UTC."""
-    values: Float32[np.ndarray, " R"]
+    issued: Shaped[np.ndarray, "..."]
+    """When each value was issued, UTC: R times."""
+    valid: Shaped[np.ndarray, "..."]
+    """Start of the step that each value is for, UTC: R times."""
+    values: Shaped[np.ndarray, "..."]
+    """R numbers."""
 
     def __post_init__(self) -> None:
-        if not len(self.values):
+        for column in ("issued", "valid"):
+            object.__setattr__(self, column, self._as_seconds(column))
+        values = np.asarray(self.values)
+        if values.dtype.kind not in "fiu":
+            raise SignalError(f"forecasts of {self.name}: values are {values.dtype}; give numbers")
+        with np.errstate(over="ignore"):  # what is too large is refused as infinite
+            object.__setattr__(self, "values", values.astype(np.float32))
+        shapes = {each.shape for each in (self.issued, self.valid, self.values)}
+        if shapes != {(self.values.size,)}:
+            raise SignalError(
+                f"forecasts of {self.name}: issued, valid and values have the shapes "
+                f"{self.issued.shape}, {self.valid.shape} and {self.values.shape}; give a time of "
+                "issue and a valid time for each value"
+            )
+        if not self.values.size:
             raise SignalError(f"forecasts of {self.name}: there is no value; give one or more")
         if not np.isfinite(self.values).all():
             first = self.valid[~np.isfinite(self.values)][0]
@@ -109,6 +124,23 @@ class IssuedSeries:
             return f"that for {valid}Z was issued at {issued.min()}Z, after the origin {by}Z"
         return f"there is none for {valid}Z; they end at {self.valid.max()}Z"
 
+    def _as_seconds(self, column: str) -> Shaped[np.ndarray, "..."]:
+        """These times as `datetime64[s]`; raise if they are others, or have fractions."""
+        times = np.asarray(getattr(self, column))
+        if times.dtype.kind != "M":
+            raise SignalError(
+                f"forecasts of {self.name}: {column} has {times.dtype}, must have datetime64, UTC; "
+                "convert it"
+            )
+        seconds = times.astype("datetime64[s]")
+        odd = times[np.isnat(times) | (seconds != times)]
+        if odd.size:
+            raise SignalError(
+                f"forecasts of {self.name}: {column} has {odd[0]}, which is no whole second; "
+                "correct it or leave it out"
+            )
+        return seconds
+
     @cached_property
     def _first(self) -> np.datetime64:
         """The first time in the table."""
@@ -140,6 +172,13 @@ class Issued:
 
     series: Sequence[IssuedSeries]
 
+    def __post_init__(self) -> None:
+        if not self.series:
+            raise SignalError("there are no forecasts; give those of one or more quantities")
+        twice = next((name for name in self.names if self.names.count(name) > 1), None)
+        if twice is not None:
+            raise SignalError(f"there are two series of forecasts of {twice}; give one")
+
     @property
     def names(self) -> tuple[str, ...]:
         """The quantities."""
@@ -153,22 +192,19 @@ class Issued:
     @cached_property
     def sha256(self) -> str:
         """Content hash, which does not depend on the order of rows."""
+        return self.sha256_before(None)
+
+    def sha256_before(self, end: np.datetime64 | None) -> str:
+        """That of quantities, units and the forecasts for times before this one; None for all."""
         digest = hashlib.sha256()
         for each in sorted(self.series, key=lambda series: series.name):
             order = np.lexsort((each.issued, each.valid))
+            if end is not None:
+                order = order[each.valid[order] < end]
             digest.update(f"{each.name}\n{each.unit}\n".encode())
             for part, kind in ((each.issued, "<i8"), (each.valid, "<i8"), (each.values, "<f4")):
                 digest.update(part[order].astype(kind).tobytes())
         return digest.hexdigest()
-
-    def until(self, end: np.datetime64) -> "Issued":
-        """Those for times before this one."""
-        parts = [
-            replace(each, **{n: getattr(each, n)[each.valid < end] for n in COLUMNS})
-            for each in self.series
-            if (each.valid < end).any()
-        ]
-        return Issued(parts)
 
     def check_step(self, step_s: int) -> None:
         """Raise unless the values are for the steps of a record with this step."""

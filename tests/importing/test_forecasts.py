@@ -109,6 +109,19 @@ def test_before_the_first_issue_nothing_is_known(
     assert bool(context.known.future.isnan().any())
 
 
+def test_validation_windows_may_begin_before_a_table(
+    sixty_days: Store, sound: pd.DataFrame, tmp_path: Path
+) -> None:
+    later = sound[sound.issued >= pd.Timestamp("2015-02-13", tz="UTC")]
+    task = Task(sixty_days, known=written(later, tmp_path / "f.csv"), windows=3)
+    ((context, _), *_) = task.training.validation.load(4)
+    assert context.known is not None
+    assert context.known.future.isnan().all()
+    task.test.check_known()
+    with pytest.raises(TaskError):
+        task.training.validation.check_known()
+
+
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 

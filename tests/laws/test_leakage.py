@@ -32,7 +32,11 @@ FROM_TRAINING: dict[str, Callable[[Training], Any]] = {
     "the step after the record": lambda t: t.read(slice(beyond(t), beyond(t) + 1)),
     "a slice over its end": lambda t: t.read(slice(-1, beyond(t) + 96)),
     "by its record": lambda t: t.record.read(slice(0, 10**9)),
-    "what is observed": lambda t: Windows(t.record, np.array([beyond(t)]), 1, 1).target(0),
+    "what is observed": lambda t: Windows(t.record, np.array([beyond(t)]), 1, 1).observed(0),
+    "what its record observed": lambda t: t.record.read_observed(slice(0, beyond(t) + 1)),
+    "the context of a window over its end": lambda t: Windows(
+        t.record, np.array([beyond(t) - 1]), 1, 2
+    ).context(0),
     "a window at its end": lambda t: Windows(t.record, np.array([beyond(t) - 1]), 1, 2).target(0),
     "a batch longer than it": lambda t: Batches(t.record, beyond(t), 1, 1, 0),
     "forecasts for a later origin": lambda t: t.record.known_at(np.array([beyond(t) + 1]), 1, 96),

@@ -20,7 +20,7 @@ from powerphase.registry import bench_models
 from powerphase.resolution import PAPER_STEP_S, Duration
 from powerphase.synthesis.signals import Signals
 from powerphase.synthesis.sources import NAMED_SOURCES, load_signals
-from powerphase.task.known import FILE, KnownSource, read_known
+from powerphase.task.known import KnownSource, read_known
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
@@ -248,7 +248,7 @@ class BenchRequest:
     def known_file(self) -> str | None:
         """The absolute path of the forecasts that models are given, if they are in a file."""
         source = self._known_source
-        is_file = source is not None and source.kind == FILE
+        is_file = source is not None and source.kind == "file"
         return str(Path(str(self.known)).resolve()) if is_file else None
 
     @cached_property

@@ -42,8 +42,7 @@ def table_forecasts(table: Table) -> Issued:
         parse_times(table.column(column, "times"), None, _MAPPING, table.locate(column))
         for column in (ISSUED, VALID)
     )
-    with np.errstate(over="ignore"):  # what is too large is refused as infinite
-        values = table.numbers(VALUE).astype(np.float32)
+    values = table.numbers(VALUE)
     series = []
     for name in names.unique():
         rows = np.flatnonzero((names == name).to_numpy())

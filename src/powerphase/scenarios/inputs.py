@@ -81,9 +81,8 @@ class Record:
         self, steps: slice = slice(None), channels: slice = slice(None)
     ) -> Bool[Tensor, "S C"] | None:
         """Which of the states that `read` returns are observed; None if all are."""
-        if self._read_observed is None:
-            return None
-        observed = self._read_observed(*self._selection(steps, channels))
+        selection = self._selection(steps, channels)
+        observed = None if self._read_observed is None else self._read_observed(*selection)
         return None if observed is None else torch.from_numpy(observed)
 
     def known_at(
@@ -165,7 +164,7 @@ class Context:
 
     def __post_init__(self) -> None:
         if self.known is not None:
-            check_known(self.known, self.time)
+            check_known(self.known, self.time, self.past.shape[1])
 
     @property
     def horizon(self) -> int:
@@ -208,15 +207,24 @@ class Windows:
         origins: first target step of each window.
         context: steps before the origin that a forecaster sees, T.
         horizon: steps from the origin on that it forecasts, H.
+        complete: whether to raise if a step of a horizon lacks a forecast of the record; otherwise
+            it is NaN.
     """
 
     def __init__(
-        self, record: Record, origins: Int[np.ndarray, " B"], context: int, horizon: int
+        self,
+        record: Record,
+        origins: Int[np.ndarray, " B"],
+        context: int,
+        horizon: int,
+        *,
+        complete: bool = True,
     ) -> None:
         self.record = record
         self.origins = origins
         self.context_steps = context
         self.horizon = horizon
+        self._complete = complete
 
     def __len__(self) -> int:
         return len(self.origins)
@@ -232,11 +240,18 @@ class Windows:
             raise TaskError(
                 f"window {window} has only {origin} of {self.context_steps} context steps"
             )
+        if origin + self.horizon > len(self.record):
+            raise TaskError(
+                f"window {window} ends at step {origin + self.horizon} of a record of "
+                f"{len(self.record)} steps"
+            )
         steps = slice(origin - self.context_steps, origin)
         past, observed = self.record.read(steps), self.record.read_observed(steps)
         time = self.record.time[origin - self.context_steps : origin + self.horizon]
         mask = None if observed is None else observed[None]
-        known = self.record.known_at(np.array([origin]), self.context_steps, self.horizon)
+        known = self.record.known_at(
+            np.array([origin]), self.context_steps, self.horizon, complete=self._complete
+        )
         return Context(past[None], time[None], self.record.layout, mask, known)
 
     def check_known(self) -> None:

@@ -29,7 +29,7 @@ class Known:
     """The unit of each, such as `MW`."""
     values: Float[Tensor, "*B S K"]
     """NaN where nothing had been issued: never in the horizon of a window to forecast, but maybe in
-    its past, in a record, and in a batch of a training."""
+    its past, in a record, and in the batches and validation windows of a training."""
     issued: Shaped[np.ndarray, "*B S K"]
     """When each value was issued, `datetime64[s]`, UTC; NaT where nothing had been issued."""
     horizon: int
@@ -83,13 +83,17 @@ def join_known(parts: list[Known | None]) -> Known | None:
     return Known(known[0].names, known[0].units, values, issued, known[0].horizon)
 
 
-def check_known(known: Known, time: Shaped[np.ndarray, "B S"]) -> None:
+def check_known(known: Known, time: Shaped[np.ndarray, "B S"], n_past: int) -> None:
     """Raise if something was issued after the origin of its window, or is for other steps."""
-    n_past = time.shape[1] - known.horizon
     if known.issued.shape[:-1] != time.shape:
         raise TaskError(
             f"forecasts for {known.issued.shape[:-1]} windows and steps in a context of "
             f"{time.shape}; give what is known of every step"
+        )
+    if known.horizon != time.shape[1] - n_past or known.horizon < 1:
+        raise TaskError(
+            f"forecasts with a horizon of {known.horizon} steps in a context with one of "
+            f"{time.shape[1] - n_past}; give forecasts from the origin on"
         )
     late = known.issued > time[:, n_past, None, None]
     if late.any():

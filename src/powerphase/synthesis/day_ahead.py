@@ -72,7 +72,8 @@ def day_ahead_forecasts(
     """
     if not 0 <= wind < np.inf:
         raise SignalError(f"an error of the wind of {wind:g} usual ones; give 0 or more")
-    issues = _Issues.of(signals.time, horizon + ISSUE_STEPS)
+    # What was known of past steps was known a day ahead, however short a window's horizon is.
+    issues = _Issues.of(signals.time, max(horizon, STEPS_PER_DAY) + ISSUE_STEPS)
     load, solar, wind_mw = signals.values_mw.T
     most_wind = np.full_like(wind_mw, wind_mw.max())
     return Issued(

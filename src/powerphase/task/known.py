@@ -1,10 +1,11 @@
 """Where the forecasts of an informed task come from, and how its name says so."""
 
 import re
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
+
+import numpy as np
 
 from powerphase.axes import STEP_S
 from powerphase.dataset.store import Store
@@ -16,10 +17,6 @@ from powerphase.synthesis.opsd_forecasts import load_opsd_forecasts
 from powerphase.synthesis.signals import Signals
 
 Kind = Literal["made", "record", "file"]
-
-MADE: Final = "made"
-RECORD: Final = "record"
-FILE: Final = "file"
 
 OPSD = "opsd"
 """The edition whose file has forecasts of its own."""
@@ -51,41 +48,48 @@ class KnownSource:
     """The forecasts of a file, if it is at hand."""
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.wind) and self.wind >= 0):
-            raise TaskError(f"an error of the wind of {self.wind!r} usual ones; give 0 or more")
+        match = re.fullmatch(WORDS, self.words)
+        if match is None or _facts(match) != (self.kind, self.wind, self.seed, self.digest):
+            raise TaskError(
+                f"no task name says {self!r}; give made forecasts an error of the wind from 0 to "
+                "999999 with at most six decimals and a seed of at most nine digits, and those of "
+                "a file eight digits of its content hash"
+            )
 
     @classmethod
     def of_option(cls, text: str) -> "KnownSource | None":
         """What `made`, `made:WIND`, `made:WIND:SEED` or `record` stand for; None for a file."""
-        if text == RECORD:
-            return cls(RECORD)
+        if text == "record":
+            return cls("record")
         match = _OPTION.fullmatch(text)
         if match is None:
             return None
-        return cls(MADE, float(match["wind"] or 1), int(match["seed"] or 0))
+        return cls("made", float(match["wind"] or 1), int(match["seed"] or 0))
 
     @classmethod
     def of_match(cls, match: re.Match[str]) -> "KnownSource":
         """What the words of a name stand for, which `WORDS` has matched."""
-        if match["record"]:
-            return cls(RECORD)
-        if match["digest"]:
-            return cls(FILE, digest=match["digest"])
-        return cls(MADE, float((match["wind"] or "1").replace("p", ".")), int(match["seed"] or 0))
+        return cls(*_facts(match))
 
     @classmethod
     def of_table(cls, table: Issued) -> "KnownSource":
         """The source of a user's forecasts."""
-        return cls(FILE, digest=table.sha256[:DIGEST_DIGITS], table=table)
+        return replace(cls.of_sha256(table.sha256), table=table)
+
+    @classmethod
+    def of_sha256(cls, sha256: str) -> "KnownSource":
+        """That of forecasts with this content hash, which are not at hand."""
+        return cls("file", digest=sha256[:DIGEST_DIGITS])
 
     @property
     def words(self) -> str:
         """The words of a task's name: `-informed`, and whatever differs from the default."""
-        if self.kind == FILE:
+        if self.kind == "file":
             return f"-informed-file-{self.digest}"
-        if self.kind == RECORD:
+        if self.kind == "record":
             return "-informed-record"
-        wind = "" if self.wind == 1 else f"-wind-{self.wind:g}".replace(".", "p")
+        number = np.format_float_positional(self.wind, trim="-").replace(".", "p")
+        wind = "" if self.wind == 1 else f"-wind-{number}"
         return f"-informed{wind}" + (f"-seed-{self.seed}" if self.seed else "")
 
     def forecasts(self, store: Store, horizon: int) -> Issued:
@@ -95,9 +99,9 @@ class KnownSource:
             store: the data set.
             horizon: for how many steps a window needs them.
         """
-        if self.kind == MADE:
+        if self.kind == "made":
             return _make(self, store, horizon)
-        table = _read_record(store) if self.kind == RECORD else self.table
+        table = _read_record(store) if self.kind == "record" else self.table
         if table is None:
             raise TaskError(
                 f"the task has forecasts from a file (content {self.digest}…), which its name does "
@@ -105,6 +109,13 @@ class KnownSource:
             )
         table.check_step(store.step_s)
         return table
+
+
+def _facts(match: re.Match[str]) -> tuple[Kind, float, int, str]:
+    """Kind, error of the wind, seed and digest in the words of a name, which `WORDS` matched."""
+    kind: Kind = "record" if match["record"] else "file" if match["digest"] else "made"
+    wind = float((match["wind"] or "1").replace("p", "."))
+    return kind, wind, int(match["seed"] or 0), match["digest"] or ""
 
 
 KnownInput = str | Path | Issued | KnownSource | None
@@ -123,7 +134,8 @@ def read_known(known: KnownInput) -> KnownSource | None:
 def _read_file(path: str) -> Issued:
     if not Path(path).exists():
         raise UnknownName(
-            f"no forecasts {path!r}; give {MADE}, {MADE}:WIND, {MADE}:WIND:SEED, {RECORD} or a file"
+            f"no forecasts {path!r}; give made, made:WIND, made:WIND:SEED, record or a file, WIND "
+            "with at most six decimals"
         )
     return read_forecasts(path)
 
@@ -133,7 +145,7 @@ def _read_record(store: Store) -> Issued:
     if store.manifest.edition != OPSD:
         raise TaskError(
             f"{store.path}: edition {store.manifest.edition} has no forecasts of its own, only "
-            f"{OPSD} has; give {MADE} or a file of forecasts"
+            f"{OPSD} has; give made or a file of forecasts"
         )
     return load_opsd_forecasts()
 

@@ -24,7 +24,7 @@ from powerphase.resolution import (
 )
 from powerphase.scenarios import Context, Layout, Record, Training, Windows
 from powerphase.task import exports
-from powerphase.task.known import FILE, MADE, KnownInput, KnownSource, read_known
+from powerphase.task.known import KnownInput, KnownSource, read_known
 from powerphase.task.protocol import (
     PAPER_CONTEXT,
     PAPER_HORIZON,
@@ -157,7 +157,8 @@ class Task:
     def training(self) -> Training:
         """The record that a model may be fitted on, and the validation windows."""
         origins = self.protocol.validation_origins(self.splits)
-        validation = self._windows(origins, self.splits.train_stop)  # contains no test step
+        # Contains no test step. Like the record, it may start before a table of forecasts.
+        validation = self._windows(origins, self.splits.train_stop, complete=False)
         record = self._record(self.splits.first, self.splits.fit_stop)
         return Training(record, validation, self._data, self.protocol.origin_s)
 
@@ -170,7 +171,7 @@ class Task:
         """
         protocol, time = self.protocol, self.store.time
         n_past, step = protocol.context, np.timedelta64(protocol.step_s, "s")
-        if protocol.known is not None and protocol.known.kind == MADE:
+        if protocol.known is not None and protocol.known.kind == "made":
             raise TaskError(
                 f"{self.name}: forecasts are made from what happened, which nobody knows of the "
                 "day after the record; give a file of forecasts"
@@ -280,14 +281,17 @@ class Task:
     def _known_words(self) -> str | None:
         """What identifies the forecasts that a model is fitted on: a table may grow afterwards."""
         source = self.protocol.known
-        if source is not None and source.kind == FILE:
-            fitted = self._forecasts.until(self.store.time[self.splits.fit_stop - 1])
-            source = KnownSource.of_table(fitted)
+        if source is not None and source.kind == "file":
+            # Up to the end of the validation windows, by which networks choose their weights.
+            end = self.store.time[self.splits.train_stop]
+            source = KnownSource.of_sha256(self._forecasts.sha256_before(end))
         return None if source is None else source.words.removeprefix("-")
 
-    def _windows(self, origins: Int[np.ndarray, " B"], stop: int) -> Windows:
-        record = self._record(0, stop)
-        return Windows(record, origins, self.protocol.context, self.protocol.horizon)
+    def _windows(
+        self, origins: Int[np.ndarray, " B"], stop: int, *, complete: bool = True
+    ) -> Windows:
+        context, horizon = self.protocol.context, self.protocol.horizon
+        return Windows(self._record(0, stop), origins, context, horizon, complete=complete)
 
     def _record(self, first: int, stop: int) -> Record:
         def read(steps: slice, channels: slice) -> Float32[np.ndarray, "S C"]:
