@@ -109,6 +109,17 @@ def test_a_table_has_each_quantity_once() -> None:
             Issued(table)
 
 
+def test_quantities_may_be_issued_at_other_times() -> None:
+    (often,), (seldom,) = issued_every(6, 20, 30).series, issued_every(24, 5, 30).series
+    series = [often, replace(seldom, name="load"), replace(often, name="sun", values=-often.values)]
+    time, origin = START + np.arange(110) * HOUR, np.asarray(START + 2 * DAY)
+    together = Issued(series).seen_from(origin, time)
+    for column, each in enumerate(series):
+        alone = Issued([each]).seen_from(origin, time)
+        np.testing.assert_array_equal(together.values[:, [column]], alone.values)
+        np.testing.assert_array_equal(together.issued[:, [column]], alone.issued)
+
+
 def test_the_hash_of_a_part_depends_on_nothing_later() -> None:
     short, long = issued_every(6, 20, 6), issued_every(6, 30, 6)
     end = START + 120 * HOUR

@@ -85,19 +85,29 @@ class IssuedSeries:
 
     def newest(
         self, valid: Shaped[np.ndarray, "*S"], by: Shaped[np.ndarray, "*S"]
-    ) -> tuple[Float32[np.ndarray, "*S"], Shaped[np.ndarray, "*S"]]:
-        """The newest values for these times that had been issued by other times, and when.
+    ) -> Int[np.ndarray, "*S"]:
+        """The rows of the newest values for these times that had been issued by other times.
 
-        NaN and NaT where none had been issued.
+        -1 where none had been issued.
         """
         order, key = self._index
         # Before the first issue nothing is known: -1 is less than any issue of the same time.
         latest = np.maximum(_seconds(by, self._first), -1)
         position = np.searchsorted(key, self._combine(valid, latest), side="right") - 1
         row = order[np.maximum(position, 0)]
-        exists = (position >= 0) & (self.valid[row] == valid)
-        values = np.where(exists, self.values[row], np.float32(np.nan))
-        return values, np.where(exists, self.issued[row], np.datetime64("NaT", "s"))
+        return np.where((position >= 0) & (self.valid[row] == valid), row, -1)
+
+    def read(
+        self, row: Int[np.ndarray, "*S"]
+    ) -> tuple[Float32[np.ndarray, "*S"], Shaped[np.ndarray, "*S"]]:
+        """The values in these rows and when they were issued; NaN and NaT for -1."""
+        values = np.where(row >= 0, self.values[row], np.float32(np.nan))
+        return values, np.where(row >= 0, self.issued[row], np.datetime64("NaT", "s"))
+
+    def has_times_of(self, other: "IssuedSeries") -> bool:
+        """Whether the rows of another series are for the same times and issued at the same."""
+        pairs = ((self.issued, other.issued), (self.valid, other.valid))
+        return all(np.array_equal(ours, theirs) for ours, theirs in pairs)
 
     def check_step(self, step_s: int) -> None:
         """Raise unless the values are for the steps of a record with this step."""
@@ -190,6 +200,14 @@ class Issued:
         return tuple(each.unit for each in self.series)
 
     @cached_property
+    def _alike(self) -> list[int]:
+        """For each quantity, the first with the same times."""
+        return [
+            next(k for k, other in enumerate(self.series) if each.has_times_of(other))
+            for each in self.series
+        ]
+
+    @cached_property
     def sha256(self) -> str:
         """Content hash, which does not depend on the order of rows."""
         return self.sha256_before(None)
@@ -227,7 +245,9 @@ class Issued:
         ahead = origin[..., None] - time
         days = np.maximum(-(-ahead // DAY), 0)
         by = np.broadcast_to(origin[..., None], time.shape) - days * DAY
-        parts = [each.newest(time, by) for each in self.series]
+        # Mostly all quantities are issued together: then one search, which is slow, is enough.
+        rows = {k: self.series[k].newest(time, by) for k in set(self._alike)}
+        parts = [each.read(rows[k]) for each, k in zip(self.series, self._alike, strict=True)]
         values, issued = (np.stack(part, axis=-1) for part in zip(*parts, strict=True))
         return IssuedValues(values, issued)
 
