@@ -40,9 +40,20 @@ from docs import (  # noqa: E402 the root of the repository is no package
     past_days,
     replication,
     solved,
+    value_of_forecast,
 )
 
-MODULES = (dispatch, measurements, facts, fair_table, own_record, past_days, replication, solved)
+MODULES = (
+    dispatch,
+    measurements,
+    facts,
+    fair_table,
+    own_record,
+    past_days,
+    replication,
+    solved,
+    value_of_forecast,
+)
 
 
 def pages() -> dict[Path, str]:
