@@ -310,3 +310,14 @@ def test_an_option_with_more_digits_than_a_name_is_refused(sixty_days: Store) ->
     for option in ("made:1.2345678", "made:-1", "made:1:-1"):
         with pytest.raises(PowerphaseError):
             Task(sixty_days, known=option)
+
+
+def test_a_window_over_the_end_of_a_record_is_not_cut_short(sixty_days: Store) -> None:
+    record = Task(sixty_days, windows=3).training.record
+    for horizon in (10, 11):
+        windows = Windows(record, np.array([len(record) - 10]), 96, horizon)
+        if horizon == 10:
+            assert windows.context(0).horizon == 10
+        else:
+            with pytest.raises(TaskError):
+                windows.context(0)
