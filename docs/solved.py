@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from docs.facts import SMALL_GRIDS, TEN_DAYS, title
-from docs.fair_table import LEADING, boards
+from docs.fair_table import LEADING, anchors, boards
 from powerphase.axes import VARIABLES
 from powerphase.records import SCORES, Result, read_result, read_sidecar
 from powerphase.report import MISSING, Board
@@ -150,6 +150,19 @@ def _leaders(table: Board) -> Iterator[str]:
         else:
             ahead = sorted(name for name, mean in means.items() if mean is not None and mean < ours)
             yield ", ".join(ahead)
+
+
+def anchors_lead() -> list[float]:
+    """On each grid where anchors are ahead, by which share of a score they are at most."""
+    return [lead for table in boards(LEADING).values() if (lead := _widest_lead(table)) > 0]
+
+
+def _widest_lead(table: Board) -> float:
+    means = {entry.name: entry.mean for entry in table.entries}
+    ours = means.get(PHYSICAL, {})
+    pairs = [(means[name].get(score), ours.get(score)) for name in anchors() if name in means
+             for score in LED_SCORES]  # fmt: skip
+    return max((1 - theirs / own for theirs, own in pairs if theirs and own), default=0.0)
 
 
 def growth(score: str, name: str, kind: str | None = None) -> list[float]:
