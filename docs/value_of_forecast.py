@@ -9,6 +9,7 @@ _INFORMED = TEN_DAYS.with_name(f"{TEN_DAYS.name}-informed")
 
 _FORMS = {
     "crps": "forecast",
+    "loading_crps": "solved",
     "overload_brier": "solved",
     "any_violation_brier": "solved",
     "violation_count_crps": "solved",
