@@ -238,7 +238,10 @@ def test_every_score_has_a_section_with_a_worked_example_and_a_figure(name: str)
 def test_every_figure_is_drawn_and_shown_once() -> None:
     files = {file.stem for file in (DOCS / "figures").glob("*.svg")}
     # Figures of other pages, which are tested with the code that draws them.
-    others = {"archetypes", "calibration-ieee57", "likelihood", "powerforge_cost"}
+    others = {
+        *("archetypes", "calibration-ieee57", "likelihood", "powerforge_cost"),
+        "value_of_forecast",
+    }
     assert files - figures.FIGURES.keys() == others
     assert sorted(figures.FIGURES) == sorted(name for _, name in LINKED)
     assert figures.FIGURES.keys() <= files

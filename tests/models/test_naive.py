@@ -118,4 +118,4 @@ def test_a_model_without_a_name_is_named_after_its_class() -> None:
     class MyGNNForecaster2:
         pass
 
-    assert describe(MyGNNForecaster2()).model == "my-gnnforecaster2"
+    assert describe(MyGNNForecaster2()).model == "my-gnn-forecaster2"
