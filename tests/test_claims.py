@@ -35,6 +35,7 @@ from docs.facts import (
     seeds,
     spread,
     tail,
+    timed_row,
     title,
     true_necv,
     verdict,
@@ -484,3 +485,9 @@ def test_made_errors_of_the_wind_are_at_the_upper_end_of_published_ones() -> Non
     middle = (min(published) + max(published)) / 2
     for made in report["made"].values():
         assert middle < round(100 * made["wind"]["rmse"], 1) <= max(published)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_times_of_factorforge_are_those_of_two_cores(grid: str) -> None:
+    hardware = str(timed_row(grid, "factorforge").cost["hardware"])
+    assert hardware.endswith(", 2 cores")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import click
 import numpy as np
 import pandas as pd
 import pytest
 import typer
+from typer.core import TyperGroup
 from typer.testing import Result
 
 from powerphase import cli, generate
@@ -165,9 +165,10 @@ def test_inline_code_with_a_space_is_a_command_or_an_option() -> None:
 def test_commands_that_are_not_run_have_valid_options(command: str) -> None:
     group = typer.main.get_command(cli.app)
     words = shlex.split(command.partition("powerphase ")[2])
-    while isinstance(group, click.Group):
+    while isinstance(group, TyperGroup):
         group = group.commands[words.pop(0)]
-    group.make_context("powerphase", words)  # raises on unknown options
+    context = group.make_context("powerphase", words)  # raises on unknown options
+    assert not context.args  # nor is any word left over
 
 
 @pytest.mark.parametrize("target", re.findall(r"\bmake (\w+)", README))

@@ -5,6 +5,7 @@ from .inputs import Record as Record
 from .inputs import Training as Training
 from .inputs import Windows as Windows
 from .known import Known as Known
+from .known import mean_and_size as mean_and_size
 from .layout import Layout as Layout
 from .outputs import SCORED_DTYPES as SCORED_DTYPES
 from .outputs import Scenarios as Scenarios

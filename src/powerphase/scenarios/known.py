@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Float64, Shaped
 from torch import Tensor
 
 from powerphase.errors import TaskError
@@ -71,6 +71,19 @@ def known_at(
     """What is known at the origins of windows, of which each has these steps."""
     values, issued = forecasts.seen_from(origin, time)
     return Known(forecasts.names, forecasts.units, torch.from_numpy(values), issued, horizon)
+
+
+def mean_and_size(
+    values: Float[Tensor, "S K"],
+) -> tuple[Float64[Tensor, " K"], Float64[Tensor, " K"]]:
+    """Mean and standard deviation of each quantity where it is known; 1 for one that is constant.
+
+    Of a quantity that is nowhere known they are 0 and 1.
+    """
+    double = values.double()
+    mean = double.nanmean(0).nan_to_num()
+    size = (double - mean).square().nanmean(0).nan_to_num().sqrt()
+    return mean, torch.where(size > 0, size, 1.0)
 
 
 def join_known(parts: list[Known | None]) -> Known | None:

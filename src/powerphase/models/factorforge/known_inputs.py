@@ -13,7 +13,7 @@ from jaxtyping import Float64
 
 from powerphase.errors import ForecastError
 from powerphase.resolution import rescale_steps, steps_per_day
-from powerphase.scenarios import Known
+from powerphase.scenarios import Known, mean_and_size
 
 AROUND = (8, 24)
 """Quarter-hours around a step over which a forecast is averaged: weather comes early or late."""
@@ -36,10 +36,8 @@ class KnownColumns:
     @classmethod
     def of(cls, known: Known) -> "KnownColumns":
         """Those of a training record."""
-        values = known.values.double()
-        mean = values.nanmean(0).nan_to_num()
-        size = (values - mean).square().nanmean(0).nan_to_num().sqrt()
-        return cls(known.names, mean.numpy(), torch.where(size > 0, size, 1.0).numpy())
+        mean, size = mean_and_size(known.values)
+        return cls(known.names, mean.numpy(), size.numpy())
 
     @property
     def counts(self) -> tuple[int, int, int]:

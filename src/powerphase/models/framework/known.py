@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from powerphase.errors import ForecastError
-from powerphase.scenarios import Batches, Context
+from powerphase.scenarios import Batches, Context, mean_and_size
 
 QUANTITIES = ("load", "solar", "wind")
 """What informed networks read; a quantity that a task does not have is always average."""
@@ -29,11 +29,9 @@ class KnownForecasts(nn.Module):
     def measure(self, batches: Batches) -> None:
         """Measure mean and size of each quantity in the first batches."""
         parts = [self._read(batches[number][0]) for number in range(MEASURED_BATCHES)]
-        values = torch.cat([part.flatten(0, 1).double() for part in parts])
-        mean = values.nanmean(0).nan_to_num()
-        size = (values - mean).square().nanmean(0).nan_to_num().sqrt()
+        mean, size = mean_and_size(torch.cat([part.flatten(0, 1) for part in parts]))
         self.mean.copy_(mean)
-        self.size.copy_(torch.where(size > 0, size, 1.0))
+        self.size.copy_(size)
 
     def forward(self, context: Context) -> Float[Tensor, "B steps 3"]:
         """The forecasts of each step of context and horizon."""
